@@ -27,6 +27,7 @@ _CONTAINERD: Final = (
     "plugins/runtimes/test_default_runtime.py",
 )
 _DOCKER: Final = "plugins/runtimes/test_docker.py"
+_CRIO: Final = "plugins/runtimes/test_crio.py"
 _PACKAGES: Final = tuple(f"plugins/packages/test_{name}.py" for name in ("converge", "apt", "rpm", "zypper"))
 _GENERATIONS: Final = "plugins/scheduler/test_generations.py"
 _KUBELET: Final = ("plugins/kubelet/test_converge.py", "plugins/kubelet/test_gates.py")
@@ -145,9 +146,9 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_runtimes/containerd_files.py": _CONTAINERD,
     "module_utils/_runtimes/containerd_service.py": _CONTAINERD,
     "module_utils/_runtimes/default_runtime.py": (*_CONTAINERD, _DOCKER),
-    "module_utils/_runtimes/service.py": (*_CONTAINERD, _DOCKER),
+    "module_utils/_runtimes/service.py": (*_CONTAINERD, _DOCKER, _CRIO),
     "module_utils/_runtimes/plan.py": _CONTAINERD,
-    "module_utils/_runtimes/crio.py": ("plugins/runtimes/test_crio.py",),
+    "module_utils/_runtimes/crio.py": (_CRIO,),
     "module_utils/_runtimes/docker.py": (_DOCKER,),
     "module_utils/_runtimes/docker_config.py": (_DOCKER,),
     "module_utils/_formats/json_edit.py": ("plugins/formats/test_json_edit.py",),

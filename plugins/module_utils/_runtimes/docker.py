@@ -178,7 +178,7 @@ class DockerService(RuntimeService):
                     stream.write(content)
             words = [*self._start.words, f"--config-file={candidate}", *arguments]
             status, out, err = self.unit.program_call(self._run)(words)
-            if status != 0 and not (release[:1] < VALIDATES and f"{nowhere}/" in err):
+            if status != 0 and f"{nowhere}/" not in err:
                 raise Rejected(f"dockerd rejects {self.config}: {self._located(err or out, candidate, text)}; nothing was changed")
         finally:
             shutil.rmtree(scratch)
@@ -227,7 +227,7 @@ def _next_start(unit: RuntimeUnit, run: RunWithin) -> Tuple[DockerdStart, bool]:
     variables = environment("\n".join(_assignments(properties.get("Environment", ""))))
     sources = []
     for path in [properties.get("FragmentPath", ""), *properties.get("DropInPaths", "").split(), *files]:
-        text = (read_text(path) if path else None) or ""
+        text = read_text(path) or ""
         sources.append(Source(path, text))
         if path in files:
             variables.update(environment(text))

@@ -57,12 +57,13 @@ class CrioHost:
         self.start()
 
     def write(self, name: str, text: str) -> None:
+        (self.drop_ins / name).parent.mkdir(exist_ok=True)
         (self.drop_ins / name).write_text(text.replace("PROGRAM", str(self.program)))
 
     def start(self) -> bool:
         try:
             found = effective(self.config, self.drop_ins)
-            bad = any(self.dislikes in path.read_text() for path in self.drop_ins.iterdir())
+            bad = any(self.dislikes in path.read_text() for path in files(self.drop_ins))
         except ValueError:
             bad = True
         self.process.write_text("" if bad else json.dumps(found))
@@ -111,10 +112,16 @@ class CrioHost:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
 
 
+def files(folder: Path) -> list[Path]:
+    """In the order in which CRI-O reads them: folder by folder."""
+    assert folder.is_dir()
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def effective(config: Path, folder: Path) -> dict[str, Any]:
     """Of the process: with every default filled in."""
     found: dict[str, Any] = {"default_runtime": "crun", "runtimes": {"crun": dict(CRUN)}}
-    for path in [config, *sorted(folder.iterdir())]:
+    for path in [config, *files(folder)]:
         if path.exists():
             section = tomllib.loads(path.read_text()).get("crio", {}).get("runtime", {})
             found["default_runtime"] = section.get("default_runtime", found["default_runtime"])

@@ -38,7 +38,8 @@ class DockerHost:
         self.properties = {"LoadState": "loaded", "KillMode": "process", "ExecMainStartTimestampMonotonic": "1", "CanReload": "yes"}
         self.properties["NeedDaemonReload"] = "no"
         self.dislikes = "\0"
-        self.live_restore, self.containers = False, 3
+        self.live_restore = False
+        self.containers: int | None = 3
         self.done: list[str] = []
         self.config.parent.mkdir(parents=True)
         self.unit.write_text(UNIT)
@@ -86,7 +87,8 @@ class DockerHost:
         if argv[:2] == ["systemctl", "show"]:
             lines = [f"{key}={value}" for key, value in self.properties.items()]
             lines += [f"ActiveState={'active' if self.state() else 'failed'}", "MainPID=0"]
-            lines += [f"ExecStart={{ path=dockerd ; argv[]={self.start_words} --config-file={self.config} ; }}"]
+            if "ExecStart" not in self.properties:
+                lines += [f"ExecStart={{ path=dockerd ; argv[]={self.start_words} --config-file={self.config} ; }}"]
             lines += [f"FragmentPath={self.unit}", f"EnvironmentFiles={self.options} (ignore_errors=yes)"]
             return Outcome(argv, 0, "\n".join(lines) + "\n")
         if argv[:2] in (["systemctl", "reload"], ["systemctl", "restart"]):

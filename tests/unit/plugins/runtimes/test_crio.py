@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes
 
 from unit.plugins.kills import at, killed
-from unit.plugins.runtimes.crio_host import CrioHost
+from unit.plugins.runtimes.crio_host import CrioHost, files
 
 CTK = (
     '\n[crio]\n\n  [crio.runtime]\n    default_runtime = "nvidia"\n\n    [crio.runtime.runtimes]\n\n      [crio.runtime.runtimes.nvidia]\n'
@@ -67,6 +67,7 @@ def test_check_mode_predicts_what_the_run_then_does_and_the_second_run_does_noth
     # systemd kills a CRI-O that does not end, after so long.
     assert host.restart_timeout > 90
     assert host.drop_in.read_text() == OURS.replace("PROGRAM", str(host.program))
+    assert [diff["after"] for diff in predicted.diff] == [host.drop_in.read_text()]
     after = host.tree()
     assert host.converge() == Converged()
     assert (host.tree(), host.restarts) == (after, 1)
@@ -92,6 +93,71 @@ def test_what_nvidia_ctk_has_written_is_taken_as_it_is(host: CrioHost) -> None:
     assert json.loads(host.process.read_text())["runtimes"]["nvidia"]["runtime_path"] == str(host.program)
 
 
+def test_an_entry_of_others_keeps_what_it_says(host: CrioHost) -> None:
+    host.write("99-nvidia.conf", CTK.replace('"oci"', '"vm"\n        runtime_root = "/theirs"'))
+    host.start()
+    host.converge()
+    entry = tomllib.loads(host.drop_in.read_text())["crio"]["runtime"]["runtimes"]["nvidia"]
+    assert (entry["runtime_path"], entry["runtime_type"], entry["runtime_root"]) == (str(host.program), "oci", "/theirs")
+
+
+def test_a_right_entry_of_others_gets_the_default_only(host: CrioHost) -> None:
+    host.write("99-nvidia.conf", CTK.replace('default_runtime = "nvidia"', ""))
+    host.start()
+    assert host.converge(default="unchanged") == Converged()
+    host.converge()
+    assert (host.default(), host.drop_in.read_text()) == ("nvidia", crio.HEADER + '[crio.runtime]\ndefault_runtime = "nvidia"\n')
+
+
+def test_crio_checks_the_files_as_they_will_be(host: CrioHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those in folders below. A later folder counts more, and `10/` comes before `10-crio.conf`."""
+    host.config.write_text("# ours\r\n")
+    host.write("10/a.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
+    seen: list[dict[str, bytes]] = []
+
+    def look(arguments: list[str]) -> tuple[int, str, str]:
+        config, folder = (Path(argument.partition("=")[2]) for argument in arguments[:2])
+        assert folder == config.parent / "crio.conf.d"
+        seen.append({str(path.relative_to(config.parent)): path.read_bytes() for path in config.parent.rglob("*") if path.is_file()})
+        return 0, "", ""
+
+    monkeypatch.setattr(host, "crio", look)
+    host.converge()
+    assert seen == [{str(path.relative_to(host.config.parent)): path.read_bytes() for path in (host.config, *files(host.drop_ins))}]
+    assert host.default() == "nvidia"
+
+
+def test_crio_is_asked_where_it_listens(host: CrioHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.flags = "--listen=/run/other.sock"
+    asked = set[str]()
+    monkeypatch.setattr(unix_http, "get", lambda address, path, timeout: asked.add(address) or host.get(address, path, timeout))
+    monkeypatch.setattr(cri, "status", lambda address, timeout: asked.add(address) or host.status(address, timeout))
+    host.converge()
+    assert asked == {"/run/other.sock"}
+
+
+def test_a_way_back_with_which_crio_would_not_start_is_rejected(host: CrioHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.converge()
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "crio", lambda _arguments: (1, "", "no"))
+        with pytest.raises(Rejected, match="crio config rejects the new configuration: no; nothing was changed"):
+            host.converge("absent")
+    host.write("20.conf", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
+    with pytest.raises(Rejected, match="the default runtime would still be nvidia, which no file would define"):
+        host.converge("absent")
+    host.write("20.conf", CTK)
+    (host.drop_ins / "10-crio.conf").unlink()
+    host.converge("absent")
+    assert (host.default(), list(host.drop_ins.iterdir())) == ("nvidia", [host.drop_ins / "20.conf"])
+
+
+def test_the_only_drop_in_goes_again(host: CrioHost) -> None:
+    (host.drop_ins / "10-crio.conf").unlink()
+    host.converge()
+    host.converge("absent")
+    assert (host.default(), list(host.drop_ins.iterdir())) == ("crun", [])
+
+
 def test_unchanged_registers_the_runtime_only(host: CrioHost) -> None:
     host.converge(default="unchanged")
     assert host.drop_in.read_text() == OURS.replace('[crio.runtime]\ndefault_runtime = "nvidia"\n\n', "").replace(
@@ -100,7 +166,7 @@ def test_unchanged_registers_the_runtime_only(host: CrioHost) -> None:
     assert host.default() == "crun"
     assert not host.converge(check=True, default="unchanged").changed
     host.converge()
-    assert host.default() == "nvidia"
+    assert (host.default(), host.drop_in.read_text().count(crio.HEADER)) == ("nvidia", 1)
 
 
 def test_a_file_of_ours_with_anothers_key_keeps_that(host: CrioHost) -> None:
@@ -119,6 +185,7 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: CrioHost) -> None:
             '[crio.runtime]\ndefault_runtime = "crun"\n',
             "^[^,]*zzz.conf takes back what .*zz-gpushare.conf would say; nothing was changed",
         ),
+        ("zzz.conf", '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n', "^[^,]*zzz.conf takes back what "),
         ("20.conf", "[crio.runtime\n", "20.conf cannot be read: "),
         ("20.conf", "[crio.runtime]\na = 1\na = 2\n", "20.conf cannot be read: .*line 3"),
         (
@@ -143,6 +210,7 @@ def test_a_default_on_the_command_line_and_a_file_that_crio_rejects_are_rejected
     host.flags = "--default-runtime=crun"
     with pytest.raises(Rejected, match=r"command line of crio.service has --default-runtime=crun, which no file can change"):
         host.converge()
+    assert host.converge(check=True, default="unchanged").changed
     host.flags = ""
     before = host.tree()
     start = 'time="2026-11-24T10:00:00Z" level=info msg="Starting CRI-O, version: 1.37.0"\n' * 9
@@ -169,8 +237,26 @@ def test_the_hook_of_older_toolkits_and_another_order_of_runtimes_are_named(host
     )
     (host.folder / "toolkit.toml").write_text('[nvidia-container-runtime]\nruntimes = ["crun", "runc"]\n')
     assert host.converge(check=True).notes == [hook]
-    monkeypatch.setattr(crio.Host, "program", lambda _host, _name: None)
+    host.write("99-nvidia.conf", CTK.replace("PROGRAM", "/opt/nvidia-container-runtime"))
+    host.start()
+    (host.folder / "toolkit.toml").unlink()
+    assert host.converge(check=True).notes == [hook, order], "also where nvidia is the default already"
+    (host.drop_ins / "99-nvidia.conf").unlink()
+    host.start()
+    (host.folder / "toolkit.toml").write_text("[")
     assert host.converge(check=True).notes == [hook]
+    (host.folder / "toolkit.toml").unlink()
+    for there in ([], ["crun"]):
+        monkeypatch.setattr(crio.Host, "program", lambda _host, name, there=there: name if name in there else None)
+        assert host.converge(check=True).notes == [hook]
+
+
+def test_unchanged_leaves_another_kind_of_runtime_the_default(host: CrioHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crio.Host, "program", lambda _host, name: f"/usr/bin/{name}")
+    host.write("20.conf", '[crio.runtime]\ndefault_runtime = "kata"\n[crio.runtime.runtimes.kata]\nruntime_type = "vm"\n')
+    host.start()
+    assert host.converge(default="unchanged").notes == []
+    assert (host.default(), host.restarts) == ("kata", 1)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +276,18 @@ def test_the_files_are_those_of_the_command_line(arguments: list[str], config: s
 
 def test_headers_that_only_held_our_part_go_with_it() -> None:
     assert crio.reverted(CTK + '[crio.image]\npause_image = "p"\n').split() == ["[crio.image]", "pause_image", "=", '"p"']
+    assert crio.reverted("# theirs\n" + OURS) is None
+    assert crio.reverted(OURS.replace('"nvidia"', '"crun"')).endswith('[crio.runtime]\ndefault_runtime = "crun"\n')
+
+
+@pytest.mark.parametrize(("said", "reason"), [("", "it printed nothing"), ("no\n \n\n", "no"), ("x" * 601, "x" * 600)])
+def test_crios_last_line_is_quoted(said: str, reason: str) -> None:
+    assert crio.reason(said) == reason
 
 
 def test_a_default_of_the_process_is_right_where_no_file_names_one() -> None:
     assert crio.not_running(Runtimes("", {}), Runtimes("crun", {})) is None
+    assert crio.not_running(Runtimes("crun", {}), Runtimes("crun", {"nvidia": {"runtime_path": "/x"}})) is None
     assert "expected 'its own'" in str(crio.not_running(Runtimes("", {}), Runtimes("nvidia", {})))
 
 

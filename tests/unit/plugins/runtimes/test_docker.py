@@ -9,7 +9,7 @@ import json
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import RuntimeUnit
 
 from unit.plugins.kills import at, killed
 from unit.plugins.runtimes import fake_docker
@@ -42,6 +41,7 @@ PACKAGE = converge.__module__.rpartition(".")[0]
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerHost:
     host = DockerHost(tmp_path / "host", request.param)
     monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(docker, "info", host.info)
     monkeypatch.setattr(runtime_service, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(runtime_service, "STEADY_SECONDS", 0.01)
@@ -121,6 +121,7 @@ def test_unchanged_registers_the_runtime_only(host: DockerHost) -> None:
 
 def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: DockerHost) -> None:
     """As the seed of 2018 has it, in the unit: with the key in the file, too, docker would not start."""
+    host.properties["NeedDaemonReload"] = "yes"  # for another reason
     host.start_words = "dockerd -H fd:// --default-runtime=nvidia"
     host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=nvidia"))
     host.write(NVIDIA_DOCKER2)
@@ -145,8 +146,8 @@ def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: DockerHost) -> No
         ),
         ("--add-runtime=nvidia=/opt/x", "{}", r"default:2 has --add-runtime nvidia=/opt/x, expected"),
         ("-s overlay2", '{\n  "storage-driver": "overlay2"\n}', "storage-driver: .from flag: overlay2, from file: overlay2"),
+        ("--insecure-registry a", '{"insecure-registries": []}', r"daemon.json:1 and \S+default:2\); nothing was changed"),
         ("--log-opt a=b", '{\n\n  "log-opts": {}\n}', r"daemon.json:3 and \S+default:2\); nothing was changed"),
-        ("--insecure-registry=a", '{"insecure-registries": ["a"]}', r"daemon.json:1 and \S+default:2\); nothing was changed"),
         ("", '{"hosts": ["fd://"]}', r"daemon.json:1 and the command line of docker.service"),
         ("", '{"no-such-option": 1}', "don't match any configuration option: no-such-option"),
         ("", '{\n  "debug": true,\n  "debug": false\n}', "daemon.json: line 3: key 'debug' for the second time; the first is in line 2"),
@@ -165,40 +166,44 @@ def test_what_cannot_be_right_is_rejected_before_anything_is_written(host: Docke
     host.config.write_text(text)
     before = host.tree()
     for check in (True, False):
-        with pytest.raises(Rejected, match=message):
+        with pytest.raises(Rejected, match=message) as caught:
             host.converge(check=check)
+        assert tempfile.gettempdir() + "/gpushare" not in str(caught.value)
     assert (host.tree(), host.done) == (before, [])
 
 
-@pytest.mark.parametrize("release", ["20.10.24", "23.0.6"])
-def test_a_configuration_is_tried_where_dockerd_reaches_nothing_and_nothing_of_it_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
+FLAG = "{}: (from flag: a, from file: b)"
+
+
+@pytest.mark.parametrize(
+    ("version", "answer", "message"),
+    [
+        ((1, "Docker version 28.5.1", "broken  library"), (0, "", ""), "names no version: Docker version 28.5.1$"),
+        ((1, "", "broken  library"), (0, "", ""), "^dockerd --version failed .* version: broken library$"),
+        ((0, "Docker", ""), (0, "", ""), "names no version: Docker$"),
+        ((0, "Docker version 28.5.1", ""), (1, "", "x" * 601), r"daemon.json: x{600}; nothing was changed$"),
+        ((0, "Docker version 28.5.1", ""), (1, "", FLAG.format("none")), r"from file: b\); nothing was changed$"),
+        ((0, "Docker version 28.5.1", ""), (1, "", FLAG.format("iptables")), r"daemon.json:1 and \S+default:1\); nothing was changed$"),
+    ],
+)
+def test_what_dockerd_says_against_it_is_told(
+    host: DockerHost, version: tuple[int, str, str], answer: tuple[int, str, str], message: str
 ) -> None:
-    """From 23.0 on dockerd has an option for it. An older one's start ends at a folder that cannot be one."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    (tmp_path / "scratch").mkdir()
-    host, calls = DockerHost(tmp_path / "host", release), []
-    asked = host.dockerd
-    host.dockerd = lambda words: [calls.append(list(words)), asked(words)][1]
-    monkeypatch.setattr(docker, "info", host.info)
-    monkeypatch.setattr(journal, "FOLDER", str(host.folder / "journal"))
-    host.write('{"data-root": "/srv/docker", "bip": "häuschen"}')
-    host.converge(check=True)
-    tried = [words for words in calls if words != ["--version"]]
-    assert tried
-    assert all(("--validate" in words) == (release == "23.0.6") for words in tried)
-    assert [f"--{name}=" in " ".join(tried[0]) for name in ("data-root", "exec-root", "pidfile")] == [release != "23.0.6"] * 3
-    assert list((tmp_path / "scratch").iterdir()) == []
-    host.dockerd = lambda words: asked(words) if words == ["--version"] else (1, "", "level=fatal cannot read /etc/nowhere/x")
-    with pytest.raises(Rejected, match=rf"dockerd rejects {host.config}: level=fatal cannot read /etc/nowhere/x; nothing was changed"):
+    host.config.write_text('{"iptables": true}')
+    host.options.write_text("OPTIONS=--iptables=true\n")
+    host.dockerd = lambda words: version if words == ["--version"] else answer
+    with pytest.raises(Rejected, match=message):
         host.converge()
-    for answer, words in (
-        ((1, "", "no such\n library"), "failed or names no version: no such library"),
-        ((0, "Podman\n", ""), "version: Podman"),
-    ):
-        host.dockerd = lambda _words, answer=answer: answer
-        with pytest.raises(Rejected, match=words):
-            host.converge()
+
+
+@pytest.mark.parametrize(("host", "validates"), [("22.6.0", False), ("23.0.0", True)], indirect=["host"])
+def test_from_release_23_on_dockerd_is_asked_without_a_start(host: DockerHost, validates: bool, tmp_path: Path) -> None:
+    asked, dockerd = list[Sequence[str]](), host.dockerd
+    host.dockerd = lambda words: asked.append(words) or dockerd(words)
+    host.write('{"registry-mirrors": ["https://ü"]}')
+    host.converge()
+    assert ("--validate" in asked[-1], "--pidfile" in " ".join(asked[-1])) == (validates, not validates)
+    assert list(tmp_path.iterdir()) == [host.folder]
 
 
 @pytest.mark.parametrize("entry", ['{"path": "/usr/bin/crun"}', '{"runtimeType": "io.containerd.runc.v2"}'])
@@ -211,9 +216,13 @@ def test_a_default_that_runs_containers_as_runc_does_is_replaced(host: DockerHos
     assert host.default() == "x"
 
 
-def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: DockerHost) -> None:
-    """A reload would forget the runtimes of the command line. And dockerd wants the default runtime of the file in the file."""
-    host.options.write_text(f"DOCKER_OPTS=--add-runtime=nvidia={host.program}\n")
+@pytest.mark.parametrize(("options", "started"), [("--add-runtime=nvidia=PROGRAM", []), ("", ["--default-runtime=runc"])])
+def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: DockerHost, options: str, started: list[str]) -> None:
+    """A reload would forget the runtimes of the command line. And dockerd wants the default runtime of the file in the file.
+
+    started: what the process has on its command line, but not the next one.
+    """
+    host.options.write_text(f"DOCKER_OPTS={options.replace('PROGRAM', str(host.program))}\n")
     host.start()
     monitored = host.run
 
@@ -224,7 +233,7 @@ def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: DockerHo
     modules = [importlib.import_module(f"{PACKAGE}.{name}") for name in ("default_runtime", "docker")]
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
-            patch.setattr(module, "arguments_of", lambda _pid: ["dockerd", *host.words])
+            patch.setattr(module, "arguments_of", lambda _pid: ["dockerd", *started, *host.words])
         with pytest.raises(
             Rejected, match=r"restarting docker.service would end the 3 running containers .* without live-restore; nothing"
         ):
@@ -237,6 +246,7 @@ def test_beside_a_runtime_of_the_command_line_docker_is_restarted(host: DockerHo
 
 def test_a_flag_that_systemd_has_not_read_is_rejected(host: DockerHost) -> None:
     host.unit.write_text(UNIT.replace("$DOCKER_OPTS", "--default-runtime=runc"))
+    assert host.converge(check=True).changed, "a drop-in may replace this command line"
     host.properties["NeedDaemonReload"] = "yes"
     with pytest.raises(Rejected, match=r"docker.service:3 has --default-runtime, which systemd has not read; nothing was changed"):
         host.converge()
@@ -260,14 +270,39 @@ def test_absent_undoes_it_to_the_byte_and_once_only(host: DockerHost) -> None:
     assert host.done == ["restart"]
 
 
-@pytest.mark.parametrize("why", ["live-restore", "empty"])
-def test_a_restart_that_ends_no_container_is_allowed(host: DockerHost, why: str) -> None:
-    host.write('{"live-restore": true}' if why == "live-restore" else "{}")
+@pytest.mark.parametrize(("text", "containers"), [('{"live-restore": true}', 3), ("{}", 0), ("{}", None)])
+def test_a_restart_that_ends_no_container_is_allowed(host: DockerHost, text: str, containers: int | None) -> None:
+    host.write(text)
     host.start()
     host.converge()
-    host.containers = 3 if why == "live-restore" else 0
+    host.containers = containers
     host.converge("absent")
     assert (host.default(), host.done) == ("runc", ["reload", "restart"])
+
+
+def test_a_default_that_stood_in_the_file_comes_back_by_a_reload(host: DockerHost) -> None:
+    host.write('{"default-runtime": "runc"}')
+    host.start()
+    host.converge()
+    host.converge("absent")
+    assert (host.default(), host.done) == ("runc", ["reload", "reload"])
+
+
+def test_containers_that_started_meanwhile_are_not_ended(host: DockerHost) -> None:
+    host.properties["CanReload"], host.containers, before = "no", 0, host.tree()
+    with pytest.raises(TransactionError, match=r"restarting docker.service would end the 3 running containers .*; put back"):
+        host.converge(point=lambda _point: setattr(host, "containers", 3))
+    assert (host.tree(), host.done) == (before, [])
+
+
+def test_a_file_that_is_lost_comes_back_without_a_restart(host: DockerHost) -> None:
+    host.converge()
+    text = host.config.read_text()
+    host.config.unlink()
+    host.options.unlink()  # systemd does not need it either
+    host.properties["CanReload"] = "no"
+    assert host.converge().changed
+    assert (host.config.read_text(), host.done) == (text, ["reload"])
 
 
 def test_where_docker_cannot_be_reloaded_it_is_restarted(host: DockerHost) -> None:
@@ -303,11 +338,17 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: DockerHost) -> None:
 def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: DockerHost) -> None:
     host.converge()
     host.options.write_text("DOCKER_OPTS=--default-runtime=nvidia\n")
-    host.write(json.dumps({"runtimes": json.loads(host.config.read_text())["runtimes"]}))
-    before = host.tree()
-    with pytest.raises(Rejected, match="specified default runtime 'nvidia' does not exist"):
-        host.converge("absent", allowed=True)
-    assert host.tree() == before
+    text = json.dumps({"runtimes": json.loads(host.config.read_text())["runtimes"]})
+    for file, message in (
+        (text, "specified default runtime 'nvidia' does not exist"),
+        (text.replace("{", '{"no-such-option": 1, ', 1), "configuration option: no-such-option"),
+        (text + "}", "daemon.json: line 1: .* correct the file"),
+    ):
+        host.write(file)
+        before = host.tree()
+        with pytest.raises(Rejected, match=message):
+            host.converge("absent", allowed=True)
+        assert host.tree() == before
 
 
 def test_a_docker_that_dies_of_the_change_gets_its_old_file_back(host: DockerHost) -> None:
@@ -395,18 +436,7 @@ def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
     assert docker_config.expanded(["$A", "--c=${C}", "$NO", "z$C"], variables) == ["--a=1", "--b", "--c=x y", "zx y"]
     text = "# X=1\nA='--a=1 --b'\n\nB=\"1\" 2\nC='\n;D=1\n"
     assert systemd.environment(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
-
-
-@pytest.mark.parametrize("environment", ['"DOCKER_OPTS= --debug" "OTHER=1"', "DOCKER_OPTS=--debug OTHER=it's"])
-def test_options_come_from_the_unit_and_its_files_and_from_the_process_where_systemd_names_none(host: DockerHost, environment: str) -> None:
-    host.properties["Environment"] = environment
-    unit = RuntimeUnit("docker.service", "active", "process", 0, 0.0, "dockerd", ["--live-restore"])
-    start, reloads = docker._next_start(unit, host.run)
-    assert (start.words[-2:], reloads) == (["--debug", f"--config-file={host.config}"], True)
-    host.options.write_text("DOCKER_OPTS=--iptables=false\n")
-    assert "--iptables=false" in docker._next_start(unit, host.run)[0].words, "a file goes before the unit's own"
-    nothing, reloads = docker._next_start(unit, lambda argv, _seconds: Outcome(argv, 0, "ExecStart=\n"))
-    assert (nothing.words, reloads) == (["--live-restore"], False)
+    assert docker._assignments('"A=--a --b" B=\'1') == ['"A=--a', '--b"', "B='1"]
 
 
 def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: DockerHost) -> None:
@@ -508,14 +538,26 @@ def test_a_docker_that_says_a_byte_now_and_then_does_not_hold_us_up(tmp_path: Pa
     [
         ([], "/run/docker.sock"),
         (["-H", "fd://"], "/run/docker.sock"),
+        (["--containerd", "unix:///c"], "/run/docker.sock"),
+        (["-H", "unix:///srv/d"], "/srv/d"),
         (["-H", "tcp://x", "--host=unix:///srv/d"], "/srv/d"),
-        (["-H", "unix:///srv/d", "--host", "unix:///srv/e"], "/srv/d"),
-        (["--debug", "--host", "unix:///srv/e"], "/srv/e"),
-        (["--containerd", "unix:///srv/d", "-H"], "/run/docker.sock"),
     ],
 )
 def test_where_docker_listens_is_what_its_command_line_says(words: list[str], address: str) -> None:
     assert docker._address(words) == address
+
+
+def test_the_file_is_the_one_asked_for_or_that_of_the_command_line(host: DockerHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = runtime_service.find_unit("docker.service", host.run, lambda _pid: [])
+
+    def service(config: str | None) -> docker.DockerService:
+        return docker.DockerService.of(unit, config, host.run, 1.0)
+
+    assert [service(config).config for config in ("/asked", None)] == ["/asked", str(host.config)]
+    host.properties["ExecStart"] = "{ path=dockerd ; argv[]=dockerd ; }"
+    assert service(None).config == "/etc/docker/daemon.json"
+    monkeypatch.setattr(docker, "info", lambda _address, _timeout: {})
+    assert service(None).running() == ({"RuntimeReady": (True, "")}, Runtimes("", {}))
 
 
 def test_what_a_process_has_beyond_the_file_is_no_reason_to_restart_it() -> None:
