@@ -72,9 +72,9 @@ class Surcharge:
     step: units. cpu: thousandths of a CPU that the pods for whom a class is kept need with each GPU. key: equal where everything is.
     """
 
-    step: int
-    prices: Mapping[GpuClass, int]
-    cpu: Mapping[GpuClass, int]
+    step: int = 1
+    prices: Mapping[GpuClass, int] = field(default_factory=dict)
+    cpu: Mapping[GpuClass, int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> Hashable:
@@ -82,9 +82,10 @@ class Surcharge:
 
     def on(self, node: NodeLedger, gpu: GpuClass | None) -> int:
         """The price of this class there: that of the GPUs for which the node still has CPU, spread over all that are empty."""
-        if gpu is None or not (price := self.prices.get(gpu, 0)):
+        price = self.prices.get(gpu, 0) if gpu is not None else 0
+        if not price or gpu is None:
             return 0
-        each, free = self.cpu[gpu], node.free_cpu
+        each, free = self.cpu.get(gpu, 0), node.free_cpu
         if not each or free is None:
             return price
         empty = max(1, node.empty_gpus())
@@ -166,7 +167,7 @@ class Scarcity:
             if len(self._surcharges) >= _REMEMBERED:
                 self._surcharges.clear()
             steps = self._steps(picture, request)
-            cpu = {gpu: picture.cpu[gpu] for gpu in steps}
+            cpu = {gpu: picture.cpu[gpu] for gpu in steps if gpu in picture.cpu}
             found = self._surcharges[request.key] = Surcharge(self._step, steps, cpu)
         return found
 
@@ -193,7 +194,7 @@ class Scarcity:
     def _look(self) -> None:
         self._due = max(_FIRST, self._total + self._total // 2)
         self._seen = dict(self._classes)
-        classes = dict(Counter(self._seen).most_common(_MOST_CLASSES))
+        classes = dict(Counter({gpu: units for gpu, units in self._seen.items() if units}).most_common(_MOST_CLASSES))
         usual = next(iter(classes), None)
         self._step = max(1, usual.units * STEP_PER_CENT // 100) if usual is not None else 1
         self._picture = self._scarce(classes)
@@ -218,7 +219,9 @@ class Scarcity:
                     cpu[gpu] = cpu.get(gpu, 0) + self._asked[need].cpu / room * (1 if whole else gpu.units)
         before = self._picture.scarce
         exact = {gpu: min(PARTS, PARTS * sum(by_need.values()) / total) for gpu, by_need in shares.items()}
-        scarce = {gpu: before[gpu] if gpu in before and abs(parts - before[gpu]) < 1 else round(parts) for gpu, parts in exact.items()}
+        scarce = {
+            gpu: before[gpu] if abs(parts - before.get(gpu, 0)) < 1 and gpu in before else round(parts) for gpu, parts in exact.items()
+        }
         most = {gpu: max(by_need, key=by_need.__getitem__) for gpu, by_need in shares.items()}
         scarce = {gpu: parts for gpu, parts in scarce.items() if parts}
         return Picture(scarce, {gpu: most[gpu] for gpu in scarce}, {gpu: self._cpu(gpu, cpu[gpu], shares[gpu].values()) for gpu in scarce})

@@ -281,6 +281,15 @@ def test_what_a_node_costs_and_which_gpus_it_gives_are_those_of_a_search_through
             cluster.apply(allocated_pod(f"new-{number}", request, chosen, "n0"))
 
 
+def test_a_gpu_that_is_smaller_than_a_unit_is_of_no_class() -> None:
+    cluster = Ledger()
+    small = replace(gpu(1, 16), units=0, mib=500, model="P4")
+    cluster.set_inventory("n0", Inventory(GIB, (gpu(0, 16, model="T4"), small)))
+    scarcity = Scarcity(cluster.classes)
+    scarcity.observe([whole(1), asking(4, refused=("P4",))] * 8)
+    assert scarcity.picture.scarce == {}, "all that there is will do"
+
+
 def test_nodes_that_are_alike_are_told_apart_by_a_request_that_names_a_gpu() -> None:
     cluster = Ledger()
     for name in ("n0", "n1"):
