@@ -124,7 +124,11 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_driver/names.py": ("plugins/driver/test_plan.py",),
     "module_utils/_driver/options.py": ("plugins/driver/test_options.py",),
     "module_utils/_driver/plan.py": ("plugins/driver/test_plan.py",),
-    "module_utils/_facts/diagnosis.py": ("plugins/facts/test_diagnosis.py", "plugins/facts/test_nvidia_smi.py"),
+    "module_utils/_facts/diagnosis.py": (
+        "plugins/facts/test_diagnosis.py",
+        "plugins/facts/test_nvidia_smi.py",
+        "plugins/verdict/test_hosts.py",
+    ),
     "plugin_utils/_preflight/gpus.py": ("plugins/preflight/test_gpus.py",),
     "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),
     "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),

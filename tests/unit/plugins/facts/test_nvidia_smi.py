@@ -227,7 +227,9 @@ QUOTED = [
     ("Unable to determine the device handle for GPU 0000:0B:00.0: GPU has fallen off the bus\n", 15, "gpu_lost"),
     ("", 4, "no_permission"),
     ("", 6, "no_devices"),
+    ("", 12, "library_missing"),
     ("", 15, "gpu_lost"),
+    ("", 18, "version_mismatch"),
     ("Failed to initialize NVML: Unknown Error\n", 255, "failed"),
     ("", 9, "driver_not_loaded"),
     ("hello\n", 0, "unreadable"),
@@ -262,6 +264,7 @@ def test_a_program_that_cannot_be_run() -> None:
     assert problem is not None
     assert problem.check == "failed"
     assert "Exec format error" in problem.found
+    assert "executable file of this machine's architecture" in problem.cure
 
 
 def test_a_gpu_that_is_attached_and_does_not_answer() -> None:
@@ -270,6 +273,13 @@ def test_a_gpu_that_is_attached_and_does_not_answer() -> None:
     assert len(found.gpus) == 2
     assert found.problem is not None
     assert (found.problem.check, found.problem.found) == ("gpu_lost", "3 GPUs attached, of which 2 answer")
+
+
+def test_a_report_without_gpus() -> None:
+    text = "<nvidia_smi_log><driver_version>535.261.03</driver_version><attached_gpus>0</attached_gpus></nvidia_smi_log>"
+    problem = report(Outcome(ARGV, 0, text)).problem
+    assert problem is not None
+    assert (problem.check, problem.found) == ("no_devices", "a driver without GPUs")
 
 
 @pytest.mark.parametrize("name", [one.stem.removeprefix("nvidia_smi_") for one in FIXTURES.glob("nvidia_smi_*.xml")])
