@@ -48,6 +48,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py"),
     "core/placement/budgets.py": ("core/placement/test_budgets.py", "core/placement/test_preemption.py"),
     "core/placement/scarcity.py": ("core/placement/test_scarcity.py",),
+    "core/placement/explain.py": ("core/placement/test_explain.py", "extender/test_diagnosis.py", "extender/test_verbs.py"),
     "core/placement/policies.py": _POLICIES,
     "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
