@@ -155,6 +155,7 @@ class Ranking:
         for name in names:
             node = self._nodes.get(name)
             if node is not None:
+                # Of thousands hardly one fails: the second try notes that at the node.
                 try:
                     weight = weigh(node)
                 except Exception:
