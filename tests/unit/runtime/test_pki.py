@@ -28,6 +28,7 @@ from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import issue, read_certificate, read_key
 from gpushare_runtime.pki.folder import Folder
 from gpushare_runtime.pki.main import keep
+from unit.runtime.handshake import shake_hands
 
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
@@ -377,15 +378,8 @@ def test_python_tls_takes_them(host: Host) -> None:
     server.load_cert_chain(host.dir / "extender.crt", host.dir / "extender.key")
     client = ssl.create_default_context(cafile=host.dir / "scheduler/ca.crt")
     client.load_cert_chain(host.dir / "scheduler/tls.crt", host.dir / "scheduler/tls.key")
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(to_client, to_server, server_hostname="localhost"), server.wrap_bio(to_server, to_client, server_side=True)]
-    for _ in range(4):
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    assert dict(pair[0] for pair in ends[1].getpeercert()["subject"]) == {"commonName": "gpushare-scheduler"}  # type: ignore[index,misc]
+    _, its_end = shake_hands(client, server, "localhost")
+    assert dict(pair[0] for pair in its_end.getpeercert()["subject"]) == {"commonName": "gpushare-scheduler"}  # type: ignore[index,misc]
 
 
 def test_a_pod_keeps_them_and_copies_what_its_server_needs(tmp_path: Path) -> None:

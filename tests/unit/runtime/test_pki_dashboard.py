@@ -16,6 +16,7 @@ from cryptography import x509
 from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import dashboard, issue, read_certificate, read_key
 from gpushare_runtime.pki.folder import Folder
+from unit.runtime.handshake import shake_hands
 
 ALL = ["ca.crt", "ca.key", "dashboard.crt", "dashboard.key"]
 NOW = datetime.now(timezone.utc)
@@ -46,27 +47,19 @@ def test_what_is_made_and_what_openssl_and_python_make_of_it(tmp_path: Path, cap
     line = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "dashboard.crt"]
     assert subprocess.run(line, cwd=tmp_path / "pki", capture_output=True, check=True).stdout == b"dashboard.crt: OK\n"
     for name in ("gpus.example.org", "10.0.0.5", "::1", "localhost"):
-        shake_hands(tmp_path / "pki", name)
+        serves(tmp_path / "pki", name)
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        shake_hands(tmp_path / "pki", "other.example.org")
+        serves(tmp_path / "pki", "other.example.org")
     assert pki(tmp_path / "pki", "ensure", capsys, *NAMES, now=NOW + timedelta(days=59)) == []
     assert pki(tmp_path / "pki", "ensure", capsys, *NAMES, now=NOW + timedelta(days=61)) == ["dashboard.crt", "dashboard.key"]
 
 
-def shake_hands(folder: Path, name: str) -> None:
+def serves(folder: Path, name: str) -> None:
     """As a client that trusts the authority, and means a server of this name."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(folder / "dashboard.crt", folder / "dashboard.key")
     client = ssl.create_default_context(cafile=folder / "ca.crt")
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [client.wrap_bio(to_client, to_server, server_hostname=name), server.wrap_bio(to_server, to_client, server_side=True)]
-    for _ in range(4):
-        for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    assert ends[0].getpeercert()
+    assert shake_hands(client, server, name)[0].getpeercert()
 
 
 def test_the_authority_cannot_sign_for_other_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

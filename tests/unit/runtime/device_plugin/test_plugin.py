@@ -67,13 +67,19 @@ async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> Non
         assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unplanned) == (1, 0, 0)
 
 
+async def asked_early(it: World) -> tuple[dict[str, Any], asyncio.Task[Any]]:
+    """(a pod of 6 units of GPU 1 that the watch has not shown, kubelet's admission of it, which waits)."""
+    await until(lambda: it.plugin.node.pods.synced)
+    pod = memory(it.inventory, 1, 6)
+    admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
+    await asyncio.sleep(0.1)
+    assert not admission.done()
+    return pod, admission
+
+
 async def test_kubelet_may_ask_before_the_watch_has_shown_the_pod() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await until(lambda: it.plugin.node.pods.synced)
-        pod = memory(it.inventory, 1, 6)
-        admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
-        await asyncio.sleep(0.1)
-        assert not admission.done()
+        pod, admission = await asked_early(it)
         await it.bind(pod)
         assert (await admission)["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
@@ -261,11 +267,7 @@ async def test_when_stopped_it_takes_its_sockets_away_and_nothing_else() -> None
 
 async def test_when_stopped_a_pod_that_kubelet_is_admitting_still_gets_its_gpu() -> None:
     async with world(16 * GIB, 16 * GIB) as it:
-        await until(lambda: it.plugin.node.pods.synced)
-        pod = memory(it.inventory, 1, 6)
-        admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
-        await asyncio.sleep(0.1)
-        assert not admission.done()
+        pod, admission = await asked_early(it)
         stopping = asyncio.ensure_future(it.stop())
         # Its watch still runs, and so it knows which GPU; and it goes only when kubelet has asked for the ids as well.
         await asyncio.sleep(0.15)
