@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / ".collections"))
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (  # noqa: E402
     HOST,
     SCOPES,
+    Variable,
     of_type,
     role_options,
     variables,
@@ -80,6 +81,8 @@ LITERAL = re.compile(r"'[^'\n]*'")
 SET_BY_TASK = re.compile(r"^ *register: *(gpushare_\w+)|set_fact:\n +(gpushare_\w+):", re.MULTILINE)
 # Made by group_by; groups live in the same expressions.
 GROUPS = {"gpushare_control_planes", "gpushare_gpu_nodes"}
+#: A description that names the role with the variable's own one.
+SEE = re.compile(r"See P\(gpushare\.kubernetes\.(\w+)#role\)\.")
 
 
 def defaults(role: Path) -> dict[str, Any]:
@@ -125,14 +128,25 @@ def role_problems(role: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)} sets {pair[0] or pair[1]}, which looks like a public variable; let it begin with __"
 
 
+def described_in(name: str, variable: Variable) -> dict[str, dict[str, Any]]:
+    """The variable's specification in the roles that describe it themselves, by role."""
+    specs = {role: role_options(ROOT / "roles" / role)[name] for role in variable.roles}
+    return {role: spec for role, spec in specs.items() if SEE.fullmatch(described(spec)) is None}
+
+
 def collection_problems() -> Iterator[str]:
     """What is wrong between roles, and in playbooks and examples."""
     known = variables(ROOT)
     for name, variable in known.items():
-        for role in variable.roles[1:]:
-            other = role_options(ROOT / "roles" / role)[name]
-            if other != variable.spec:
-                yield f"{name} is one thing in roles/{variable.roles[0]} and another in roles/{role}: {variable.spec} and {other}"
+        own = described_in(name, variable)
+        for role in variable.roles:
+            spec = role_options(ROOT / "roles" / role)[name]
+            see = SEE.fullmatch(described(spec))
+            if see and see[1] not in own:
+                yield f"roles/{role}: {name} is not described in roles/{see[1]}, but in {', '.join(own) or 'none'}"
+            expected = next(iter(own.values()), spec)
+            if spec != ({**expected, "description": spec["description"]} if see else expected):
+                yield f"{name} is one thing in roles/{next(iter(own))} and another in roles/{role}: {expected} and {spec}"
     for path in sorted((ROOT / "playbooks").rglob("*.yml")):
         for name in sorted(names_in_expressions(path.read_text()) - set(known)):
             yield f"{path.relative_to(ROOT)} reads {name}, which is in no role's argument_specs"
@@ -141,11 +155,15 @@ def collection_problems() -> Iterator[str]:
             yield f"{path.relative_to(ROOT)} sets {name}, which is in no role's argument_specs"
 
 
+def described(spec: Mapping[str, Any]) -> str:
+    """The description as one paragraph."""
+    text = spec.get("description", "")
+    return " ".join(text) if isinstance(text, list) else str(text)
+
+
 def cell(spec: Mapping[str, Any]) -> str:
     """A description for one cell of a Markdown table."""
-    described = spec.get("description", "")
-    text = " ".join(described) if isinstance(described, list) else str(described)
-    text = re.sub(r"\b[CVOEMP]\(([^)]*)\)", r"`\1`", text)
+    text = re.sub(r"\b[CVOEM]\(([^)]*)\)", r"`\1`", described(spec))
     choices = ", ".join(f"`{choice}`" if choice else "nothing" for choice in spec.get("choices", ()))
     return (text + (f" One of {choices}." if choices else "")).replace("|", "\\|")
 
@@ -154,7 +172,7 @@ def document() -> str:
     """docs/operate/variables.md as it should be."""
     topics: dict[str, list[str]] = {topic: [] for topic in TOPICS}
     for name, variable in variables(ROOT).items():
-        spec = variable.spec
+        spec = next(iter(described_in(name, variable).values()), variable.spec)
         kind = f"list of {spec['elements']}" if spec.get("elements") else spec.get("type", "str")
         default = "required" if spec.get("required") else f"`{json.dumps(spec['default'])}`" if "default" in spec else ""
         row = f"| `{name}` | {kind} | {default} | {SCOPES.get(name, HOST)} | {', '.join(variable.roles)} | {cell(spec)} |\n"
