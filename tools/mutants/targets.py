@@ -41,7 +41,13 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py"),
     "core/ledger_json.py": ("core/test_ledger_json.py",),
     "core/mps.py": ("core/test_mps.py", "mps/test_shares.py"),
-    "core/node_ledger.py": (*_CORE, "core/test_mps.py", "core/placement/test_scarcity.py", "extender/test_cache.py"),
+    "core/node_ledger.py": (
+        *_CORE,
+        "core/test_mps.py",
+        "core/placement/test_preemption.py",
+        "core/placement/test_scarcity.py",
+        "extender/test_cache.py",
+    ),
     "core/node_report.py": _CORE,
     "core/overuse.py": ("core/test_overuse.py",),
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
@@ -81,7 +87,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
         f"device_plugin/test_{name}.py"
         for name in ("pending", "requests", "starts", "turns", "told", "rejections", "candidates", "allocator")
     ),
-    "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py",),
+    "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py", "device_plugin/test_devices.py"),
     "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),
     "device_plugin/node/pod_state.py": _USAGE,
     "device_plugin/node/usage.py": _USAGE,

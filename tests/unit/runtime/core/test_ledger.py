@@ -77,13 +77,16 @@ def test_a_pod_without_a_known_gpu_counts_against_every_gpu() -> None:
 
 def test_a_pod_without_a_known_gpu_counts_with_what_its_node_says_after_some_seconds() -> None:
     """Who may set spec.nodeName and a finalizer could block all GPUs of a node with it for ever."""
-    ledger = ledger_of(inventory(16, 16))
+    freed: list[float] = []
+    ledger = Ledger(lambda: freed.append(clock))
+    ledger.set_inventory("n", inventory(16, 16))
     assert not ledger.expire(100.0)
     ledger.apply(allocated_pod("whole", whole(1), None))
     assert not ledger.expire(101.0)
     ledger.apply(allocated_pod("giant", memory(40), on(7, 40)))
     for clock, done, free in ((102.0, False, [0, 0]), (115.9, False, [0, 0]), (116.0, True, [0, 0]), (117.0, True, [16, 16])):
         assert (ledger.expire(clock), frees(ledger)) == (done, free), clock
+    assert freed == [116.0, 117.0]
     assert not ledger.expire(200.0)
     assert ledger.nodes["n"].problems() == [
         "GPU 7: 40 units are held beyond what it has",

@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.bounds import MOST_EVICTIONS
@@ -52,6 +52,7 @@ def naive(course: list[Reading]) -> tuple[bool, float | None]:
 
 
 @given(readings, st.sampled_from([0.0, 2.0, 5.0, 20.0]))
+@example([(1.0, use, True) for use in (*[5000] * READINGS, 1000, 5000)], 0.0)
 def test_it_counts_as_the_whole_course_of_readings_says(steps: list[Reading], grace: float) -> None:
     overuse, now, course = Overuse(), 100.0, []
     said = False
@@ -85,6 +86,7 @@ def test_requests_are_read_as_they_were_written() -> None:
         assert Evictions.from_json(text) == Evictions(requests, 1_800_000_000)
         assert len(text) < 10_000
     assert Evictions.from_json(f'{{"v":1,"until":7,"pods":[{ENTRY}],"more":1}}') == Evictions((REQUEST,), 7)
+    assert Evictions((REQUEST,), 7).to_json() == f'{{"v":1,"until":7,"pods":[{ENTRY}]}}'
     again = ENTRY.replace("5000", "6000")
     assert Evictions.from_json(f'{{"v":1,"until":7,"pods":[{ENTRY},{again}]}}') == Evictions((replace(REQUEST, used=6000),), 7)
 

@@ -84,3 +84,10 @@ def test_whole_gpus(asked: PendingContainer | None, given: tuple[int, ...], unit
         "ALIYUN_COM_GPU_MEM_POD": str(pod_units),
     }
     assert granted.as_planned is as_planned
+
+
+def test_with_mps_the_only_gpu_of_a_container_has_limits() -> None:
+    one = allocate_response(MEMORY, ids(1, 4), (NODE.by_index[1],), pending(memory(NODE, 1, 4)), "envvar", 1024, "mps")
+    assert one.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+    two = allocate_response(MEMORY, ids(0, 2) + ids(1, 2), NODE.gpus[:2], None, "envvar", 1024, "mps")
+    assert not [name for name in two.environment if name.startswith("CUDA_MPS")]

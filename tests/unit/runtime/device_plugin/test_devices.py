@@ -86,6 +86,18 @@ def test_with_cdi_a_gpu_is_offered_that_a_spec_has() -> None:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "file", "kind"),
+    [("cdi", "gpushare.json", "gpushare.kubernetes/gpu"), ("cdi", "", ""), ("environment", "gpushare.json", "")],
+)
+def test_the_node_names_our_own_kind_of_cdi_device_where_containers_get_it(strategy: str, file: str, kind: str) -> None:
+    devices = made(strategy)
+    devices.set_inventory(inventory(16))
+    devices.set_cdi(CdiSpecs(own_file=file))
+    assert devices.inventory is not None
+    assert devices.inventory.cdi_kind == kind
+
+
+@pytest.mark.parametrize(
     ("text", "cordoned"),
     [
         ("", []),

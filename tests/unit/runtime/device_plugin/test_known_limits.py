@@ -444,6 +444,19 @@ def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Mac
     assert machine.node.limited == {("pod", machine.nvml.gpus[0].uuid)}
 
 
+def test_without_its_file_it_limits_who_came_after_the_first_pod_with_a_limit(machine: Machine) -> None:
+    settled(machine)
+    machine.run(first={0: 2}, last={0: 2})
+    machine.look()
+    machine.path.unlink()
+    machine.start()
+    machine.run(before={0: 1}, beside={0: 1}, between={0: 1})
+    machine.see()
+    created = {"before": "2026-01-01", "first": "2026-01-02", "beside": "2026-01-02", "between": "2026-01-03", "last": "2026-01-04"}
+    machine.node.pods.replace([replace(pod, created=f"{created[pod.uid]}T00:00:00Z") for pod in machine.node.pods])
+    assert machine.look(check=True).keys() == created.keys() - {"before"}
+
+
 def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server_knows_it(machine: Machine) -> None:
     settled(machine)
     machine.run(pod={0: 2})

@@ -371,6 +371,11 @@ def test_whether_kubelet_is_still_to_admit_it(phase: str, assigned: str, waiting
     assert (pod.waiting, pod.finished) == (waiting, finished)
 
 
+@pytest.mark.parametrize(("text", "nanoseconds"), [("1774000000000000000", 1774 * 10**15), ("1" * 20, 0), ("-1", 0), ("٣", 0), ("", 0)])
+def test_when_the_scheduler_chose_its_gpus(text: str, nanoseconds: int) -> None:
+    assert local(memory(None, 0, 1, annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": text})).placed_at == nanoseconds
+
+
 def test_a_pod_is_remembered_for_a_while_after_it_went() -> None:
     pods = PodTable()
     assert not pods.synced
@@ -447,9 +452,10 @@ def test_of_two_copies_of_one_static_pod_the_known_one_counts_until_it_goes(orde
 def test_a_static_pod_with_a_uid_in_its_file_is_what_kubelet_has_under_it() -> None:
     given = "0f3a1b2c-4d5e-6f70-8192-a3b4c5d6e7f8"
     pods = PodTable()
-    copy = parse_local_pod(mirror(given, "copy"))
+    copy = parse_local_pod(memory(NODE, 1, 1, uid="copy", annotations={"kubernetes.io/config.mirror": given}))
     pods.event("ADDED", copy)
     assert pods.get("copy") == copy
+    assert copy.allocation is not None
     Usage(pods, lambda: 0.0).set_checkpoint((CheckpointEntry(given, "main", MEMORY, frozenset({f"{NODE.gpus[0].uuid}-_-0"})),))
     pods.event("MODIFIED", copy)
     assert pods.get("copy") is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.runtime.device_plugin.node import Node, ids_of, indexes_of
@@ -99,6 +100,15 @@ def test_later_containers_follow_the_first_one_to_the_gpu_that_it_got() -> None:
     node.see(memory(gpus, 0, 2, name="first"))
     later = node.see(bound(gpus, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
     assert indexes_of(node.admit(later)) == {"c0": "0", "c1": "0"}
+
+
+def test_where_a_pods_containers_are_on_two_gpus_the_next_one_gets_what_was_planned() -> None:
+    node = Node(gpus := inventory(8, 8, 8))
+    uid = node.see(bound(gpus, {place: {0: 1} for place in range(3)}, *(container(name, mem=1) for name in "abc")))["metadata"]["uid"]
+    given = {"a": "GPU-00000001-_-0", "b": "GPU-00000002-_-0"}
+    node.state.usage.set_checkpoint(tuple(CheckpointEntry(uid, name, MEMORY, frozenset({device_id})) for name, device_id in given.items()))
+    free = node.free(MEMORY).difference(given.values())
+    assert node.state.allocator.prefer(MEMORY, sorted(free), [], 1)[0] == ["GPU-00000000-_-0"]
 
 
 def test_where_containers_are_meant_for_gpus_of_their_own_each_needs_room_for_itself_alone() -> None:

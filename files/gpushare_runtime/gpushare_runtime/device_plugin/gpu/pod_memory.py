@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn, Protocol
 
-from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY, Gpu
 from gpushare_runtime.core.overuse import Excess, Key, Overuse
 from gpushare_runtime.daemon.sync import in_thread
@@ -101,7 +100,7 @@ class MemoryWatch:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def _compare(self, exceeded: Callable[[LocalPod, str], None]) -> None:
-        uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
+        uids = {uid for uid, _, _ in self._node.usage.snapshot()}
         due = {(uid, gpu): most for uid in uids for gpu, most in limits_due(self._node, uid).items()}
         began, ended = self._overuse.observe(due, self.use.by_pod, self.use.by_gpu, time.monotonic())
         for uid, gpu in began:

@@ -121,6 +121,11 @@ def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_vict
     # Either of b and c is enough beside a.
     assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 0), gpus=(24, 1)), memory(16), "a") == Victims(("a", "c"))
     assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 0), ("c", 0, 8, 0), gpus=(24, 1)), memory(16), "a") == Victims(("a", "c"))
+    # Of those that share a budget, the first by UID is the one that it lets go.
+    one = budget(1, matchExpressions=[{"key": "app", "operator": "In", "values": ["b", "c"]}])
+    for order in ("bc", "cb"):
+        beside = world(("a", 0, 8, 0), *((uid, 0, 8, 0) for uid in order), gpus=(24, 1))
+        assert evicted(beside, memory(16), "a", budgets=(one,)) == Victims(("a", "b"))
     # The victims are named with the more important first.
     assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), gpus=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
 
