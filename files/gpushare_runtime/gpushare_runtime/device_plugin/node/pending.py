@@ -13,7 +13,7 @@ from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 
-def next_requests(pod: LocalPod, allocated: Collection[DeviceKey], *, admitted: bool = False) -> list[ContainerDevices]:
+def next_requests(pod: LocalPod, allocated: Collection[DeviceKey], *, admitted: bool) -> list[ContainerDevices]:
     """The requests that kubelet may make next for this pod: for the first container that lacks something, in no known order.
 
     admitted: for any container that has ended, likeliest first: ordinary init containers run again only in a new sandbox.
