@@ -114,6 +114,14 @@ class PodState:
         self.stage, self.ending_since = Stage.ACTIVE, None
         self.freed, self.ran, self.offered_at, self.version = False, False, None, version
 
+    def relist(self) -> None:
+        """kubelet's checkpoint lists all that the pod has."""
+        self.record = Record.LISTED
+
+    def lose(self) -> None:
+        """kubelet has not recorded the pod again, and the API server has not reported its end."""
+        self.record = Record.LOST
+
     def offer(self, pod: LocalPod | None, now: float) -> None:
         """kubelet had some of its ids free."""
         if pod is None or not pod.active:
@@ -129,6 +137,10 @@ class PodState:
         if was_released:
             self.stage = Stage.ENDING
         return was_released
+
+    def forget_start(self, container: str) -> None:
+        """kubelet is not about to start this container after all."""
+        self.starts = {names: start for names, start in self.starts.items() if container not in names}
 
     # The judgement.
 
@@ -185,6 +197,10 @@ class PodState:
         if watched.last is not None and watched.last.phase != "Pending":
             return True
         return self.ending_since is not None and now - self.ending_since >= START_GRACE
+
+    def release(self) -> None:
+        """Its ids are free: it is over."""
+        self.stage = Stage.RELEASED
 
     def may_be_creating(self, names: tuple[str, ...], last: LocalPod | None, now: float) -> bool:
         """Whether the runtime may be creating one of them: kubelet has not reported a new one since the start."""

@@ -63,7 +63,7 @@ class Usage(UsageTable):
                 self._table[key] = replace(before, moment=self.moment)
         self._remove(key for key, usage in self._table.items() if not usage.listed and self._states[key.pod].released)
         for uid in {key.pod for key in self._table} - {key.pod for key, usage in self._table.items() if not usage.listed}:
-            self._states[uid].record = Record.LISTED
+            self._states[uid].relist()
         self.entries = entries
         # kubelet forgets the pod that had these ids before it allocates them: a listing is of the new pod.
         self._unconfirmed = [allocation for allocation in self._unconfirmed if not self._confirms(allocation)]
@@ -129,8 +129,7 @@ class Usage(UsageTable):
     def forget_start(self, resource: str, ids: frozenset[str]) -> None:
         """The container with these ids is not started after all."""
         for uid, container, _ in self.containers_with(resource, ids):
-            starts = self._states[uid].starts
-            self._states[uid].starts = {names: start for names, start in starts.items() if container not in names}
+            self._states[uid].forget_start(container)
 
     def _container_ids(self, uid: str, containers: Collection[str]) -> list[str]:
         return container_ids(self._last_seen(uid), containers)
@@ -197,7 +196,7 @@ class Usage(UsageTable):
 
     def _release(self, uids: Collection[str]) -> None:
         for uid in uids:
-            self._states[uid].stage = Stage.RELEASED
+            self._states[uid].release()
         self._remove(key for key, usage in self._table.items() if not usage.listed and key.pod in uids)
         self._changed()
 
@@ -223,7 +222,7 @@ class Usage(UsageTable):
             state = self._states.get(uid)
             if state is not None and state.record is not Record.LISTED and self._contact().has_passed(since):
                 # Had kubelet forgotten a deleted pod, the API server would have reported its end by now.
-                state.record = Record.LOST
+                state.lose()
 
     # The usage file of the process before.
 
