@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-import tarfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import tar
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import make
@@ -45,18 +42,6 @@ def lock() -> str:
         f"plain==1.0 \\\n    --hash=sha256:{sha256(b'plain')}\nfast==2.0 {fast}\n"
         f"old-one==3.0 ; python_full_version < '3.11' --hash=sha256:{sha256(b'old')}\n"
     )
-
-
-def image_archive(path: Path, reference: str = REFERENCE, architecture: str = "amd64") -> bytes:
-    """An image without layers, as docker saves it. Returns its configuration."""
-    config = json.dumps({"architecture": architecture}).encode()
-    with tarfile.open(path, "w") as archive:
-        listed = json.dumps([{"Config": "config.json", "RepoTags": [reference], "Layers": []}]).encode()
-        for name, data in (("manifest.json", listed), ("config.json", config)):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return config
 
 
 def files(**more: bytes) -> dict[str, bytes]:
