@@ -77,7 +77,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What a note in equivalent/ must say to mean this one: quotes, brackets and space do not count."""
+        """What a note in equivalent.txt must say to mean this one: quotes, brackets and space do not count."""
         return self.file, self.function, plain(self.was), plain(self.became)
 
 

@@ -32,11 +32,11 @@ def read_given(table: str, sources: Iterable[Source]) -> tuple[list[Given], list
     """What of the table could be placed in the sources, and the lines that could not."""
     sources, found, lost = list(sources), list[Given](), list[str]()
     for line in table.splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
-        where = re.fullmatch(r"`?([\w/.-]+\.py):(\d+)`?", cells[0])
-        if len(cells) < 3 or where is None:
+        row = cells(line)
+        where = re.fullmatch(r"`?([\w/.-]+\.py):(\d+)`?", row[0])
+        if len(row) < 3 or where is None:
             continue
-        was, became = (_cell(cell) for cell in cells[-2:])
+        was, became = map(code, row[-2:])
         meant = [source for source in sources if f"/{source.file}".endswith(f"/{where[1]}")]
         one = _generated(meant, int(where[2]), was, became) or _text(meant, int(where[2]), was, became)
         if one is not None:
@@ -46,7 +46,13 @@ def read_given(table: str, sources: Iterable[Source]) -> tuple[list[Given], list
     return found, lost
 
 
-def _cell(text: str) -> str:
+def cells(line: str) -> list[str]:
+    """The cells of a row."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def code(text: str) -> str:
+    """The code in a cell."""
     text = text.replace("\\|", "|")
     return text if text == REMOVED else text.strip("`").strip()
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Mutants that change nothing which a caller could see: equivalent/*.toml, each with its reason."""
+"""Mutants that change nothing which a caller could see: equivalent.txt, each with its reason."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mutants.generate import Mutant
+from mutants.given import cells, code
 
-FOLDER: Final = Path(__file__).parent / "equivalent"
-_FIELDS: Final = {"function", "was", "became", "reason"}
+FILE: Final = Path(__file__).with_name("equivalent.txt")
+_CELLS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,17 @@ class Note:
         return Mutant(self.file, 0, 0, self.function, "", self.was, self.became).key
 
 
-def read_notes(folder: Path = FOLDER) -> list[Note]:
-    """All notes: a table of the file holds those of one source, `["ledger.py"]` by its path, each a table of its own."""
-    toml = importlib.import_module("tomllib")  # since Python 3.11
+def read_notes(file: Path = FILE) -> list[Note]:
+    """All notes: rows of the table of survivors, and the reason as one cell more. The number of a line says nothing. ValueError."""
     found = []
-    for path in sorted(folder.glob("*.toml")):
-        for file, entries in toml.loads(path.read_text()).items():
-            for entry in entries:
-                if set(entry) != _FIELDS or not all(isinstance(value, str) and value.strip() for value in entry.values()):
-                    raise ValueError(f"{path.name}: a note has {', '.join(sorted(_FIELDS))}, all of them words; found {entry}")
-                found.append(Note(file, **entry))
+    for line in file.read_text().splitlines():
+        row = cells(line)
+        if not line.startswith("|") or row[0] == "where" or not row[0].strip("-"):
+            continue
+        if len(row) != _CELLS or not all(row):
+            raise ValueError(f"{file.name}: a note has a place, a function, two pieces of code and a reason; found {line}")
+        where, function, was, became, reason = row
+        found.append(Note(where.partition(":")[0], function.partition(" (")[0], code(was), code(became), reason))
     return found
 
 
