@@ -67,9 +67,9 @@ def _gpus(name: str, model: str, units: int) -> tuple[Gpu, ...]:
     return tuple(made)
 
 
-def six_nodes(now: datetime | None = None) -> tuple[list[Json], list[Json]]:
-    """Nodes and pods. now: what ages count from, so that a picture shows the same ones each time."""
-    now = now or datetime.now(timezone.utc)
+def six_nodes() -> tuple[list[Json], list[Json]]:
+    """Nodes and pods."""
+    now = datetime.now(timezone.utc)
     nodes, pods, count = [], [], Counter[str]()
     for at, (name, ((model, units), places)) in enumerate(NODES.items(), 1):
         inventory = Inventory(GIB, _gpus(name, model, units), strategy="cdi")

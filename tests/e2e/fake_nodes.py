@@ -74,7 +74,6 @@ def fake_pod(
     name: str,
     memory: int | None = None,
     *,
-    node: str | None = None,
     gpus: int | None = None,
     core: int | None = None,
     labels: Mapping[str, str] | None = None,
@@ -82,7 +81,7 @@ def fake_pod(
     scheduler: str = "",
 ) -> Json:
     """A pod for one fake node, or for any. scheduler: another than the cluster's; "nobody" leaves it to the test."""
-    wanted = pod(name, memory=memory, gpus=gpus, node=node)
+    wanted = pod(name, memory=memory, gpus=gpus)
     wanted["metadata"] |= {"labels": {FAKE_NODE: "", **(labels or {})}, "annotations": dict(annotations or {})}
     spec = wanted["spec"]
     if core is not None:

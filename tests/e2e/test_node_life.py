@@ -76,9 +76,9 @@ def failed(cluster: Cluster, name: str) -> str:
     return str(status.get("message", "no message")) if status.get("phase") == "Failed" else ""
 
 
-def seconds_until(cluster: Cluster, what: str, probe: Callable[[], object], limit: float = 25) -> float:
+def seconds_until(cluster: Cluster, what: str, probe: Callable[[], object]) -> float:
     started = time.monotonic()
-    cluster.until(what, probe, limit)
+    cluster.until(what, probe, 25)
     return time.monotonic() - started
 
 

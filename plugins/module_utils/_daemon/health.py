@@ -11,8 +11,12 @@ import urllib.error
 import urllib.request
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+# Of one answer; any process of the host may have the port.
+_MOST_BYTES = 1024 * 1024
+_TIMEOUT = 5.0
 
-def fetch_json(url: str, timeout: float = 5.0, ca: Optional[str] = None) -> Tuple[Optional[Dict[str, Any]], str]:
+
+def fetch_json(url: str, ca: Optional[str] = None) -> Tuple[Optional[Dict[str, Any]], str]:
     """(the JSON object at a URL of this host whatever its HTTP status, "") or (None, why not). Never through a proxy.
 
     ca: for https, the file of the certificate authority that must have signed the server's certificate; None: the host's own ones.
@@ -24,18 +28,18 @@ def fetch_json(url: str, timeout: float = 5.0, ca: Optional[str] = None) -> Tupl
         return None, f"{url} cannot be read: {ca} must be a certificate authority in PEM: {error}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
     try:
-        with opener.open(url, timeout=timeout) as reply:
-            body = reply.read()
+        with opener.open(url, timeout=_TIMEOUT) as reply:
+            body = reply.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
-        body = error.read()
+        body = error.read(_MOST_BYTES)
     except (OSError, ValueError, http.client.HTTPException) as error:
         return None, f"{url} cannot be read: {error}"
     try:
         found = json.loads(body)
     except ValueError:
-        return None, f"{url} must answer JSON; it answers {body[:200]!r}"
+        return None, f"{url} must answer JSON; it answers {body[:80]!r}"
     if not isinstance(found, dict):
-        return None, f"{url} must answer a JSON object; it answers {body[:200]!r}"
+        return None, f"{url} must answer a JSON object; it answers {body[:80]!r}"
     return found, ""
 
 

@@ -225,10 +225,10 @@ class SchedulerService(Service):
             time.sleep(POLL_SECONDS)
 
 
-def scheduler_log(folder: str = LOGS) -> str:
+def scheduler_log() -> str:
     """The last lines of the newest log of a kube-scheduler container on this host, as kubelet keeps it."""
-    logs = glob.glob(os.path.join(folder, "kube-system_kube-scheduler-*", "kube-scheduler", "*.log"))
+    logs = glob.glob(os.path.join(LOGS, "kube-system_kube-scheduler-*", "kube-scheduler", "*.log"))
     if not logs:
-        return f"(no log under {folder})"
+        return f"(no log under {LOGS})"
     with open(max(logs, key=os.path.getmtime), encoding="utf-8", errors="replace") as stream:
         return "".join(stream.readlines()[-15:]).strip() or "(its log is empty)"

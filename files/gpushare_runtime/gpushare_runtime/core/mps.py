@@ -127,7 +127,7 @@ class ClientAccess:
     mounts: tuple[Mount, ...]
 
 
-def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDER) -> ClientAccess:
+def client_access(uuid: str, mib: int | None, core: int) -> ClientAccess:
     """Of a container with this much memory (None: all of it) and per cent of the compute (0: all of it) of one GPU.
 
     The limit names the GPU by its index, because releases of the driver ignore UUIDs there. The index is 0: the control daemon has only
@@ -143,8 +143,8 @@ def client_access(uuid: str, mib: int | None, core: int, folder: str = RUN_FOLDE
     if core:
         environment.append((ENV_THREADS, str(core)))
     mounts = (
-        Mount(CONTAINER_PIPES, f"{folder}/{uuid}/{PIPES}"),
-        Mount(CONTAINER_SHARED_MEMORY, f"{folder}/{uuid}/{SHARED_MEMORY}", read_only=False),
+        Mount(CONTAINER_PIPES, f"{RUN_FOLDER}/{uuid}/{PIPES}"),
+        Mount(CONTAINER_SHARED_MEMORY, f"{RUN_FOLDER}/{uuid}/{SHARED_MEMORY}", read_only=False),
         Mount(f"{CONTAINER_SHARED_MEMORY}/{INJECTED_LIBRARY}", "/dev/null"),
     )
     return ClientAccess(tuple(environment), mounts)

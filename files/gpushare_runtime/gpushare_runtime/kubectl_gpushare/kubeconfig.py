@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,13 +35,13 @@ class _Filled:
     refresh_api_key_hook: Callable[[Any], None] | None = None
 
 
-def find_kubeconfig(flag: str | None = None, administrators: Sequence[str] = ADMINISTRATORS) -> str:
+def find_kubeconfig(flag: str | None = None) -> str:
     """Which kubeconfig is meant: as kubectl finds it, and where there is none, the administrator's if this process may read it."""
     own = os.path.expanduser("~/.kube/config")
     chosen = flag or os.environ.get("KUBECONFIG")
     if chosen or os.path.exists(own):
         return chosen or own
-    return next((path for path in administrators if os.access(path, os.R_OK)), own)
+    return next((path for path in ADMINISTRATORS if os.access(path, os.R_OK)), own)
 
 
 def context_namespace(kubeconfig: str, context: str | None = None) -> str:

@@ -167,6 +167,12 @@ def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) ->
     assert f"{tmp_path}/ca.crt must be a certificate authority in PEM" in why
 
 
+def test_an_answer_is_read_to_its_bound_and_quoted_in_few_words() -> None:
+    assert fetch_json('data:,{"synced":true}') == ({"synced": True}, "")
+    found, why = fetch_json(f'data:,{{"synced":"{"x" * 2**20}"}}')
+    assert (found, why.partition(" must answer JSON; it answers ")[2]) == (None, f"""b'{{"synced":"{"x" * 69}'""")
+
+
 def test_health_is_the_key_being_true() -> None:
     assert unhealthy({"synced": True}, "", "synced") is None
     assert "it says" in (unhealthy({"synced": False}, "", "synced") or "")

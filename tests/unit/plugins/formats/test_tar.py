@@ -26,13 +26,13 @@ def written(*files: tuple[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def by_tarfile(change: Callable[[tarfile.TarInfo], None], data: bytes = b"x", form: int = tarfile.GNU_FORMAT) -> bytes:
+def by_tarfile(change: Callable[[tarfile.TarInfo], None], form: int = tarfile.GNU_FORMAT) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=form) as archive:
         info = tarfile.TarInfo("a")
-        info.size = len(data)
+        info.size = 1
         change(info)
-        archive.addfile(info, io.BytesIO(data) if info.isreg() else None)
+        archive.addfile(info, io.BytesIO(b"x") if info.isreg() else None)
     return packed.getvalue()
 
 

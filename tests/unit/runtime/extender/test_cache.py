@@ -523,8 +523,8 @@ async def test_the_watches_keep_the_cache_as_the_api_server_is(api: FakeApi, cli
             task.cancel()
 
 
-def rejected_by_its_node(uid: str = "a") -> FinishedPod:
-    raw = pod(container(mem=8), uid=uid, name=uid)
+def rejected_by_its_node() -> FinishedPod:
+    raw = pod(container(mem=8), uid="a", name="a")
     raw["spec"]["nodeName"] = "n"
     message = (
         "Allocate failed due to rpc error: code = FailedPrecondition desc = aliyun.com/gpu-mem: asked for 8 units, which is unexpected"
