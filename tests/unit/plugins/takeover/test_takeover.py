@@ -219,6 +219,7 @@ def test_what_others_have_changed_since_stays_and_only_our_part_goes() -> None:
     item = nvidia()
     change = daemon_set_aside(item)
     assert change is not None
+    assert change.patch["metadata"]["annotations"] == {ASIDE: '{"affinity":null,"v":1}'}
     moved = merged(item, change.patch)
     term = moved["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
@@ -230,6 +231,12 @@ def test_what_others_have_changed_since_stays_and_only_our_part_goes() -> None:
     assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == [
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
     ]
+    for others in (None, {"podAntiAffinity": {"x": 1}}):
+        moved["spec"]["template"]["spec"]["affinity"] = others
+        back = daemon_set_returned(moved)
+        assert back is not None
+        assert merged(moved, back.patch)["spec"]["template"]["spec"].get("affinity") == others
+    assert daemon_set_returned(merged(item, {"metadata": {"annotations": None}})) is None
 
 
 def test_a_term_of_a_nodes_name_gets_the_expression_too() -> None:
@@ -261,16 +268,48 @@ def test_a_node_is_given_back_as_it_was(of_node: dict[str, str]) -> None:
     assert node_returned(before) == (None, [])
 
 
+def test_a_node_without_labels_or_annotations_is_moved_and_given_back() -> None:
+    bare = {"metadata": {"name": "gpu1"}}
+    assert node_returned(bare) == (None, [])
+    change = node_aside(bare, [BY_AFFINITY])
+    assert change is not None
+    assert merged(bare, change.patch)["metadata"]["labels"] == {TAKEN: "true"}
+    for remembered, restored in (('{"v":1,"labels":{"gpu":["on",null]}}', {"gpu": "on"}), ('{"v":1,"labels":{}}', {})):
+        moved = {"metadata": {"name": "gpu1", "annotations": {TAKEN: remembered}}}
+        back, kept = node_returned(moved)
+        assert back is not None
+        assert merged(moved, back.patch)["metadata"] == {"name": "gpu1", "annotations": {}, "labels": restored}
+        assert kept == []
+
+
 def test_a_label_that_was_changed_since_stays_and_is_reported() -> None:
     before = node("gpu1", {"gpushare": "true", "gpu": "on"})
-    change = node_aside(before, [one.switch for one in other_plugins([hami(), original()])])
+    switches = [one.switch for one in other_plugins([hami(), original()])]
+    change = node_aside(before, switches)
     assert change is not None
+    assert change.diff() == {
+        "before_header": "Node gpu1",
+        "after_header": "Node gpu1",
+        "before": '{\n  "labels": {\n    "gpu": "on",\n    "gpushare": "true"\n  }\n}\n',
+        "after": '{\n  "labels": {\n    "gpu": null,\n    "gpushare": null\n  }\n}\n',
+    }
     moved = merged(before, change.patch)
     assert moved["metadata"]["labels"] == {}
+    assert moved["metadata"]["annotations"] == {TAKEN: '{"labels":{"gpu":["on",null],"gpushare":["true",null]},"v":1}'}
+    # Others have set it again: it goes again.
+    again = node_aside(merged(moved, {"metadata": {"labels": {"gpushare": "true"}}}), switches)
+    assert again is not None
+    assert again.after == {"labels": {"gpu": None, "gpushare": None}}
     moved["metadata"]["labels"]["gpushare"] = "false"
     back, kept = node_returned(moved)
     assert back is not None
     assert (kept, merged(moved, back.patch)["metadata"]["labels"]) == (["gpushare"], {"gpushare": "false", "gpu": "on"})
+
+
+def padded(size: int) -> str:
+    """An annotation of so many characters."""
+    start = '{"v":1,"labels":{"gpushare":["true",null]},"x":"'
+    return start + "a" * (size - len(start) - 2) + '"}'
 
 
 @pytest.mark.parametrize(
@@ -285,7 +324,9 @@ def test_a_label_that_was_changed_since_stays_and_is_reported() -> None:
         '{"v":1,"labels":{"gpushare":["true"]}}',
         '{"v":1,"labels":{"gpushare":[{},null]}}',
         "[" * 100_000,
-        '{"v":1,"labels":{"gpushare":["true",null]},"x":"' + 70_000 * "a" + '"}',
+        '{"v":1,"labels":{"gpushare":["true",null],"gpu":["on"]}}',
+        '{"v":1,"labels":{"gpushare":"ab"}}',
+        padded(64 * 1024 + 1),
     ],
 )
 def test_an_annotation_of_a_node_that_is_not_ours_is_reported_and_sets_no_label(text: str) -> None:
@@ -293,6 +334,7 @@ def test_an_annotation_of_a_node_that_is_not_ours_is_reported_and_sets_no_label(
     with pytest.raises(TakeOverError, match=rf"annotation {TAKEN} of node gpu1 .*expected") as error:
         moves_of(found)
     assert len(str(error.value)) < 500
+    assert moves_of(node("gpu1", annotations={TAKEN: padded(64 * 1024)})) == {"gpushare": ("true", None)}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"v":1,"affinity":"x"}', '{"v":7,"affinity":null}'])
