@@ -88,7 +88,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/usage_table.py": _USAGE,
     "device_plugin/publish/eviction_requests.py": ("device_plugin/test_eviction_requests.py",),
     "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_turns.py"),
-    "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py"),
+    "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py", "doctor/test_ports.py"),
     "doctor/identity.py": ("doctor/test_identity.py", "doctor/test_dashboard.py"),
     "doctor/kubelet.py": ("doctor/test_kubelet.py", "doctor/test_main.py"),
     "doctor/units.py": ("doctor/test_units.py",),

@@ -122,13 +122,13 @@ def test_the_difference_is_shown_without_secrets_and_without_what_the_server_wri
     api = ApiServer(there, thing("s", "Secret", data={"password": "old"}))
     assert not api.converge(WantedObjects(apply=[inside("a", "x")]))["changed"]
     labelled, secret = inside("a", "x", metadata={"labels": {"l": "1"}}), thing("s", "Secret", data={"password": "new"})
-    changed, hidden, new = api.converge(WantedObjects(apply=[labelled, secret, thing("n")]))["diff"]
+    changed, hidden, new = api.converge(WantedObjects(apply=[labelled, secret, thing("n", data={"k": "v"})]))["diff"]
     start = '{\n  "apiVersion": "v1",\n  "kind": "ConfigMap",\n  "metadata": {\n    '
     place = '"name": "a",\n    "namespace": "x"\n  }\n}\n'
     headers = {"before_header": "ConfigMap x/a", "after_header": "ConfigMap x/a"}
     assert changed == {**headers, "before": start + place, "after": f'{start}"labels": {{\n      "l": "1"\n    }},\n    {place}'}
     assert [json.loads(hidden[side]) for side in ("before", "after")] == [thing("s", "Secret")] * 2
-    assert (new["before"], json.loads(new["after"])) == ("", thing("n"))
+    assert (new["before"], json.loads(new["after"])) == ("", thing("n", data={"k": "v"}))
 
 
 @pytest.mark.parametrize(("changes", "before", "after"), [({}, "Secret s\n", ""), ({"gone": False}, "", "Secret s\n")])
