@@ -132,7 +132,7 @@ def test_its_certificate_has_not_expired(host: FakeHost) -> None:
     assert judge_served_certificate(found, host, unit, now)
     assert judge_served_certificate(found, host, unit, now + 89 * 86400)
     assert said(found) == []
-    assert not judge_served_certificate(found, host, unit, now + 90 * 86400 + 60)
+    assert judge_served_certificate(found, host, unit, now + 90 * 86400 + 60) is False
     end = (datetime.now(timezone.utc) + timedelta(days=90)).strftime("%Y-%m-%d")
     ((code, words),) = said(found)
     assert (code, words.startswith(f"{PKI}/dashboard.crt: has expired at {end}")) == ("certificate_expired", True)
