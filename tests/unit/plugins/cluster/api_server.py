@@ -32,7 +32,7 @@ class ApiServer:
         words = argv[4:]
         given = json.loads(data)["items"] if data else []
         if words[:2] == ["get", "--raw"]:
-            version = words[2].removeprefix("/apis/").removeprefix("/api/")
+            version = words[2].removeprefix("/apis/" if words[2].count("/") == 3 else "/api/")
             if version not in self.served:
                 return 1, "", NOT_FOUND
             return 0, json.dumps({"resources": [{"kind": kind} for kind in self.served[version]]}), ""

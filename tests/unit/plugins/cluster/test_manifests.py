@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, foreign
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
 
 from gpushare_runtime.core import protocol
@@ -102,9 +102,9 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
         *of_role("extender", lease="infra/mine", evict=True, prometheus="http://prometheus.monitoring:9090"),
         *of_role("dashboard"),
         *of_role("admission", writers=[], token_seconds=604800),
-        *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread", ""), ("gpu2", "", "share")]),
+        *objects("kubelet/templates/labels.yml.j2", __kubelet_nodes=[("gpu1", "spread", "mps"), ("gpu2", "", "share")]),
     ]
-    assert foreign(ours) is None
+    check_ours(WantedObjects(apply=ours))
     rbac = "rbac.authorization.k8s.io/v1"
     account = {"kind": "ServiceAccount", "name": "gpushare-x", "namespace": "kube-system"}
     bad: list[dict[str, Any]] = [
@@ -116,7 +116,14 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}}, "spec": {"unschedulable": True}},
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {}, "annotations": {}}},
+        {"apiVersion": "v2", "kind": "Node", "metadata": {"name": "a", "labels": {}}},
+        {"apiVersion": rbac, "kind": "Role"},
+        {"apiVersion": "v1", "kind": "Role", "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
     ]
+    for item, words in ((bad[-2], f"'Role' 'gpushare-x': expected {rbac} in the namespace kube-system"), (bad[-1], "without a namespace")):
+        with pytest.raises(ForeignError, match=f"{words}.*; nothing was changed"):
+            check_ours(WantedObjects(apply=[*ours, item]))
     config, may_read, everybody = public("http://prometheus.monitoring:9090")
     bad += [
         {**config, "data": {"prometheus": "http://a b"}},
@@ -128,6 +135,7 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     ]
     for role, subject in (
         ("cluster-admin", account),
+        ("system:kube-scheduler", account),
         ("gpushare-x", {"kind": "Group", "name": "gpushare-x"}),
         ("gpushare-x", {**account, "name": "x"}),
     ):

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge, diff_of
 
 from unit.plugins.cluster.api_server import NOT_FOUND, ApiServer, Json, thing
 
@@ -89,6 +92,9 @@ def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
     assert api.asked == []
     api.converge(WantedObjects(apply=[thing("new")]))
     assert api.asked == [LOOK, [*apply("gpushare.kubernetes"), "--dry-run=server", "-o", "json"]]
+    api.asked.clear()
+    assert api.converge(WantedObjects(apply=[thing("none")], create=False))["missing"] == ["ConfigMap none"]
+    assert api.asked == [LOOK]
 
 
 def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
@@ -105,3 +111,45 @@ def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
 
     result = converge(Kubectl(run, "kubectl", "admin.conf"), WantedObjects(apply=[POLICY], skip_unserved=True), False)
     assert result == {"changed": False, "objects": [], "unserved": ["ValidatingAdmissionPolicy p"], "missing": [], "diff": []}
+
+
+def inside(name: str, namespace: str, **content: Any) -> Json:
+    return thing(name, metadata={"name": name, "namespace": namespace, **content.pop("metadata", {})}, **content)
+
+
+def test_the_difference_is_shown_without_secrets_and_without_what_the_server_writes() -> None:
+    there = inside("a", "x", metadata={"uid": "u", "resourceVersion": "7"}, status={"s": 1})
+    api = ApiServer(there, thing("s", "Secret", data={"password": "old"}))
+    assert not api.converge(WantedObjects(apply=[inside("a", "x")]))["changed"]
+    labelled, secret = inside("a", "x", metadata={"labels": {"l": "1"}}), thing("s", "Secret", data={"password": "new"})
+    changed, hidden, new = api.converge(WantedObjects(apply=[labelled, secret, thing("n", data={"k": "v"})]))["diff"]
+    start = '{\n  "apiVersion": "v1",\n  "kind": "ConfigMap",\n  "metadata": {\n    '
+    place = '"name": "a",\n    "namespace": "x"\n  }\n}\n'
+    headers = {"before_header": "ConfigMap x/a", "after_header": "ConfigMap x/a"}
+    assert changed == {**headers, "before": start + place, "after": f'{start}"labels": {{\n      "l": "1"\n    }},\n    {place}'}
+    assert [json.loads(hidden[side]) for side in ("before", "after")] == [thing("s", "Secret")] * 2
+    assert (new["before"], json.loads(new["after"])) == ("", thing("n", data={"k": "v"}))
+
+
+@pytest.mark.parametrize(("changes", "before", "after"), [({}, "Secret s\n", ""), ({"gone": False}, "", "Secret s\n")])
+def test_objects_that_go_or_come_are_shown_by_their_titles(changes: dict[str, bool], before: str, after: str) -> None:
+    assert diff_of(["Secret s"], **changes) == [{"before_header": "Secret s", "after_header": "Secret s", "before": before, "after": after}]
+
+
+class Strict(ApiServer):
+    """Its dry run makes no namespace, and rejects what is in one that is not there."""
+
+    def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
+        if "--dry-run=server" in argv:
+            known = {"", "default", *(name for kind, name in self.objects if kind == "Namespace")}
+            if {item["metadata"].get("namespace", "") for item in json.loads(data or "")["items"]} - known:
+                return 1, "", 'Error from server (NotFound): namespaces "new" not found'
+        return super().__call__(argv, data)
+
+
+def test_in_a_namespace_that_is_only_to_be_made_everything_is_new() -> None:
+    there = [thing("old", "Namespace"), inside("default", "default"), inside("new", "old")]
+    api = Strict(*there)
+    assert not api.converge(WantedObjects(apply=there))["changed"]
+    found = api.converge(WantedObjects(apply=[*there, thing("new", "Namespace"), inside("a", "new")]), check_mode=True)
+    assert found["objects"] == ["Namespace new", "ConfigMap new/a"]

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import exposure
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import containers, exposed
 
 SCOPE = "cri-containerd-0123.scope"
@@ -30,7 +31,7 @@ class Root:
         place = self.folder / f"proc/{pid}"
         (place / "ns").mkdir(parents=True)
         (place / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
-        (place / "cgroup").write_text(cgroup)
+        (place / "cgroup").write_text(cgroup, errors="surrogateescape")
         (place / "root/dev").mkdir(parents=True)
         for number, name in enumerate(gpus):
             os.mknod(place / "root/dev" / name, stat.S_IFCHR | 0o600, os.makedev(195, number))
@@ -55,8 +56,10 @@ def root(tmp_path: Path) -> Root:
     return Root(tmp_path)
 
 
-def test_a_gpu_that_systemd_does_not_know_is_named_with_its_container(root: Root) -> None:
+@pytest.mark.parametrize("answer", [STRICT, "DevicePolicy=closed\nDeviceAllow=\n", "DevicePolicy=auto\nDeviceAllow=/dev/null rw\n"])
+def test_a_gpu_that_systemd_does_not_know_is_named_with_its_container(root: Root, answer: str) -> None:
     root.process(7, "a", SYSTEMD, ["nvidia0", "nvidiactl"])
+    root.answers[SCOPE] = (0, answer)
     assert root.exposed() == f"That would take the GPUs from running containers: {SCOPE} (nvidia0)"
 
 
@@ -89,7 +92,13 @@ def test_a_rule_for_a_link_that_is_not_there_or_leads_elsewhere_does_not_help(ro
     assert "nvidia0" in (root.exposed() or "")
 
 
-@pytest.mark.parametrize("answer", [(1, ""), (0, ""), (0, "DeviceAllow=char-nvidia rw\n")])
+def test_a_link_without_a_rule_does_not_help(root: Root) -> None:
+    root.process(7, "a", SYSTEMD, ["nvidia0"])
+    root.link()
+    assert "nvidia0" in (root.exposed() or "")
+
+
+@pytest.mark.parametrize("answer", [(1, ""), (1, "DevicePolicy=auto\n"), (0, ""), (0, "DeviceAllow=char-nvidia rw\n")])
 def test_a_unit_that_systemd_does_not_answer_about_counts_as_exposed(root: Root, answer: tuple[int, str]) -> None:
     root.process(7, "a", SYSTEMD, ["nvidia0"])
     root.answers[SCOPE] = answer
@@ -98,7 +107,7 @@ def test_a_unit_that_systemd_does_not_answer_about_counts_as_exposed(root: Root,
 
 def test_each_container_is_asked_about_once_and_three_are_named(root: Root) -> None:
     for number in range(5):
-        group = f"1:name=systemd:/x\n5:devices,freezer:/kubepods.slice/docker-{number}.scope/inner\n"
+        group = f"?\n1:name=systemd:/x\n5:devices,freezer:/kubepods.slice/a:b\udcff/docker-{number}.scope/inner\n"
         root.process(10 + 2 * number, f"n{number}", group, ["nvidia0", "nvidia1"])
         root.process(11 + 2 * number, f"n{number}", group, ["nvidia0", "nvidia1"])
     assert root.asked == []
@@ -112,5 +121,22 @@ def test_processes_that_end_or_hide_are_passed_over(root: Root) -> None:
     (root.folder / "proc/99").mkdir()
     (root.folder / "proc/sys").mkdir()
     root.process(7, "host", SYSTEMD, ["nvidia0"])
+    root.process(8, "a", SYSTEMD, ["nvidia0"])
+    (root.folder / "proc/8/ns/mnt").unlink()
+    root.process(9, "a", SYSTEMD, [])
+    (root.folder / "proc/9/root/dev/nvidia0").write_text("no device")
     assert containers(str(root.folder)) == []
     assert root.exposed() is None
+    assert containers(str(root.folder / "nowhere")) == []
+
+
+def test_a_host_is_read_up_to_its_bounds(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid in (10, 7):
+        root.process(pid, f"n{pid}", SYSTEMD.replace("0123", str(pid)), ["nvidia0", "nvidia1"])
+    monkeypatch.setattr(exposure, "_MOST_FILES", 1)
+    assert [(one.unit, len(one.devices)) for one in containers(str(root.folder))] == [
+        ("cri-containerd-7.scope", 1),
+        ("cri-containerd-10.scope", 1),
+    ]
+    monkeypatch.setattr(exposure, "_MOST_PROCESSES", 2)
+    assert [one.unit for one in containers(str(root.folder))] == ["cri-containerd-7.scope"]

@@ -59,6 +59,16 @@ def test_the_module_applies_them_and_none_stands_there_twice(values: Values) -> 
     assert ("Namespace", "", "kube-system") not in {key(one) for one in made}
 
 
+def test_the_module_applies_nothing_that_only_looks_like_one_of_them() -> None:
+    binding = next(one for one in in_cluster.objects(VALUES) if one["kind"] == "ClusterRoleBinding")
+    bad = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpushare-x"}},
+        {**of("Deployment"), "metadata": {"name": "gpushare-x", "namespace": "kube-system"}},
+        {**binding, "roleRef": {**binding["roleRef"], "name": "cluster-admin"}},
+    ]
+    assert [one for one in bad if foreign([one], "gpushare-system") is None] == []
+
+
 @pytest.mark.parametrize("values", SETS)
 def test_the_programs_know_their_arguments(values: Values) -> None:
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):

@@ -122,6 +122,8 @@ class Api:
         self.calls: list[list[str]] = []
         self.files: list[Json] = []
         self.conflicts: dict[str, int] = {}
+        self.refusal = "Error from server (Conflict): the object has been modified"
+        self.more_pods: list[Json] = []
         self.kubectl = Kubectl(self._run, "kubectl", "/k")
 
     def pods(self, daemon_set: Json) -> list[Json]:
@@ -134,7 +136,7 @@ class Api:
                 "status": {"phase": "Running"},
             }
             for name, one in self.nodes.items()
-            if runs_on(pod, one["metadata"]["labels"])
+            if runs_on(pod, one["metadata"].get("labels") or {})
         ]
 
     def _run(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
@@ -147,7 +149,7 @@ class Api:
         words = words[2:] if namespace else words
         if words[:2] == ["get", "pods"] and namespace:
             found = [pod for key, one in self.daemon_sets.items() if key[0] == namespace for pod in self.pods(one)]
-            return 0, json.dumps({"kind": "List", "items": found}), ""
+            return 0, json.dumps({"kind": "List", "items": found + self.more_pods}), ""
         self.calls.append(words)
         if words[:2] == ["delete", "pod"]:
             return 0, "", ""
@@ -158,7 +160,7 @@ class Api:
         if self.conflicts.get(words[1], 0):
             # As its controller does: a label of a node changes the status of DaemonSets.
             self.conflicts[words[1]] -= 1
-            return 1, "", "Error from server (Conflict): the object has been modified"
+            return 1, "", self.refusal
         patch = json.loads(words[4].removeprefix("--patch="))
         kept = {"node": self.nodes, "clusterpolicies.nvidia.com": self.policies}.get(words[1])
         if kept is not None:

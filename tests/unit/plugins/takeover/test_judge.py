@@ -36,7 +36,7 @@ def rejections(state: HostState, found: dict[str, Any], port: int = 32766, drain
 
 
 def test_a_plugin_without_pods_is_moved() -> None:
-    verdict = judge([host(RUNS)], cluster(nvidia()), 32766, False)
+    verdict = judge([host({**RUNS, "pods": None, "holders": None})], cluster(nvidia()), 32766, False)
     assert (verdict.rejections, verdict.moves) == ((), {"gpu1": ["DaemonSet kube-system/nvidia-device-plugin-daemonset"]})
 
 
@@ -56,6 +56,8 @@ def test_pods_that_have_its_gpus_are_named_also_those_that_have_no_process_yet()
     # Also when the plugin itself is gone already.
     left = {**manager, "active": False, "evidence": []}
     assert "another device plugin: default/train-0" in rejections(host(left), cluster())[0]
+    many = {**left, "pods": [f"n/{'a' * 78}{number}" for number in range(9)]}
+    assert f"plugin: {', '.join(['n/' + 'a' * 78] * 8)} and 1 more; expected none" in rejections(host(many), cluster())[0]
 
 
 def test_pods_of_the_original_keep_their_gpus() -> None:
@@ -66,13 +68,16 @@ def test_pods_of_the_original_keep_their_gpus() -> None:
 def test_a_plugin_that_no_daemon_set_runs_cannot_be_moved() -> None:
     assert "NVIDIA device plugin runs on the node gpu1, and no DaemonSet of it is known" in rejections(host(RUNS), cluster())[0]
     assert "original gpushare device plugin runs on the node gpu1" in rejections(host(THEIRS), cluster(nvidia()))[0]
+    # What is no device plugin that could be moved stays.
+    assert rejections(host({**RUNS, "name": "something else"}), cluster()) == []
 
 
 def test_an_owned_one_is_named_once_with_the_change_to_make() -> None:
     owned = nvidia(annotations={"meta.helm.sh/release-name": "nvdp"})
     both = [HostState(name, name, [RUNS], {}, (), "GiB") for name in ("gpu1", "gpu2")]
-    (why,) = judge(both, cluster(owned, nodes=("gpu1", "gpu2")), 32766, False).rejections
-    assert "belongs to the Helm release nvdp" in why
+    for without_operator in (False, True):
+        (why,) = judge(both, cluster(owned, nodes=("gpu1", "gpu2")), 32766, False, without_operator).rejections
+        assert "belongs to the Helm release nvdp" in why
 
 
 def test_the_operators_plugin_goes_by_its_cluster_policy_alone() -> None:
@@ -87,7 +92,8 @@ def test_the_operators_plugin_goes_by_its_cluster_policy_alone() -> None:
 
 
 def test_the_originals_port_is_not_ours() -> None:
-    found = cluster(original(), node_ports=[32766])
+    assert rejections(host(RUNS), cluster(nvidia(), node_ports=[32766])) == []
+    found = cluster(original(), nvidia(), node_ports=[32766])
     assert "set gpushare_extender_port to a free port" in rejections(host(THEIRS, registered=32), found)[0]
     assert rejections(host(THEIRS, registered=32), found, port=22766) == []
 
@@ -98,6 +104,9 @@ def test_ids_in_another_unit_would_mean_another_amount() -> None:
         assert "set gpushare_memory_unit: MiB for this host" in why
     assert rejections(host(THEIRS, registered=2 * 16384, unit="MiB"), cluster(original())) == []
     assert rejections(host(THEIRS, registered=32), cluster(original())) == []
+    # A number that tells no unit, and that of another plugin.
+    assert rejections(host(THEIRS, registered=7), cluster(original())) == []
+    assert rejections(host(RUNS, registered=2 * 16384), cluster(nvidia())) == []
 
 
 @pytest.mark.parametrize(
@@ -109,6 +118,7 @@ def test_ids_in_another_unit_would_mean_another_amount() -> None:
         (48, (15360, 24576), "GiB"),
         (7, (16384,), None),
         (0, (), None),
+        (0, (512,), None),
     ],
 )
 def test_the_unit_of_the_original_by_the_number_of_its_ids(registered: int, memories: tuple[int, ...], unit: str | None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.orig
 from unit.plugins.takeover.others import Api, Json, node, nvidia, original
 
 SYSTEM = {"namespace": "kube-system"}
+OURS = {"managedFields": [{"manager": "gpushare.kubernetes", "operation": "Apply"}]}
 EXTENDER = {"component": "gpushare-schd-extender", "app": "gpushare"}
 
 
@@ -43,13 +45,13 @@ def service() -> Json:
 
 def api(*, labelled: bool = False, **changes: list[Json]) -> Api:
     """A cluster of the original, and some that only look like it. labelled: whether its DaemonSet still serves gpu1."""
-    ours = {"managedFields": [{"manager": "gpushare.kubernetes", "operation": "Apply"}]}
-    both = [named("gpushare-schd-extender"), named("gpushare-device-plugin"), named("gpushare-extender", **ours), named("system:node")]
-    accounts = [named(one["metadata"]["name"], **SYSTEM) for one in both[:2]] + [named("gpushare-extender", **SYSTEM, **ours)]
+    both = [named("gpushare-schd-extender"), named("gpushare-device-plugin"), named("gpushare-extender", **OURS), named("system:node")]
+    accounts = [named(one["metadata"]["name"], **SYSTEM) for one in both[:2]] + [named("gpushare-extender", **SYSTEM, **OURS)]
     other = {**named("web", **SYSTEM), "spec": {"selector": {"app": "web"}, "ports": [{"nodePort": 30000}]}}
+    more = [{**named("web"), "spec": {"template": {"spec": {}, **metadata}}} for metadata in ({}, {"metadata": {}})]
     lists = {
-        "deployments": [deployment()],
-        "services": [service(), other],
+        "deployments": [deployment(), *more],
+        "services": [service(), other, named("web"), {**named("kubernetes"), "spec": {}}],
         "clusterrolebindings": both,
         "clusterroles": copy.deepcopy(both),
         "serviceaccounts": accounts,
@@ -79,12 +81,20 @@ def test_its_parts_by_selector_and_name_and_never_ours() -> None:
     users = "system:serviceaccount:kube-system:"
     assert theirs.writers == [f"{users}gpushare-device-plugin", f"{users}gpushare-schd-extender"]
     assert theirs.node_ports == [32766]
+    # A right of this name that this collection has applied.
+    theirs, _cluster = found(api(clusterroles=[named("gpushare-device-plugin", **OURS)]))
+    assert "ClusterRole" not in {one["kind"] for one in theirs.rights}
 
 
 def test_a_cluster_without_it_has_no_parts() -> None:
     of = Api([nvidia()], [node("gpu1")])
     theirs, _cluster = found(of)
     assert (theirs.all, theirs.writers, theirs.node_ports) == ([], [], [])
+
+
+def test_parts_without_an_account_and_without_ports() -> None:
+    theirs = Parts((nvidia(),), (), ({"spec": {}}, {"spec": {"ports": [{"port": 80}]}}), ())
+    assert (theirs.writers, theirs.node_ports) == (["system:serviceaccount:kube-system:default"], [])
 
 
 def test_it_stays_while_it_serves_a_node() -> None:
@@ -98,6 +108,7 @@ def test_it_stays_where_nothing_took_its_place() -> None:
     with pytest.raises(TakeOverError, match="no node has the annotation gpushare/gpus"):
         check_unused(theirs, cluster, [])
     check_unused(theirs, cluster, ["gpu1"])
+    check_unused(replace(theirs, daemon_sets=()), cluster, [])
 
 
 def test_what_something_else_would_make_again_is_not_deleted() -> None:

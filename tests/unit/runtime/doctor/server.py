@@ -15,11 +15,13 @@ Answer = tuple[int, bytes]
 
 
 @contextmanager
-def serving(answer: Callable[[str, str], Answer], tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Its address and port. answer: of a path and the Authorization header, "" without one."""
+def serving(answer: Callable[[str, str], Answer], tls: ssl.SSLContext | None = None, hosts: list[str] | None = None) -> Iterator[str]:
+    """Its address and port. answer: of a path and the Authorization header, "" without one. hosts: gets the names that it was called by."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if hosts is not None:
+                hosts.append(self.headers["Host"])
             status, body = answer(self.path, self.headers.get("Authorization", ""))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -32,6 +34,6 @@ def serving(answer: Callable[[str, str], Answer], tls: ssl.SSLContext | None = N
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         if tls:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
         server.shutdown()

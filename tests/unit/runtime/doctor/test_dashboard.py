@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -36,7 +38,9 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def made(host: FakeHost, at: datetime) -> None:
-    folder = Folder(host.at(PKI), dashboard(["gpus.example.org"]))
+    """Of a name that the doctor does not call it by."""
+    purpose = dashboard([])
+    folder = Folder(host.at(PKI), replace(purpose, server=replace(purpose.server, names=("gpus.example.org",))))
     folder.write(folder.due(at))
 
 
@@ -60,6 +64,10 @@ def looked(host: FakeHost, answer: Callable[[str, str], Answer], *, whole: bool 
 
 
 def test_one_that_is_as_it_should_be(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As Python before 3.13 makes it.
+    context = ssl.create_default_context()
+    context.verify_flags = ssl.VERIFY_DEFAULT
+    monkeypatch.setattr(ssl, "create_default_context", lambda: context)
     monkeypatch.setattr(identity, "api_status", lambda kubeconfig, token, node: 200)
     now = time.time()
     host.file("/var/lib/gpushare-dashboard/token", jwt(now - 100, now + 300, account=DASHBOARD))
@@ -82,6 +90,29 @@ def test_one_that_answers_otherwise(host: FakeHost, path: str, token: str, statu
     assert looked(host, answer) == [expected]
 
 
+@pytest.mark.parametrize("name", ["gpus.example.org", ""])
+def test_it_is_called_by_its_name_and_without_one_by_its_address(host: FakeHost, name: str) -> None:
+    hosts: list[str] = []
+    host.at("/etc/gpushare/dashboard-viewer.token").unlink()
+    with serving(sound, hosts=hosts) as served:
+        address = served.replace("127.0.0.1", "0.0.0.0")
+        host.install(DASHBOARD, command=f"{ENVIRONMENT}/bin/{DASHBOARD} --listen {address}" + f" --host-name {name}" * bool(name))
+        judge_dashboard(Findings(), host, host.unit(DASHBOARD))
+    assert set(hosts) == {name or address}
+
+
+def test_one_that_is_silent_is_down(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_name: str, _port: int, *, timeout: float, context: ssl.SSLContext) -> None:
+        assert 0 < timeout < 60
+        raise TimeoutError
+
+    monkeypatch.setattr(http.client, "HTTPSConnection", silent)
+    host.install(DASHBOARD)
+    found = Findings()
+    judge_dashboard(found, host, host.unit(DASHBOARD))
+    assert said(found) == [("dashboard_down", "TimeoutError from 127.0.0.1:9442")]
+
+
 def test_another_server_in_its_place_is_not_believed(host: FakeHost) -> None:
     other = FakeHost(host.at("/other"))
     made(other, datetime.now(timezone.utc))
@@ -101,12 +132,14 @@ def test_its_certificate_has_not_expired(host: FakeHost) -> None:
     assert judge_served_certificate(found, host, unit, now)
     assert judge_served_certificate(found, host, unit, now + 89 * 86400)
     assert said(found) == []
-    assert not judge_served_certificate(found, host, unit, now + 90 * 86400 + 60)
+    assert judge_served_certificate(found, host, unit, now + 90 * 86400 + 60) is False
     end = (datetime.now(timezone.utc) + timedelta(days=90)).strftime("%Y-%m-%d")
     ((code, words),) = said(found)
     assert (code, words.startswith(f"{PKI}/dashboard.crt: has expired at {end}")) == ("certificate_expired", True)
     host.file(f"{PKI}/dashboard.crt", "no certificate")
     assert not judge_served_certificate(found, host, unit, now)
-    assert said(found)[1] == ("dashboard_down", f"{PKI}/dashboard.crt is not a certificate in PEM")
+    host.at(f"{PKI}/dashboard.crt").unlink()
+    assert judge_served_certificate(found, host, unit, now) is False
+    assert said(found)[1:] == [("dashboard_down", f"{PKI}/dashboard.crt is not a certificate in PEM")] * 2
     host.install(DASHBOARD, command="/opt/x --listen 127.0.0.1:1")
     assert judge_served_certificate(found, host, host.unit(DASHBOARD), now)

@@ -22,6 +22,7 @@ from unit.runtime.doctor.fake_host import COMMANDS, FakeHost, said
 from unit.runtime.doctor.server import Answer, serving
 
 TOKEN = "/etc/gpushare/extender-metrics.token"
+TOKEN_OPTION = ("--metrics-token-file", "/run/gpushare-extender-copies/extender-metrics.token")
 
 
 @pytest.fixture
@@ -61,18 +62,21 @@ def test_metrics_are_for_who_has_the_token_and_for_nobody_else(
 
     if file is not None:
         host.file(TOKEN, file)
-    named = [] if file is None else ["--metrics-token-file", "/run/gpushare-extender-copies/extender-metrics.token"]
-    with serving(answer) as address:
-        found = of_metrics(host, "--metrics-listen", address, *named)
+    hosts: list[str] = []
+    with serving(answer, hosts=hosts) as address:
+        found = of_metrics(host, "--metrics-listen", address, *([] if file is None else TOKEN_OPTION))
+    assert set(hosts) == {address}
     assert found == [(code, words.format(address)) for code, words in expected]
 
 
 def test_metrics_that_are_down_or_nowhere(host: FakeHost) -> None:
     assert of_metrics(host) == []
     with serving(lambda _path, _authorization: (503, b"")) as address:
-        assert of_metrics(host, "--metrics-listen", address) == [
-            ("metrics_down", f"HTTP 503 from {address}, for the metrics of {EXTENDER}")
-        ]
+        # Also where its token is not there.
+        for options in ((), TOKEN_OPTION):
+            assert of_metrics(host, "--metrics-listen", address, *options) == [
+                ("metrics_down", f"HTTP 503 from {address}, for the metrics of {EXTENDER}")
+            ]
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -142,7 +146,7 @@ def test_an_extender_that_answers(
     assert (health, found) == (known, expected)
 
 
-@pytest.mark.parametrize("body", [b"", b"x", b"[]", b"7", b"[" * 60_000, json.dumps({**REPORT, "more": "x" * 70_000}).encode()])
+@pytest.mark.parametrize("body", [b"", b"x", b"[]", b"7", b"[" * 60_000, b'{"x": "' + b"x" * (64 * 1024 - 8) + b'"}'])
 def test_an_answer_that_is_no_report_is_none(host: FakeHost, body: bytes) -> None:
     health, ((code, words),), url = of_health(host, body)
     assert (code, words.startswith(f"{url} cannot be read: ")) == ("extender_down", True)

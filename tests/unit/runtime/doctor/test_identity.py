@@ -115,6 +115,11 @@ def test_the_device_plugins_tokens_are_where_its_unit_has_them(host: FakeHost) -
     words = "no token in /var/lib/gpushare-device-plugin/token nor in /etc/gpushare/device-plugin.token"
     assert said(found) == [("token_missing", words)]
     assert f"one for {PLUGIN}" in found.findings[0].expected
+    # Without a node it has the account of all.
+    host.file(f"/var/lib/{PLUGIN}/token", jwt(NOW - 100, NOW + 300, account=PLUGIN))
+    found = Findings()
+    judge_tokens(found, host, host.unit(PLUGIN), NOW, lambda *_: 200)
+    assert said(found) == []
 
 
 def test_a_token_behind_a_link_of_the_daemon_is_none(host: FakeHost) -> None:
@@ -165,11 +170,12 @@ def test_a_token_of_another_node_is_a_finding_and_not_shown_to_the_api_server(ho
     host.install(PLUGIN, command=f"{COMMANDS[PLUGIN]} --node-name gpu1")
     own, seed = f"/var/lib/{PLUGIN}/token", "/etc/gpushare/device-plugin.token"
     host.file(own, jwt(NOW - 100, NOW + 300, account=account))
-    host.file(seed, jwt(NOW - 200, NOW + 300, account=f"{PLUGIN}-gpu1"))
-    found = Findings()
-    judge_tokens(found, host, host.unit(PLUGIN), NOW, never)
-    assert said(found) == [("token_foreign", f"a token of ServiceAccount {account} in {own}")]
-    assert found.findings[0].cure.startswith(f"rm {own}; then run site.yml again")
+    for content in ("no token", jwt(NOW - 200, NOW + 300, account=f"{PLUGIN}-gpu1")):
+        host.file(seed, content)
+        found = Findings()
+        judge_tokens(found, host, host.unit(PLUGIN), NOW, never)
+        assert said(found) == [("token_foreign", f"a token of ServiceAccount {account} in {own}")]
+        assert found.findings[0].cure.startswith(f"rm {own}; then run site.yml again")
     host.file(own, jwt(NOW - 100, NOW + 300, account=f"{PLUGIN}-gpu1"))
     found = Findings()
     judge_tokens(found, host, host.unit(PLUGIN), NOW, lambda _kubeconfig, _token, node: 200 if node == "gpu1" else 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.doctor import daemons
+from gpushare_runtime.doctor import daemons, endpoints
 from gpushare_runtime.doctor.endpoints import judge_dashboard, judge_metrics
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, DaemonUnit, HostReader
@@ -68,6 +68,20 @@ def test_a_token_is_for_the_daemon_itself(
     host.at("/proc/1/fd").symlink_to(f"/proc/{os.getpid()}/fd")
     tokens, found = judged(host, name, STRANGER, options, judge)
     assert (tokens, said(found)) == ([f"Bearer {TOKEN}"], [])
+
+
+def test_who_hangs_up_gets_no_token_either(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = []
+
+    def get(*_where: str, token: str) -> None:
+        tokens.append(token)
+        raise ConnectionResetError
+
+    monkeypatch.setattr(endpoints, "_get", get)
+    token = "--metrics-token-file /run/gpushare-extender-copies/extender-metrics.token"
+    host.install(EXTENDER, command=f"{ENVIRONMENT}/bin/{EXTENDER} --metrics-listen 127.0.0.1:9 {token}")
+    judge_metrics(Findings(), host, host.unit(EXTENDER))
+    assert tokens == [""]
 
 
 def test_a_stranger_at_the_address_is_the_finding(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:

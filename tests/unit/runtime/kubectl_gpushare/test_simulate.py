@@ -282,6 +282,7 @@ def test_the_traces_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             "line 2: found '-5' as gpu_milli; expected a whole number of at most 1000",
         ),
         (f"{NODES}n1,1,1,1,T4\n", f"{PODS}\x1b[2J,1,1,1,5,,a,b,1,1,1\n", "line 2: found '\\x1b[2J' as name; expected a short text"),
+        (f"{NODES}n1,1,1,1,T4\n", f'{PODS}"a\r\nb",1,1,1,5,,a,b,1,1,1\n', "line 2: found 'a\\r\\nb' as name; expected a short text"),
     ],
 )
 def test_traces_that_are_none(nodes: str, pods: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,6 +322,10 @@ def test_a_file_that_is_no_trace_is_an_error_that_names_it(tmp_path: Path) -> No
 
 def test_a_trace_is_read_up_to_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pods.csv"
+    with path.open("wb") as file:
+        file.truncate(512 * 1024**2 + 1)
+    with pytest.raises(TraceError, match="found more than 536870912 bytes; expected a trace of at most 1000000 rows"):
+        read_pods(path)
     path.write_text(PODS + "p,1,1,1,1,,a,b,1,1,1\n" * 3)
     monkeypatch.setattr(trace, "MOST_BYTES", path.stat().st_size)
     monkeypatch.setattr(trace, "MOST_ROWS", 3)
