@@ -99,8 +99,6 @@ def daemon_set_aside(item: Mapping[str, Any]) -> Optional[MergePatch]:
     affinity = item["spec"]["template"]["spec"].get("affinity")
     if is_prepared(affinity):
         return None
-    if terms_of(affinity) and all(is_empty(term) for term in terms_of(affinity)):
-        return None  # it runs nowhere
     remembered = json.dumps({"v": VERSION, "affinity": affinity}, separators=(",", ":"), sort_keys=True)
     return _of_daemon_set(item, with_expression(affinity), remembered)
 
@@ -128,7 +126,7 @@ def with_expression(affinity: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     node = wanted["nodeAffinity"] = dict(wanted.get("nodeAffinity") or {})
     required = node[_REQUIRED] = dict(node.get(_REQUIRED) or {})
     terms = [dict(term) for term in required.get("nodeSelectorTerms") or ()] or [{"matchExpressions": []}]
-    only = len(terms) == 1 and not terms_of(affinity)
+    only = not terms_of(affinity)
     for term in terms:
         expressions = list(term.get("matchExpressions") or ())
         if (only or not is_empty(term)) and EXPRESSION not in expressions:
