@@ -112,7 +112,7 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
             )
         },
     ),
-    "seed 002": ("1.10.4", {DROP_IN: OLD_DROP_IN.replace("$KUBELET_EXTRA_ARGS", '--feature-gates="Accelerators=true"')}),
+    "seed 002": ("1.10", {DROP_IN: OLD_DROP_IN.replace("$KUBELET_EXTRA_ARGS", '--feature-gates="Accelerators=true"')}),
     "kubeadm 1.10 with another gate": (
         "1.10.4",
         {

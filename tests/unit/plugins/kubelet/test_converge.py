@@ -117,7 +117,7 @@ def test_gates_go_where_the_host_keeps_them_once_and_uninstall_gives_back(made: 
     assert (result.files, result.changed) == (files, bool(files))
     assert (predicted.files, predicted.diff, predicted.changed) == (files, result.diff, bool(files))
     assert (predicted.given, predicted.restarted_at) == (gates_before, None)
-    assert (result.release, result.given, result.why) == (host.version.rpartition(".")[0], host.gates, "")
+    assert (result.release, result.given, result.why) == (".".join(host.version.split(".")[:2]), host.gates, "")
     assert (result.restarted_at is not None) is bool(files)
     off = "the feature gate DevicePlugins was switched off: it is switched on"
     assert result.notes == ([off] if "switched off" in name else [])
@@ -205,7 +205,7 @@ def test_no_daemon_reload_while_a_container_uses_a_gpu(made: list[FakeKubelet], 
         host.root.process(pid, "train.py", namespace=namespace)
         for number, device in enumerate(devices):
             host.root.link(f"/proc/{pid}/fd/{number}", device)
-    host.root.file("/proc/4711/fd/none")
+    host.root.file("/proc/4710/fd/none")
     before = tree(host)
     with pytest.raises(Rejected, match="1 processes in containers use a GPU now \\(such as 4711\\)"):
         run(host)
@@ -343,6 +343,7 @@ def test_what_cannot_be_read_is_rejected_with_its_place(
         ("show", 0, "LoadState=not-found\nExecStart={ path=/usr/bin/kubelet ; }\n", "LoadState is not-found"),
         ("show", 0, "LoadState=loaded\n", "no service kubelet.service that starts kubelet"),
         ("show", 0, f"LoadState=loaded\nExecStart={{ path=/usr/bin/kubelet ; }}\nDropInPaths={DROP_IN}\n", "is unknown, expected active"),
+        ("show", 0, "LoadState=loaded\nExecStart={ path=/usr/bin/kubelet ; }\nDropInPaths=/etc/gone\n", "no ExecStart \\(/etc/gone\\)"),
         ("--version", 1, "Kubernetes v1.9.6\n", "names no version \\(Kubernetes v1.9.6\\)"),
         ("--version", 0, "Kubernetes v1\n", "names no version"),
         ("--version", 0, "", "names no version \\(no output\\)"),
@@ -350,6 +351,7 @@ def test_what_cannot_be_read_is_rejected_with_its_place(
 )
 def test_what_nobody_tells_is_rejected(made: list[FakeKubelet], tmp_path: Path, question: str, status: int, out: str, words: str) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
+    host.root.program("/usr/bin/kubelet")
     before = tree(host)
     host.answers = {question: Outcome([], status, out)}
     with pytest.raises(Rejected, match=words):
@@ -414,9 +416,11 @@ def test_a_restart_that_was_lost_is_made_up_for(made: list[FakeKubelet], tmp_pat
     host.since -= 10
     assert run(host).changed is True
     assert host.restarts == restarts + 1
-    # And one that says no arguments at all has none of ours.
+    # A process that says no arguments may still have read the configuration.
     host.root.at(f"/proc/{host.pid}/cmdline").unlink()
     assert (run(host).changed, host.restarts) == (False, restarts + 1)
+    host.active = "failed"
+    assert (run(host).changed, host.restarts) == (True, restarts + 2)
 
 
 def test_changes_of_others_are_left_to_others(made: list[FakeKubelet], tmp_path: Path) -> None:
@@ -494,11 +498,22 @@ def test_the_health_check_is_asked_where_kubelet_has_it(
     assert said == words if words is None else str(said).startswith(words.replace("PORT", str(host.port)))
 
 
-def test_a_kubelet_that_says_it_is_ill_gets_its_files_back(made: list[FakeKubelet], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (None, "/healthz answers 500: b'ok'. It said:\nError: unrecognized"),
+        # It has no process at all.
+        ("ActiveState=active\n", "systemd says that it is active. It said:\nError: unrecognized"),
+    ],
+)
+def test_a_kubelet_that_is_ill_gets_its_files_back(made: list[FakeKubelet], tmp_path: Path, shown: str | None, words: str) -> None:
     host = host_of(made, tmp_path, "rpm 1.9 with sysconfig")
     before = tree(host)
     host.sick = True
-    with pytest.raises(TransactionError, match=r"/healthz answers 500: b'ok'. It said:\nError: unrecognized"):
+    if shown:
+        shown += f"LoadState=loaded\nExecStart={{ path=/usr/bin/kubelet ; }}\nFragmentPath={UNIT}\nDropInPaths={DROP_IN}\n"
+        host.answers = {"show": Outcome([], 0, shown)}
+    with pytest.raises(TransactionError, match=words):
         run(host, timeout=5.0)
     assert tree(host) == before
 

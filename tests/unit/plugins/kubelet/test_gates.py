@@ -86,7 +86,7 @@ def test_each_flag_adds_to_the_ones_before_it() -> None:
     words = ["kubelet", "--feature-gates=A=true,B=false", "--v=2", "-feature-gates", "B=true", "--feature-gatesX=C=true"]
     assert gates.from_words(words) == {"A": True, "B": True}
     assert gates.parsed(" A = TRUE , ,B=t,C=0") == {"A": True, "B": True, "C": False}
-    assert gates.merged("A =true, ,B=false,A=false", {"A": False, "C": True}) == "A=false,B=false,C=true"
+    assert gates.merged("A =true, , B=false,A=false", {"A": False, "C": True}) == "A=false,B=false,C=true"
     assert gates.merged("A=true,B=false", {"A": None, "C": None}) == "B=false"
     assert len(gates.parsed(",".join(f"G{number}=true" for number in range(500)))) == 500
 
@@ -144,6 +144,7 @@ CONFIGS = [
 
 @pytest.mark.parametrize(("before", "after"), CONFIGS)
 def test_the_configuration_keeps_everything_else(before: str, after: str) -> None:
+    assert config_with_gates(before, {}) == before
     assert config_with_gates(before, {"DevicePlugins": True}) == after
     assert config_with_gates(after, {"DevicePlugins": True}) == after
     # And back: what a YAML library understands is what it was.
@@ -171,6 +172,7 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         "kind: KubeletConfiguration\nfeatureGates: {A-B: true}\n",
         "kind: KubeletConfiguration\nfeatureGates: {A: maybe}\n",
         '{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": {"A": true}}}',
+        '{"kind": "KubeletConfiguration", "featureGates": {}, "featureGates": {}}',
     ],
 )
 def test_a_configuration_that_is_not_understood_is_an_error(text: str) -> None:
