@@ -23,6 +23,7 @@ from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, UNIT, Fak
 from unit.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, RPM_DROP_IN, STATES
 
 OURS = f"{FOLDER}/90-gpushare.conf"
+LOADED = "LoadState=loaded\nExecStart={ path=/usr/bin/kubelet ; }\n"
 # By hand: for each found state, what must be on after us, the files that change, and whether systemd must read its units again.
 EXPECTED: dict[str, tuple[set[str], list[str], int]] = {
     "kubeadm 1.8": ({"Accelerators", "DevicePlugins"}, [OURS], 1),
@@ -86,6 +87,17 @@ def host_of(made: list[FakeKubelet], folder: Path, name: str) -> FakeKubelet:
 def run(host: FakeKubelet, state: str = "present", check: bool = False, timeout: float = 30.0, **more: object) -> GatesResult:
     wanted = WantedGates(state, ("Accelerators", "DevicePlugins"), "kubelet.service", timeout, False)
     return converge(wanted, check, str(host.root), host.run, **more)  # type: ignore[arg-type]
+
+
+def killed(host: FakeKubelet, wanted: str) -> None:
+    """A run that ends at this point."""
+
+    def kill(point: str) -> None:
+        if point == wanted:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(host, point=kill)
 
 
 def upgrade(host: FakeKubelet, version: str) -> None:
@@ -166,13 +178,7 @@ def test_killed_anywhere_the_next_run_finishes(made: list[FakeKubelet], tmp_path
     for number, wanted in enumerate(points):
         host = host_of(made, tmp_path / str(number), "kubeadm 1.25, switched off in the configuration")
         before = tree(host)
-
-        def kill(point: str, wanted: str = wanted) -> None:
-            if point == wanted:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run(host, point=kill)
+        killed(host, wanted)
         run(host)
         assert host.gates["DevicePlugins"] is True, wanted
         assert run(host).changed is False, wanted
@@ -233,13 +239,7 @@ def test_no_daemon_reload_if_a_container_takes_a_gpu_meanwhile(made: list[FakeKu
 def test_a_drop_in_that_systemd_has_not_noticed_is_read_and_forgotten(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
     host.unnoticed = True
-
-    def kill(point: str) -> None:
-        if point == f"written {OURS}":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(host, point=kill)
+    killed(host, f"written {OURS}")
     assert (run(host).changed, run(host).changed, host.reloads) == (True, False, 1)
     assert host.gates == {"Accelerators": True, "DevicePlugins": True}
     host.active = "failed"
@@ -339,11 +339,11 @@ def test_what_cannot_be_read_is_rejected_with_its_place(
 @pytest.mark.parametrize(
     ("question", "status", "out", "words"),
     [
-        ("show", 1, "LoadState=loaded\nExecStart={ path=/usr/bin/kubelet ; }\n", "LoadState is unknown"),
-        ("show", 0, "LoadState=not-found\nExecStart={ path=/usr/bin/kubelet ; }\n", "LoadState is not-found"),
+        ("show", 1, LOADED, "LoadState is unknown"),
+        ("show", 0, LOADED.replace("loaded", "not-found"), "LoadState is not-found"),
         ("show", 0, "LoadState=loaded\n", "no service kubelet.service that starts kubelet"),
-        ("show", 0, f"LoadState=loaded\nExecStart={{ path=/usr/bin/kubelet ; }}\nDropInPaths={DROP_IN}\n", "is unknown, expected active"),
-        ("show", 0, "LoadState=loaded\nExecStart={ path=/usr/bin/kubelet ; }\nDropInPaths=/etc/gone\n", "no ExecStart \\(/etc/gone\\)"),
+        ("show", 0, f"{LOADED}DropInPaths={DROP_IN}\n", "is unknown, expected active"),
+        ("show", 0, LOADED + "DropInPaths=/etc/gone\n", "no ExecStart \\(/etc/gone\\)"),
         ("--version", 1, "Kubernetes v1.9.6\n", "names no version \\(Kubernetes v1.9.6\\)"),
         ("--version", 0, "Kubernetes v1\n", "names no version"),
         ("--version", 0, "", "names no version \\(no output\\)"),
@@ -370,13 +370,7 @@ def test_a_kubelet_whose_gates_cannot_be_set_needs_no_service(made: list[FakeKub
 
 def test_what_is_left_of_us_is_verified_after_an_upgrade_too(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.25, switched off in the configuration")
-
-    def kill(point: str) -> None:
-        if point == f"before {CONFIG}":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(host, point=kill)
+    killed(host, f"before {CONFIG}")
     upgrade(host, "1.27.16")
     assert (run(host).changed, run(host).changed) == (True, False)
     upgrade(host, "1.25.16")
@@ -397,13 +391,7 @@ def test_a_stopped_kubelet_is_rejected(made: list[FakeKubelet], tmp_path: Path) 
 
 def test_a_stopped_kubelet_keeps_nobody_from_removing_a_run_that_was_killed(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.25, switched off in the configuration")
-
-    def kill(point: str) -> None:
-        if point == f"before {CONFIG}":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(host, point=kill)
+    killed(host, f"before {CONFIG}")
     host.active = "failed"
     assert (run(host, "absent").changed, run(host, "absent").changed) == (True, False)
 
@@ -511,8 +499,7 @@ def test_a_kubelet_that_is_ill_gets_its_files_back(made: list[FakeKubelet], tmp_
     before = tree(host)
     host.sick = True
     if shown:
-        shown += f"LoadState=loaded\nExecStart={{ path=/usr/bin/kubelet ; }}\nFragmentPath={UNIT}\nDropInPaths={DROP_IN}\n"
-        host.answers = {"show": Outcome([], 0, shown)}
+        host.answers = {"show": Outcome([], 0, f"{LOADED}{shown}FragmentPath={UNIT}\nDropInPaths={DROP_IN}\n")}
     with pytest.raises(TransactionError, match=words):
         run(host, timeout=5.0)
     assert tree(host) == before
