@@ -113,6 +113,7 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "seed 002": ("1.10", {DROP_IN: OLD_DROP_IN.replace("$KUBELET_EXTRA_ARGS", '--feature-gates="Accelerators=true"')}),
+    "kubeadm 1.10 without a configuration file": ("1.10.4", {DROP_IN: OLD_DROP_IN}),
     "kubeadm 1.10 with another gate": (
         "1.10.4",
         {
@@ -166,7 +167,7 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
     "kubeadm 1.15, switched off in /etc/default/kubelet": (
         "1.15.12",
         {
-            DROP_IN: NEW_DROP_IN,
+            DROP_IN: NEW_DROP_IN.replace("=-/etc/default", "=/etc/default"),
             CONFIG: CONFIG_TEXT,
             "/var/lib/kubelet/kubeadm-flags.env": FLAGS.replace('"--net', '"--feature-gates=CPUManager=true --net'),
             "/etc/default/kubelet": "# mine\nKUBELET_EXTRA_ARGS=--node-ip=10.0.0.1 --feature-gates=DevicePlugins=false\n",

@@ -32,6 +32,7 @@ EXPECTED: dict[str, tuple[set[str], list[str], int]] = {
     "a package's unit with arguments": ({"Accelerators", "DevicePlugins"}, [OURS], 1),
     "seed 004": ({"Accelerators", "DevicePlugins"}, [DROP_IN], 1),
     "seed 002": ({"Accelerators"}, [], 0),
+    "kubeadm 1.10 without a configuration file": ({"Accelerators"}, [OURS], 1),
     "kubeadm 1.10 with another gate": ({"Accelerators"}, [DROP_IN], 1),
     "kubespray 1.9": ({"Accelerators", "DevicePlugins"}, ["/etc/kubernetes/kubelet.env"], 0),
     "kubespray 1.15, switched off in kubelet.env": ({"CPUManager", "DevicePlugins"}, ["/etc/kubernetes/kubelet.env"], 0),
@@ -486,23 +487,23 @@ def test_the_health_check_is_asked_where_kubelet_has_it(
     assert said == words if words is None else str(said).startswith(words.replace("PORT", str(host.port)))
 
 
-@pytest.mark.parametrize(
-    ("shown", "words"),
-    [
-        (None, "/healthz answers 500: b'ok'. It said:\nError: unrecognized"),
-        # It has no process at all.
-        ("ActiveState=active\n", "systemd says that it is active. It said:\nError: unrecognized"),
-    ],
-)
-def test_a_kubelet_that_is_ill_gets_its_files_back(made: list[FakeKubelet], tmp_path: Path, shown: str | None, words: str) -> None:
+def test_a_kubelet_that_is_ill_gets_its_files_back(made: list[FakeKubelet], tmp_path: Path) -> None:
     host = host_of(made, tmp_path, "rpm 1.9 with sysconfig")
     before = tree(host)
     host.sick = True
-    if shown:
-        host.answers = {"show": Outcome([], 0, f"{LOADED}{shown}FragmentPath={UNIT}\nDropInPaths={DROP_IN}\n")}
-    with pytest.raises(TransactionError, match=words):
+    with pytest.raises(TransactionError, match=r"/healthz answers 500: b'ok'. It said:\nError: unrecognized"):
         run(host, timeout=5.0)
     assert tree(host) == before
+
+
+@pytest.mark.parametrize(("state", "pid"), [("active", 0), ("deactivating", 7)])
+def test_a_kubelet_that_does_not_run_is_not_healthy(made: list[FakeKubelet], tmp_path: Path, state: str, pid: int) -> None:
+    host = host_of(made, tmp_path, "kubeadm 1.25, switched off in the configuration")
+    run(host)
+    shown = f"{LOADED}ActiveState={state}\nMainPID={pid}\nFragmentPath={UNIT}\nDropInPaths={DROP_IN}\n"
+    host.answers = {"show": Outcome([], 0, shown.replace("MainPID=0\n", ""))}
+    with pytest.raises(TransactionError, match=f"systemd says that it is {state}"):
+        run(host, timeout=5.0)
 
 
 @pytest.mark.parametrize(("first", "then", "restored"), [(None, None, False), (None, "no heartbeat", True), ("no such node", "no", False)])
