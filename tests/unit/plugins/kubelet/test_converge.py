@@ -388,6 +388,10 @@ def test_a_stopped_kubelet_is_rejected(made: list[FakeKubelet], tmp_path: Path) 
     with pytest.raises(Rejected, match=r"kubelet\.service is failed, expected active"):
         run(host)
     assert host.restarts == 0
+    # Where nothing is to be done, it is nobody's business.
+    host = host_of(made, tmp_path / "other", "seed 002")
+    host.active = "failed"
+    assert run(host).changed is False
 
 
 def test_a_stopped_kubelet_keeps_nobody_from_removing_a_run_that_was_killed(made: list[FakeKubelet], tmp_path: Path) -> None:

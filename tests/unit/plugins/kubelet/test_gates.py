@@ -286,6 +286,11 @@ def test_a_flag_is_edited_in_its_own_place() -> None:
             'A="--b --feature-gates=CPUManager=true,DevicePlugins=true,TopologyManager=false"\n',
         ),
         ("A=--b\n", "", "A=--b\n"),
+        (
+            "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n",
+            "B=--feature-gates=DevicePlugins=true\n",
+            "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n",
+        ),
         ("A=1\nB=--feature-gates=DevicePlugins=true\n", "", "A=1\nB=\n"),
         ("A=---feature-gates=DevicePlugins=true\n", "", None),
     ],
