@@ -62,12 +62,16 @@ class FakeKubelet:
         self.release = tuple(int(part) for part in version.split(".")[:2])
         self.calls: list[list[str]] = []
         self.rejects: set[str] = set()
+        # What it answers instead, by the second word of a command; None: nothing in time.
+        self.answers: dict[str, Outcome | None] = {}
+        # sick: its health check fails; restless: it ends again and again; unnoticed: systemd does not see that a drop-in has come or gone.
+        self.sick = self.restless = self.unnoticed = False
         self.pid, self.since, self.argv, self.gates, self.active = 0, 0.0, [], {}, "inactive"
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Health)
         self.server.well = False  # type: ignore[attr-defined]
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.port = self.server.server_address[1]
-        self.root.program("/usr/bin/kubelet")
+        self.root.program("/usr/bin/kubelet", f"Kubernetes v{version}")
         self.root.file("/etc/hostname", "gpu1\n")
         self.root.link("/proc/self/ns/pid", "pid:[1]")
         for path, text in {UNIT: UNIT_TEXT, **files}.items():
@@ -123,7 +127,7 @@ class FakeKubelet:
         self.since = time.time()
         well = set(self.gates) <= KNOWN[self.release] and not self.rejects & {name for name, value in self.gates.items() if value}
         self.active = "active" if well else "activating"
-        self.server.well = well  # type: ignore[attr-defined]
+        self.server.well = well and not self.sick  # type: ignore[attr-defined]
         if well:
             self.root.file(f"/proc/{self.pid}/cmdline", b"".join(word.encode() + b"\0" for word in self.argv))
 
@@ -139,14 +143,18 @@ class FakeKubelet:
                 found.update({gate: setting == "true" for gate, _e, setting in (pair.partition("=") for pair in value.split(",") if pair)})
         return found
 
-    def run(self, argv: list[str], _timeout: float) -> Outcome:
+    def run(self, argv: list[str], timeout: float) -> Outcome:
         self.calls.append(argv)
+        if argv[1] in self.answers:
+            return self.answers[argv[1]] or Outcome(argv, None, timed_out=timeout)
         if argv[0].endswith("/kubelet"):
             listed = "".join(f"{name}=true|false (BETA - default=true)\n" for name in LISTED[self.release])
             return Outcome(
                 argv, 0, f"Kubernetes v{self.version}\n" if argv[1] == "--version" else f"--feature-gates ... Options are:\n{listed}"
             )
         if argv[:2] == ["systemctl", "show"]:
+            if self.restless and len(self.calls) % 3 == 0:
+                self.start()
             now = time.monotonic() - time.time()
             since = int((self.since + now) * 1e6)
             drop_ins = " ".join(path for path in self.loaded if path != UNIT)
@@ -156,7 +164,8 @@ class FakeKubelet:
                 f"LoadState=loaded\nActiveState={self.active}\nMainPID={self.pid if self.active == 'active' else 0}\n"
                 f"ExecStart={{ path=/usr/bin/kubelet ; argv[]=/usr/bin/kubelet ; ignore_errors=no }}\n"
                 f"ExecMainStartTimestampMonotonic={since}\n"
-                f"FragmentPath={UNIT}\nDropInPaths={drop_ins}\nNeedDaemonReload={'yes' if self.loaded != self.units() else 'no'}\n",
+                f"FragmentPath={UNIT}\nDropInPaths={drop_ins}\n"
+                f"NeedDaemonReload={'yes' if self.loaded != self.units() and not self.unnoticed else 'no'}\n",
             )
         if argv == ["systemctl", "daemon-reload"]:
             self.reload()

@@ -10,7 +10,7 @@ kubernetes/node. Seeds: what people write into them.
 
 from __future__ import annotations
 
-from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN
+from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, UNIT
 
 OLD_DROP_IN = """\
 [Service]
@@ -93,7 +93,16 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
     "kubeadm 1.9": ("1.9.6", {DROP_IN: OLD_DROP_IN}),
     "kubeadm 1.9 with arguments": (
         "1.9.6",
-        {DROP_IN: OLD_DROP_IN.replace("ExecStart=\n", 'Environment="KUBELET_EXTRA_ARGS=--node-ip=10.0.0.1"\nExecStart=\n', 1)},
+        {
+            DROP_IN: OLD_DROP_IN.replace(
+                "ExecStart=\n", 'Environment="KUBELET_EXTRA_ARGS=--config=/var/lib/kubelet/config.yaml"\nExecStart=\n', 1
+            ),
+            CONFIG: CONFIG_TEXT,
+        },
+    ),
+    "a package's unit with arguments": (
+        "1.9.6",
+        {UNIT: OLD_DROP_IN.replace("ExecStart=\n", 'Environment="KUBELET_EXTRA_ARGS=--config=/etc/missing.yaml"\n')},
     ),
     "seed 004": (
         "1.9.6",
@@ -103,7 +112,8 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
             )
         },
     ),
-    "seed 002": ("1.10.4", {DROP_IN: OLD_DROP_IN.replace("$KUBELET_EXTRA_ARGS", '--feature-gates="Accelerators=true"')}),
+    "seed 002": ("1.10", {DROP_IN: OLD_DROP_IN.replace("$KUBELET_EXTRA_ARGS", '--feature-gates="Accelerators=true"')}),
+    "kubeadm 1.10 without a configuration file": ("1.10.4", {DROP_IN: OLD_DROP_IN}),
     "kubeadm 1.10 with another gate": (
         "1.10.4",
         {
@@ -157,8 +167,9 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
     "kubeadm 1.15, switched off in /etc/default/kubelet": (
         "1.15.12",
         {
-            DROP_IN: NEW_DROP_IN,
+            DROP_IN: NEW_DROP_IN.replace("=-/etc/default", "=/etc/default"),
             CONFIG: CONFIG_TEXT,
+            "/var/lib/kubelet/kubeadm-flags.env": FLAGS.replace('"--net', '"--feature-gates=CPUManager=true --net'),
             "/etc/default/kubelet": "# mine\nKUBELET_EXTRA_ARGS=--node-ip=10.0.0.1 --feature-gates=DevicePlugins=false\n",
         },
     ),

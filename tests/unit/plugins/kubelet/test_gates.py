@@ -8,18 +8,23 @@ import json
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
     ArgumentsError,
     StartFile,
+    environment_file_paths,
     environment_of,
+    gates_in_text,
     start_of,
+    variables_in,
     with_argument,
     with_gates,
     with_unit_argument,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import ConfigError, gates_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import with_gates as config_with_gates
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import without
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +52,28 @@ def test_what_each_release_must_be_given(release: tuple[int, int], now: dict[str
     assert gates.needed(release, now) == expected
 
 
+# From the same pages: the first release of Kubernetes 1 that knows a gate, that has it on, that has it locked, and that no longer knows it.
+RELEASES = {
+    "Accelerators": (6, 11, 11, 11),
+    "DevicePlugins": (8, 10, 26, 28),
+    "KubeletPodResources": (13, 15, 28, 30),
+    "TopologyManager": (16, 18, 27, 29),
+    "KubeletPodResourcesGetAllocatable": (21, 23, 28, 30),
+    "DynamicResourceAllocation": (26, 34, 35, 41),
+    "DevicePluginCDIDevices": (28, 29, 31, 34),
+}
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_gate_is_given_where_it_is_off_and_named_where_it_can_go(name: str) -> None:
+    since, on, locked, gone = RELEASES[name]
+    releases = [(1, minor) for minor in range(41)]
+    assert [release for release in releases if gates.needed(release, {}, [name])] == releases[since:on]
+    assert [release for release in releases if gates.needed(release, {name: False}, [name])] == releases[since:locked]
+    assert [release for release in releases if gates.obsolete({name: True}, release) == [(name, False)]] == releases[locked:gone]
+    assert [release for release in releases if gates.obsolete({name: True}, release) == [(name, True)]] == releases[gone:]
+
+
 def test_what_the_next_kubernetes_no_longer_takes() -> None:
     now = {"DevicePlugins": True, "DynamicResourceAllocation": True, "CPUManager": True, "Unheard": True}
     assert gates.obsolete(now, (1, 25)) == []
@@ -56,17 +83,31 @@ def test_what_the_next_kubernetes_no_longer_takes() -> None:
 
 
 def test_each_flag_adds_to_the_ones_before_it() -> None:
-    words = ["kubelet", "--feature-gates=A=true,B=false", "--v=2", "--feature-gates", "B=true", "--feature-gatesX=C=true"]
+    words = ["kubelet", "--feature-gates=A=true,B=false", "--v=2", "-feature-gates", "B=true", "--feature-gatesX=C=true"]
     assert gates.from_words(words) == {"A": True, "B": True}
-    assert gates.merged("A=true, B=false,A=false", {"A": False, "C": True}) == "A=false,B=false,C=true"
-    assert gates.merged("A=true,B=false", {"A": None}) == "B=false"
+    assert gates.parsed(" A = TRUE , ,B=t,C=0") == {"A": True, "B": True, "C": False}
+    assert gates.merged("A =true, , B=false,A=false", {"A": False, "C": True}) == "A=false,B=false,C=true"
+    assert gates.merged("A=true,B=false", {"A": None, "C": None}) == "B=false"
+    assert len(gates.parsed(",".join(f"G{number}=true" for number in range(500)))) == 500
 
 
-@pytest.mark.parametrize("value", ["A", "A=maybe", "A=true;B=true", "=true", "A b=true", ",".join(f"G{n}=true" for n in range(501))])
-def test_what_is_no_list_of_gates_is_an_error(value: str) -> None:
-    with pytest.raises(gates.GateError) as caught:
-        gates.parsed(value)
-    assert len(str(caught.value)) < 200
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("A", "'A'"),
+        (" A=maybe", "'A=maybe'"),
+        ("A=true;B=true", "'A=true;B=true'"),
+        ("=true", "'=true'"),
+        ("A b=true", "'A b=true'"),
+        ("A" * 200, f"'{'A' * 80}'"),
+        (",".join(f"G{number}=true" for number in range(501)) + ",A", "more than 500 pairs"),
+    ],
+)
+def test_what_is_no_list_of_gates_is_an_error(value: str, found: str) -> None:
+    for read in (gates.parsed, lambda text: gates.merged(text, {"C": True})):
+        with pytest.raises(gates.GateError) as caught:
+            read(value)
+        assert str(caught.value).removesuffix("; expected NAME=true or NAME=false") == f"--feature-gates has {found}"
 
 
 CONFIGS = [
@@ -79,18 +120,31 @@ CONFIGS = [
     ),
     ("featureGates: {}\nkind: KubeletConfiguration\n", "featureGates:\n  DevicePlugins: true\nkind: KubeletConfiguration\n"),
     (
+        "---\nkind: KubeletConfiguration\nfeatureGates:\n B: true",
+        "---\nkind: KubeletConfiguration\nfeatureGates:\n B: true\n DevicePlugins: true\n",
+    ),
+    (
+        "kind: KubeletConfiguration\nfeatureGates: ~ # c\n#\n# d\n\na: 1\n",
+        "kind: KubeletConfiguration\nfeatureGates:  # c\n  DevicePlugins: true\n#\n# d\n\na: 1\n",
+    ),
+    (
+        "kind: KubeletConfiguration\nfeatureGates: {\"A\" : false, 'B': true , }",
+        "kind: KubeletConfiguration\nfeatureGates: {A: false, B: true, DevicePlugins: true}\n",
+    ),
+    (
         "featureGates:\n    # why\n    'DevicePlugins': false # off\n\n    B: true\nkind: KubeletConfiguration\n",
         "featureGates:\n    # why\n    'DevicePlugins': true # off\n\n    B: true\nkind: KubeletConfiguration\n",
     ),
     (
-        '{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": false}}\n',
-        '{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": true}}\n',
+        '\n{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": false}}\n',
+        '\n{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": true}}\n',
     ),
 ]
 
 
 @pytest.mark.parametrize(("before", "after"), CONFIGS)
 def test_the_configuration_keeps_everything_else(before: str, after: str) -> None:
+    assert config_with_gates(before, {}) == before
     assert config_with_gates(before, {"DevicePlugins": True}) == after
     assert config_with_gates(after, {"DevicePlugins": True}) == after
     # And back: what a YAML library understands is what it was.
@@ -115,11 +169,20 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         # YAML permits no tab there, and kubelet does not read it.
         "kind: KubeletConfiguration\nfeatureGates:\n\tA: true\n",
         "kind: KubeletConfiguration\nauthentication:\n  \tx509: {}\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A-B: true}\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: maybe}\n",
+        '{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": {"A": true}}}',
+        '{"kind": "KubeletConfiguration", "featureGates": {}, "featureGates": {}}',
     ],
 )
 def test_a_configuration_that_is_not_understood_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         config_with_gates(text, {"DevicePlugins": True})
+
+
+def test_an_edit_that_would_change_other_settings_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="stands in a form that is not edited"):
+        config_with_gates("kind: KubeletConfiguration\nother:\nfeatureGates: {A: true}\n  b: 1\n", {"A": None})
 
 
 def test_a_tab_that_indents_nothing_is_nobodys_mistake() -> None:
@@ -148,6 +211,7 @@ def test_any_edit_reads_back_as_exactly_the_change(now: dict[str, bool], changes
     expected = {**now, **{name: value for name, value in changes.items() if value is not None}}
     expected = {name: value for name, value in expected.items() if changes.get(name, value) is not None}
     found = yaml.safe_load(config_with_gates(text, changes))
+    assert expected == now or ("featureGates" in found) is bool(expected)
     assert (found.pop("featureGates", None) or {}) == expected
     assert found == {key: value for key, value in data.items() if key != "featureGates"}
     assert gates_of(config_with_gates(text, changes)) == expected
@@ -157,36 +221,86 @@ UNIT = """\
 [Unit]
 Description=x
 [Service]
-Environment="KUBELET_EXTRA_ARGS=--a=b --feature-gates=X=false" OTHER=1
-EnvironmentFile=-/etc/default/kubelet
-ExecStart=/usr/bin/kubelet ${NONE} --first \\
-    --feature-gates="Y=true" $KUBELET_EXTRA_ARGS
+Environment=GONE=1
+Environment=
+Environment="KUBELET_EXTRA_ARGS=--feature-gates=W=true --a=b --feature-gates=X=false" OTHER=1 'IP=10.0.0.1' ALONE
+Environment
+ EnvironmentFile = -/etc/default/kubelet
+EnvironmentFile=/etc/kubelet.env
+ExecStart=/usr/bin/kubelet ${NONE} --node-ip=${IP} \\
+    -feature-gates="Y=true" $KUBELET_EXTRA_ARGS
+Restart=always
+ [Other]
+ExecStart=/usr/bin/other
 """
+PATH = "/etc/systemd/system/kubelet.service"
 
 
 def test_words_come_from_where_systemd_takes_them() -> None:
-    unit = StartFile("/etc/systemd/system/kubelet.service", UNIT)
+    unit = StartFile(PATH, UNIT)
     start = start_of([unit], [StartFile("/etc/default/kubelet", "", True, True)])
-    assert start.argv == ["", "--first", "--feature-gates=Y=true", "--a=b", "--feature-gates=X=false"]
-    assert [(word.text, word.variable) for word in start.gate_words()] == [
-        ("--feature-gates=Y=true", ""),
-        ("--feature-gates=X=false", "KUBELET_EXTRA_ARGS"),
+    first = ["", "--node-ip=10.0.0.1", "-feature-gates=Y=true"]
+    assert start.argv == [*first, "--feature-gates=W=true", "--a=b", "--feature-gates=X=false"]
+    assert [(word.text, word.variable, word.path) for word in start.gate_words()] == [
+        ("-feature-gates=Y=true", "", PATH),
+        ("--feature-gates=W=true", "KUBELET_EXTRA_ARGS", PATH),
+        ("--feature-gates=X=false", "KUBELET_EXTRA_ARGS", PATH),
     ]
+    assert start.used == ("NONE", "IP", "KUBELET_EXTRA_ARGS")
+    assert start.defined == dict.fromkeys(["KUBELET_EXTRA_ARGS", "OTHER", "IP"], PATH)
     # An environment file wins over Environment=.
     start = start_of([unit], [StartFile("/etc/default/kubelet", "# KUBELET_EXTRA_ARGS=--c\nKUBELET_EXTRA_ARGS='--d'\n")])
-    assert start.argv == ["", "--first", "--feature-gates=Y=true", "--d"]
+    assert start.argv == [*first, "--d"]
     assert start.defined["KUBELET_EXTRA_ARGS"] == "/etc/default/kubelet"
     with pytest.raises(ArgumentsError, match="no ExecStart"):
         start_of([StartFile("/x", "[Service]\nExecStart=\n")], [])
 
 
+def test_assignments_are_read_as_systemd_reads_them() -> None:
+    files = [("/etc/default/kubelet", True), ("/etc/kubelet.env", False)]
+    assert environment_file_paths([StartFile(PATH, UNIT)]) == files
+    assert environment_file_paths([StartFile(PATH, UNIT), StartFile("/x", "[Service]\nEnvironmentFile=\nEnvironmentFile=/a\n")]) == [
+        ("/a", False)
+    ]
+    assert environment_of("  # A=1\n ; B=2\n C = 'x y' \nalone\nD=\n") == {"C": "x y", "D": ""}
+    assert gates_in_text(UNIT + "  # --feature-gates=Z=true\n") == {"W": True, "X": False, "Y": True}
+    assert variables_in('Environment="A=1" "B=2"\nC=3\n B=4\n') == ["A", "B", "C"]
+
+
 def test_a_flag_is_edited_in_its_own_place() -> None:
     change = {"DevicePlugins": True}
-    assert "--feature-gates=X=false,DevicePlugins=true" in with_gates(UNIT, "KUBELET_EXTRA_ARGS", change)
-    assert '--feature-gates="Y=true,DevicePlugins=true"' in with_gates(UNIT, "", change)
+    assert with_gates(UNIT, "KUBELET_EXTRA_ARGS", change) == UNIT.replace("X=false", "X=false,DevicePlugins=true")
+    assert with_gates(UNIT, "", change) == UNIT.replace("Y=true", "Y=true,DevicePlugins=true")
     assert with_gates(UNIT, "KUBELET_EXTRA_ARGS", {"X": None}) == UNIT.replace(" --feature-gates=X=false", "")
-    with pytest.raises(ArgumentsError):
-        with_gates(UNIT, "OTHER", change)
+    for text in (UNIT, "OTHER=---feature-gates=X=true\n"):
+        with pytest.raises(ArgumentsError):
+            with_gates(text, "OTHER", change)
+
+
+@pytest.mark.parametrize(
+    ("text", "original", "expected"),
+    [
+        (
+            'A="--b --feature-gates=Accelerators=true,CPUManager=true,DevicePlugins=true,TopologyManager=false"\n',
+            "A=--feature-gates=DevicePlugins=true\n",
+            'A="--b --feature-gates=CPUManager=true,DevicePlugins=true,TopologyManager=false"\n',
+        ),
+        ("A=--b\n", "", "A=--b\n"),
+        (
+            "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n",
+            "B=--feature-gates=DevicePlugins=true\n",
+            "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n",
+        ),
+        ("A=1\nB=--feature-gates=DevicePlugins=true\n", "", "A=1\nB=\n"),
+        ("A=---feature-gates=DevicePlugins=true\n", "", None),
+    ],
+)
+def test_what_others_have_made_of_a_file_loses_our_gates_only(text: str, original: str, expected: str | None) -> None:
+    if expected is not None:
+        assert without("/a", text, original) == expected
+        return
+    with pytest.raises(Rejected, match="/a: --feature-gates stands in a form that is not edited; nothing was changed"):
+        without("/a", text, original)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +308,8 @@ def test_a_flag_is_edited_in_its_own_place() -> None:
     [
         ("", "KUBELET_EXTRA_ARGS=--x\n"),
         ("# mine", "# mine\nKUBELET_EXTRA_ARGS=--x\n"),
+        ("B=1\n", "B=1\nKUBELET_EXTRA_ARGS=--x\n"),
+        ("KUBELET_EXTRA_ARGS=--v=2\nKUBELET_EXTRA_ARGS=\n", "KUBELET_EXTRA_ARGS=--v=2\nKUBELET_EXTRA_ARGS=--x\n"),
         ("KUBELET_EXTRA_ARGS=\n", "KUBELET_EXTRA_ARGS=--x\n"),
         ("KUBELET_EXTRA_ARGS=--v=2\nB=1\n", 'KUBELET_EXTRA_ARGS="--v=2 --x"\nB=1\n'),
         ("KUBELET_EXTRA_ARGS='--v=2 --w'\n", "KUBELET_EXTRA_ARGS='--v=2 --w --x'\n"),
@@ -206,9 +322,29 @@ def test_an_argument_is_added_to_an_environment_file(text: str, expected: str) -
     assert environment_of(after)["KUBELET_EXTRA_ARGS"].split()[-1] == "--x"
 
 
-@pytest.mark.parametrize("text", ["KUBELET_EXTRA_ARGS=--a 'b c'\n", "KUBELET_EXTRA_ARGS=--a \\\n  --b\n", 'KUBELET_EXTRA_ARGS="a\\"b"\n'])
-def test_a_value_that_is_not_plain_is_left_to_people(text: str) -> None:
-    with pytest.raises(ArgumentsError):
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"A=1" "KUBELET_EXTRA_ARGS=--v=2 " B=1', '"A=1" "KUBELET_EXTRA_ARGS=--v=2 --x" B=1'),
+        ("KUBELET_EXTRA_ARGS= B=1", "KUBELET_EXTRA_ARGS=--x B=1"),
+        ("'KUBELET_EXTRA_ARGS=--a' 'KUBELET_EXTRA_ARGS=--b'", "'KUBELET_EXTRA_ARGS=--a' 'KUBELET_EXTRA_ARGS=--b --x'"),
+    ],
+)
+def test_an_argument_is_added_to_an_assignment_of_a_unit(text: str, expected: str) -> None:
+    assert with_unit_argument(f"[Service]\nEnvironment={text}\n", "KUBELET_EXTRA_ARGS", "--x") == f"[Service]\nEnvironment={expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("KUBELET_EXTRA_ARGS=--a 'b c'\n", "has a value with quotes inside"),
+        ("KUBELET_EXTRA_ARGS=--a \\\n  --b\n", "goes over several lines"),
+        ('KUBELET_EXTRA_ARGS="a\\"b"\n', "has a value with quotes inside"),
+    ],
+)
+def test_a_value_that_is_not_plain_is_left_to_people(text: str, words: str) -> None:
+    with pytest.raises(ArgumentsError, match=f"KUBELET_EXTRA_ARGS {words}"):
         with_argument(text, "KUBELET_EXTRA_ARGS", "--x")
-    with pytest.raises(ArgumentsError):
-        with_unit_argument("[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--a\n", "KUBELET_EXTRA_ARGS", "--x")
+    for unit in ("KUBELET_EXTRA_ARGS=--a", '"KUBELET_EXTRA_ARGS=--a \\\n --b"', "OTHER=1"):
+        with pytest.raises(ArgumentsError, match="KUBELET_EXTRA_ARGS stands in a form that is not edited"):
+            with_unit_argument(f"[Service]\nEnvironment={unit}\n", "KUBELET_EXTRA_ARGS", "--x")
