@@ -29,12 +29,10 @@ class ArgumentsError(ValueError):
 
 @dataclass(frozen=True)
 class StartFile:
-    """A file and its text. optional: of an environment file, whether systemd starts kubelet without it; missing: there is none."""
+    """A file of kubelet's start."""
 
     path: str
     text: str
-    optional: bool = False
-    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,8 @@ def start_of(units: Sequence[StartFile], environment_files: Sequence[StartFile])
                     values[name], defined[name] = content, source.path
             if not value.strip():
                 values, defined = {}, {}
-        elif key == "ExecStart" and value.strip():
+        elif key == "ExecStart":
+            # An empty one takes back those before it.
             command, command_path = value, source.path
     for source in environment_files:
         for name, content in environment_of(source.text).items():

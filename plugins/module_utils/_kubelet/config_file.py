@@ -32,8 +32,8 @@ def gates_of(text: str) -> Dict[str, bool]:
     if text.lstrip().startswith("{"):
         return {key.partition(".")[2]: value == "true" for key, value in values.items() if key.startswith(f"{KEY}.")}
     found = _LINE.findall(text)
-    if len(found) > 1 or re.search(rf"""^["']{KEY}["']""", text, re.MULTILINE):
-        raise ConfigError(f"{KEY} stands there twice, or in quotes")
+    if len(found) > 1 or re.search(rf"""^(?:["']{KEY}["']|{KEY}[ \t]+:)""", text, re.MULTILINE):
+        raise ConfigError(f"{KEY} stands there twice, in quotes, or with a blank before its colon")
     return {} if not found else dict(_members(text)[2])
 
 
@@ -65,7 +65,8 @@ def _json(text: str, wanted: Mapping[str, bool], before: Mapping[str, bool]) -> 
             if before.get(name) is not value:
                 text = json_edit.set_value(text, (KEY, name), value)
         return text if wanted else json_edit.remove(text, (KEY,))
-    except json_edit.JsonError as error:
+    except ValueError as error:
+        # Of a text that is not JSON, or of a featureGates that is not an object.
         raise ConfigError(str(error)) from error
 
 

@@ -10,6 +10,7 @@ needs a daemon-reload.
 from __future__ import annotations
 
 import posixpath
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -116,12 +117,14 @@ def _without(text: str, original: str) -> str:
         return text
     if is_config:
         return config_file.with_gates(text, changes)
+    # Each variable may have a flag of its own; only one that has a gate is edited.
     for variable in (*variables_in(text), ""):
-        try:
-            return with_gates(text, variable, changes)
-        except ArgumentsError:
-            continue
-    raise ArgumentsError(f"{FLAG} stands in a form that is not edited")
+        with suppress(ArgumentsError):
+            edited = with_gates(text, variable, changes)
+            text = edited if any(edited.count(f"{name}=true") < text.count(f"{name}=true") for name in changes) else text
+    if any(gates_in_text(text).get(name) for name in changes):
+        raise ArgumentsError(f"{FLAG} stands in a form that is not edited")
+    return text
 
 
 def _check_ours(path: str, found: str) -> None:

@@ -88,7 +88,7 @@ def look(host: Host, unit: KubeletUnit, unit_paths: Sequence[str], run: RunWithi
         text = host.text(path)
         if text is None and not optional:
             raise Rejected(f"{path} does not exist, and {unit.name} does not start without it; nothing was changed")
-        files.append(StartFile(path, text or "", optional, text is None))
+        files.append(StartFile(path, text or ""))
     try:
         start = start_of(units, files)
     except ArgumentsError as error:

@@ -162,6 +162,7 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         "kind: KubeletConfiguration\nfeatureGates:\n  A: maybe\n",
         "kind: KubeletConfiguration\nfeatureGates:\n  A: true\nfeatureGates:\n  B: true\n",
         "kind: KubeletConfiguration\n'featureGates': {}\n",
+        "kind: KubeletConfiguration\nfeatureGates : {A: true}\n",
         "kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n---\n",
         "kind: KubeletConfiguration\n...\n",
         "kind: KubeletConfiguration\nfeatureGates: &all\n  A: true\n",
@@ -173,6 +174,8 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         "kind: KubeletConfiguration\nfeatureGates: {A: maybe}\n",
         '{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": {"A": true}}}',
         '{"kind": "KubeletConfiguration", "featureGates": {}, "featureGates": {}}',
+        '{"kind": "KubeletConfiguration", "featureGates": null}',
+        '{"kind": "KubeletConfiguration", "featureGates": []}',
     ],
 )
 def test_a_configuration_that_is_not_understood_is_an_error(text: str) -> None:
@@ -238,7 +241,7 @@ PATH = "/etc/systemd/system/kubelet.service"
 
 def test_words_come_from_where_systemd_takes_them() -> None:
     unit = StartFile(PATH, UNIT)
-    start = start_of([unit], [StartFile("/etc/default/kubelet", "", True, True)])
+    start = start_of([unit], [StartFile("/etc/default/kubelet", "")])
     first = ["", "--node-ip=10.0.0.1", "-feature-gates=Y=true"]
     assert start.argv == [*first, "--feature-gates=W=true", "--a=b", "--feature-gates=X=false"]
     assert [(word.text, word.variable, word.path) for word in start.gate_words()] == [
@@ -253,7 +256,7 @@ def test_words_come_from_where_systemd_takes_them() -> None:
     assert start.argv == [*first, "--d"]
     assert start.defined["KUBELET_EXTRA_ARGS"] == "/etc/default/kubelet"
     with pytest.raises(ArgumentsError, match="no ExecStart"):
-        start_of([StartFile("/x", "[Service]\nExecStart=\n")], [])
+        start_of([unit, StartFile("/x", "[Service]\nExecStart=\n")], [])
 
 
 def test_assignments_are_read_as_systemd_reads_them() -> None:
@@ -292,6 +295,13 @@ def test_a_flag_is_edited_in_its_own_place() -> None:
             "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n",
         ),
         ("A=1\nB=--feature-gates=DevicePlugins=true\n", "", "A=1\nB=\n"),
+        ("A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n", "", "A=--feature-gates=X=true\nB=\n"),
+        ("A=--feature-gates=DevicePlugins=true\nB=--feature-gates=DevicePlugins=true\n", "", "A=\nB=\n"),
+        (
+            "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=true\n",
+            "B=--feature-gates=DevicePlugins=false\n",
+            "A=--feature-gates=X=true\nB=--feature-gates=DevicePlugins=false\n",
+        ),
         ("A=---feature-gates=DevicePlugins=true\n", "", None),
     ],
 )
