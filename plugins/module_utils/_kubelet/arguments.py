@@ -17,7 +17,8 @@ from . import gates
 FLAG = "--feature-gates"
 # A value in a line of a unit or of an environment file: what stands in quotes belongs together.
 _WORD = re.compile(r"""(?:[^\s"']|"(?:[^"\\]|\\.)*"|'[^']*')+""")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+# Within a word systemd replaces ${NAME} alone; $NAME is a word of its own, which becomes several (systemd.service(5)).
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _IN_TEXT = re.compile(r"(?P<flag>--?feature-gates)(?P<between>=|[ \t]+)(?P<quote>[\"']?)(?P<value>[A-Za-z0-9=,]*)(?P=quote)")
 #: Variables that are for the administrator's own arguments, by preference: kubeadm's packages, and distributions' own.
 EXTRA = ("KUBELET_EXTRA_ARGS", "KUBELET_ARGS", "KUBELET_CUSTOM_FLAGS")
@@ -96,14 +97,15 @@ def start_of(units: Sequence[StartFile], environment_files: Sequence[StartFile])
     words: List[Word] = []
     used: List[str] = []
     for raw in _WORD.findall(command)[1:]:
-        alone = re.fullmatch(r"\$(\w+)", raw)
-        used += [match.group(1) or match.group(2) for match in _VARIABLE.finditer(raw)]
+        word = _unquoted(raw)
+        alone = re.fullmatch(r"\$(\w+)", word)
         if alone:
             name = alone.group(1)
+            used.append(name)
             words += [Word(part, name, defined.get(name, "")) for part in values.get(name, "").split()]
         else:
-            text = _VARIABLE.sub(lambda match: values.get(match.group(1) or match.group(2), ""), _unquoted(raw))
-            words.append(Word(text, "", command_path))
+            used += _VARIABLE.findall(word)
+            words.append(Word(_VARIABLE.sub(lambda match: values.get(match.group(1), ""), word), "", command_path))
     return KubeletStart(tuple(words), tuple(used), defined, tuple(environment_files))
 
 

@@ -230,7 +230,7 @@ Environment="KUBELET_EXTRA_ARGS=--feature-gates=W=true --a=b --feature-gates=X=f
 Environment
  EnvironmentFile = -/etc/default/kubelet
 EnvironmentFile=/etc/kubelet.env
-ExecStart=/usr/bin/kubelet ${NONE} --node-ip=${IP} \\
+ExecStart=/usr/bin/kubelet ${NONE} --node-ip=${IP} --b=$IP "$NO" \\
     -feature-gates="Y=true" $KUBELET_EXTRA_ARGS
 Restart=always
  [Other]
@@ -242,14 +242,14 @@ PATH = "/etc/systemd/system/kubelet.service"
 def test_words_come_from_where_systemd_takes_them() -> None:
     unit = StartFile(PATH, UNIT)
     start = start_of([unit], [StartFile("/etc/default/kubelet", "")])
-    first = ["", "--node-ip=10.0.0.1", "-feature-gates=Y=true"]
+    first = ["", "--node-ip=10.0.0.1", "--b=$IP", "-feature-gates=Y=true"]
     assert start.argv == [*first, "--feature-gates=W=true", "--a=b", "--feature-gates=X=false"]
     assert [(word.text, word.variable, word.path) for word in start.gate_words()] == [
         ("-feature-gates=Y=true", "", PATH),
         ("--feature-gates=W=true", "KUBELET_EXTRA_ARGS", PATH),
         ("--feature-gates=X=false", "KUBELET_EXTRA_ARGS", PATH),
     ]
-    assert start.used == ("NONE", "IP", "KUBELET_EXTRA_ARGS")
+    assert start.used == ("NONE", "IP", "NO", "KUBELET_EXTRA_ARGS")
     assert start.defined == dict.fromkeys(["KUBELET_EXTRA_ARGS", "OTHER", "IP"], PATH)
     # An environment file wins over Environment=.
     start = start_of([unit], [StartFile("/etc/default/kubelet", "# KUBELET_EXTRA_ARGS=--c\nKUBELET_EXTRA_ARGS='--d'\n")])
