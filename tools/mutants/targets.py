@@ -51,7 +51,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/node_report.py": _CORE,
     "core/overuse.py": ("core/test_overuse.py",),
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
-    "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py", "core/placement/test_scarcity.py"),
+    "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py"),
     "core/placement/budgets.py": ("core/placement/test_budgets.py", "core/placement/test_preemption.py"),
     "core/placement/scarcity.py": ("core/placement/test_scarcity.py",),
     "core/placement/explain.py": ("core/placement/test_explain.py", "extender/test_diagnosis.py", "extender/test_verbs.py"),

@@ -15,6 +15,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.objects import PodReader
+from gpushare_runtime.core.overuse import Evictions
 from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, ClusterCache, incomplete
@@ -389,9 +390,12 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
 
 def test_a_fresh_list_of_nodes_takes_away_those_that_are_not_in_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    it = Told()
-    it.cluster.replace_nodes([NodeRecord("m", inventory(8)), NodeRecord("plain", None)])
-    assert set(it.cluster.ledger.nodes) == {"m"}
+    it, asked = Told(), Evictions(until=90)
+    for name in ("n", "m"):
+        it.cluster.node_event("MODIFIED", NodeRecord(name, inventory(16), evictions=asked))
+    assert it.cluster.evictions == {"n": asked, "m": asked}
+    it.cluster.replace_nodes([NodeRecord("m", inventory(8), evictions=asked), NodeRecord("plain", None)])
+    assert (set(it.cluster.ledger.nodes), it.cluster.evictions) == ({"m"}, {"m": asked})
     assert "listed the nodes: 1 of 2 have GPUs" in caplog.text
 
 
@@ -545,6 +549,9 @@ def test_a_pod_that_its_node_rejected_holds_its_gpu_back_until_the_node_reports_
     clock = 0.0
     cluster = ClusterCache(clock=lambda: clock)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
+    for kind, record in (("ADDED", allocated_pod("a")), ("MODIFIED", FinishedPod("a"))):
+        cluster.pod_event(kind, record)
+    assert takes(cluster, 8), "it was not rejected"
 
     def reject() -> None:
         cluster.pod_event("ADDED", allocated_pod("a"))
