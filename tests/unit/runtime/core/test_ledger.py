@@ -32,6 +32,13 @@ def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:
     assert GpuState(gpu(0, 16), 16, True).core == 0
 
 
+def test_what_is_left_of_a_gpu_after_one_pod_more() -> None:
+    before = GpuState(gpu(0, 16), 16, True, 100, 4)
+    assert before.after(6, 30, False, 2) == GpuState(gpu(0, 16), 10, False, 70, 2)
+    assert before.after(20, 101, False, 5) == GpuState(gpu(0, 16), 0, False, 0, 0)
+    assert before.after(6, 0, True) == GpuState(gpu(0, 16), 0, False, 0, 3)
+
+
 def test_what_makes_a_difference_to_what_is_held() -> None:
     pod = allocated_pod("a", memory(6), on(0, 6))
     for same in (replace(pod, priority=9), replace(pod, terminating=True), replace(pod, alive=True)):
@@ -196,7 +203,7 @@ def test_a_fault_is_said_with_its_place_and_in_few_words() -> None:
 def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     ledger = Ledger()
     ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
-    assert frees(ledger) == []
+    assert (frees(ledger), ledger.nodes["n"].fault) == ([], "")
     ledger.set_inventory("n", inventory(16))
     assert frees(ledger) == [10]
     ledger.set_inventory("n", None)
