@@ -203,7 +203,8 @@ def test_a_fault_is_said_with_its_place_and_in_few_words() -> None:
 def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     ledger = Ledger()
     ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
-    assert (frees(ledger), ledger.nodes["n"].fault) == ([], "")
+    node = ledger.nodes["n"]
+    assert (frees(ledger), node.remaining_after(memory(6)), node.fits_when_empty(memory(6)), node.fault) == ([], None, False, "")
     ledger.set_inventory("n", inventory(16))
     assert frees(ledger) == [10]
     ledger.set_inventory("n", None)
