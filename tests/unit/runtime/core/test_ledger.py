@@ -16,7 +16,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
-from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.node_ledger import GpuClass, Likeness, NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
@@ -220,6 +220,23 @@ def test_bad_and_cordoned_gpus_are_not_offered_but_still_counted() -> None:
     node = ledger.nodes["n"]
     assert (node.free, node.largest_free(), node.empty_gpus()) == (8, 8, 1)
     assert node.remaining_after(memory(9)) is None
+
+
+def test_a_node_is_like_others_where_nothing_but_free_units_tells_their_gpus_apart() -> None:
+    gpus = inventory(16, 16)
+    ledger, alike = ledger_of(gpus), Likeness(GpuClass(("Tesla T4",), 16), (10, 16), 1)
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
+    node = ledger.nodes["n"]
+    assert node.likeness == alike
+    for other in (None, inventory(16, 24), replace(gpus, clients=48), replace(gpus, isolation="mps")):
+        ledger.set_inventory("n", other)
+        assert (node.likeness, node.fault) == (None, "")
+    ledger.set_inventory("n", gpus)
+    assert node.likeness == alike
+    ledger.reject("a")
+    assert node.likeness is None, "it has rejected a pod"
+    picky = replace(memory(6), rules=Rules(not_with=(("app", "a"),)))
+    assert ledger_of(gpus).nodes["n"].simulate([allocated_pod("b", picky, on(0, 6))]).likeness is None
 
 
 def test_a_node_without_a_usable_gpu_has_nothing() -> None:

@@ -379,6 +379,7 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
         ("MODIFIED", NodeRecord("n", inventory(16, 8), placement="spread"), True, ""),
         ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its GPUs are not known: the annotation is gone"),
         ("ADDED", NodeRecord("m", None), False, ""),
+        ("ADDED", NodeRecord("m", None, placement="spread"), False, ""),
         ("ADDED", NodeRecord("m", None, "broken"), True, "node m: its GPUs are not known: broken"),
         ("MODIFIED", NodeRecord("m", None, "broken"), False, ""),
     ):
