@@ -141,8 +141,8 @@ def test_a_row_of_a_node_has_its_gpus_and_who_has_what() -> None:
     cluster = read_all([node("a", "10.0.0.1", gpus=gpus) | {"spec": {"unschedulable": True}}], pods)
     made = shown(cluster, "a")
     assert made["gpus"] == [[0, "Tesla T4", 16, 4, 12, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
-    names = [["b", "q", "bound, GPU bad", {"1": 4}, 0], ["default", "o", "bound", None, 0]]
-    assert made["pods"] == [*names, ["default", "p", "bound", {"0": 3}, 0], ["default", "p", "bound", {"0": 1}, 100]]
+    first = [["b", "q", "bound, GPU bad", {"1": 4}, 0], ["default", "o", "bound", None, 0]]
+    assert made["pods"] == [*first, ["default", "p", "bound", {"0": 3}, 0], ["default", "p", "bound", {"0": 1}, 100]]
     assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"]) == ("a", "GiB", 1024, "", True)
     [problem] = made["problems"]
     assert problem.startswith("pod default/o: its GPU is not known")
