@@ -203,8 +203,7 @@ def test_a_fault_is_said_with_its_place_and_in_few_words() -> None:
 def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     ledger = Ledger()
     ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
-    node = ledger.nodes["n"]
-    assert (frees(ledger), node.remaining_after(memory(6)), node.fits_when_empty(memory(6)), node.fault) == ([], None, False, "")
+    assert frees(ledger) == []
     ledger.set_inventory("n", inventory(16))
     assert frees(ledger) == [10]
     ledger.set_inventory("n", None)
@@ -213,6 +212,28 @@ def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     ledger.set_inventory("n", None)
     ledger.remove("a")
     assert ledger.node("n") is None
+
+
+def test_a_node_whose_gpus_are_not_known_any_more_has_an_answer_to_everything() -> None:
+    ledger = ledger_of(inventory(16))
+    for uid, allocation in (("a", on(0, 20)), ("b", None)):
+        ledger.apply(allocated_pod(uid, memory(6), allocation))
+    node = ledger.nodes["n"]
+    assert (list(node.unknown), node.overbooked()) == (["a", "b"], {0: 4})
+    ledger.set_node(NodeRecord("n", None, "not JSON", model="T4"))
+    ledger.reject("a")
+    assert (list(node.unknown), node.overbooked(), node.candidates(memory(6)), node.rejections) == ([], {}, (), ())
+    assert (node.remaining_after(memory(6)), node.fits_when_empty(memory(6)), node.fault) == (None, False, "")
+
+
+def test_a_pod_that_failed_is_one_rejection_on_each_of_its_gpus() -> None:
+    ledger = ledger_of(inventory(16, 16))
+    for uid, allocation in (("a", Allocation.of({0: {0: 3, 7: 3}})), ("b", on(1, 6)), ("c", None)):
+        ledger.apply(allocated_pod(uid, memory(6), allocation))
+        for _ in range(2):
+            ledger.reject(uid)
+    found = [(one.uid, one.gpu, one.units) for one in ledger.nodes["n"].rejections]
+    assert found == [("a", "GPU-00000000", 6), ("b", "GPU-00000001", 6)], "nobody knows the GPU of the last one"
 
 
 def test_bad_and_cordoned_gpus_are_not_offered_but_still_counted() -> None:

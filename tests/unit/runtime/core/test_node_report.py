@@ -216,6 +216,12 @@ def test_the_processes_of_a_deleted_pod_still_hold() -> None:
     ledger.remove("gone")
     ledger.set_node(NodeRecord("n", GPUS, "", NOTHING_HELD))
     assert frees(ledger) == [16, 16]
+    one = Held((HeldEntry(FIRST, "gone", "x/gone", 1, "orphaned"),))
+    ledger.set_node(NodeRecord("n", replace(GPUS, core=100, clients=4), "", one))
+    for _ in range(2):
+        state = ledger.nodes["n"].gpu_states[0]
+        assert (state.free, state.core, state.clients) == (15, 100, 3), "its process is a client, whether the pod is there or not"
+        ledger.apply(allocated_pod("gone", memory(1), on(0, 1)))
 
 
 def test_the_nodes_word_tells_the_gpu_of_a_pod_that_nobody_placed() -> None:
