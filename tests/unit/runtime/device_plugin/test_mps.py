@@ -228,8 +228,9 @@ ANSWERS = MpsState(5).to_json().encode()
 async def test_what_is_said_of_the_control_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[Gpu], says: str) -> None:
     wrote(tmp_path, ANSWERS)
     sleeper, status = Sleeper(monkeypatch, most=1), Status(())
+    states = MpsStates(Node(Inventory(UNIT, tuple(gpus))).state, status, tmp_path, lambda: sleeper.now)
     with pytest.raises(asyncio.CancelledError):
-        await MpsStates(Node(Inventory(UNIT, tuple(gpus))).state, status, tmp_path, lambda: sleeper.now).run()
+        await asyncio.wait_for(states.run(), 10)
     said = status.report()[1]
     assert said.startswith(says) if says else said == ""
     [nap] = sleeper.naps
@@ -256,7 +257,7 @@ async def test_a_start_waits_for_its_memory_for_a_while_and_for_nothing_else(tmp
     wrote(tmp_path, MpsState(5, limit=3072).to_json().encode())
     assert sleeper.naps == []
     with pytest.raises(AllocationRejected, match="gives clients 3072 MiB, and the container has 4096 MiB"):
-        await states.before_start(MEMORY, ids)
+        await asyncio.wait_for(states.before_start(MEMORY, ids), 10)
     assert sleeper.naps == [0.25, 0.25, 0.25]
     node.devices.inventory = None
     await states.before_start(MEMORY, ids)

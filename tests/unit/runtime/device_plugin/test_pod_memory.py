@@ -218,7 +218,7 @@ def test_a_pod_that_was_deleted_by_force_may_use_too_much_and_has_nobody_to_be_t
 
     monkeypatch.setattr(asyncio, "sleep", nap)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(watch.run())
+        asyncio.run(asyncio.wait_for(watch.run(), 10))
     assert (watch.over, list(watch.lasting(0.0)), told, naps) == (1, [(uid, "GPU-00000000")], [], [0.02, 0.02])
     assert watch.use.by_gpu == {"GPU-00000000": 5 * BYTES}, "the other one is not asked"
 
