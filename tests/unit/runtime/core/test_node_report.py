@@ -364,8 +364,9 @@ def test_a_given_gpu_is_good_until_it_is_not_usable_or_rejected_or_given_twice()
         return [node.still_valid(pod), node.still_valid(both)]
 
     assert sound() == [True, True]
-    alone = allocated_pod("alone", whole(1), on(1, 16))
+    alone, twin = (allocated_pod(uid, whole(1), on(1, 8)) for uid in ("alone", "twin"))
     assert node.simulate([alone], without=("w",)).still_valid(alone)
+    assert not node.simulate([alone, twin], without=("w",)).still_valid(alone)
     unknown, stranger, giant = (allocated_pod("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
     assert [node.still_valid(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such GPU, or none as large"
     ledger.apply(allocated_pod("other", memory(10), on(0, 10)))

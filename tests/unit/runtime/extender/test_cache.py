@@ -369,6 +369,7 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
 
     for kind, record, told, said in (
         ("MODIFIED", NodeRecord("n", inventory(16)), False, ""),
+        ("MODIFIED", NodeRecord("n", inventory(16), evictions=Evictions(until=90)), False, ""),
         ("MODIFIED", rejecting(900), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
         ("MODIFIED", rejecting(900), False, ""),
         ("MODIFIED", rejecting(2000), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
