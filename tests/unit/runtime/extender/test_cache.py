@@ -293,6 +293,15 @@ def test_the_gpu_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_hav
     assert (free(it.cluster), it.rooms) == (16, 1)
 
 
+def test_a_pod_is_bound_where_the_watch_has_shown_so_and_nothing_since_makes_it_doubtful(it: Told) -> None:
+    it.cluster.assume(allocated_pod("a"))
+    assert it.cluster.bound("a") is it.cluster.bound("nobody") is None
+    it.cluster.pod_event("MODIFIED", allocated_pod("a"))
+    assert it.cluster.bound("a") == allocated_pod("a")
+    it.cluster.keep_until_seen("a")
+    assert it.cluster.bound("a") is None
+
+
 def test_a_pending_pod_whose_request_becomes_unreadable_is_still_pending() -> None:
     it, odd = Told(), InvalidPod("a", "default", "a", "asks for nonsense")
     for record in (replace(pending("a"), failure=1), odd, replace(pending("a"), failure=2)):
