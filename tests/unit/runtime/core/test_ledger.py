@@ -260,6 +260,13 @@ def test_a_node_is_like_others_where_nothing_but_free_units_tells_their_gpus_apa
     assert ledger_of(gpus).nodes["n"].simulate([allocated_pod("b", picky, on(0, 6))]).likeness is None
 
 
+def test_the_units_of_usable_gpus_are_summed_up_by_class_over_all_nodes() -> None:
+    ledger, small, large = ledger_of(inventory(16)), GpuClass(("Tesla T4",), 16), GpuClass(("Tesla T4",), 24)
+    for gpus, classes in ((inventory(16, 24), {small: 32, large: 24}), (inventory(16), {small: 32}), (None, {small: 16})):
+        ledger.set_inventory("m", gpus)
+        assert dict(ledger.classes) == classes
+
+
 def test_a_node_without_a_usable_gpu_has_nothing() -> None:
     ledger = ledger_of(Inventory(GIB, (gpu(0, 16, health="lost"),)))
     node = ledger.nodes["n"]
