@@ -38,7 +38,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/bounds.py": ("core/test_bounds.py",),
     "core/constraints.py": ("core/test_constraints.py", "core/test_request.py"),
     "core/inventory.py": ("core/test_inventory.py",),
-    "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py"),
+    "core/ledger.py": (*_CORE, _RESERVED, "core/placement/test_preemption.py", "extender/test_cache.py"),
     "core/ledger_json.py": ("core/test_ledger_json.py",),
     "core/mps.py": ("core/test_mps.py", "mps/test_shares.py"),
     "core/node_ledger.py": (
@@ -181,7 +181,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_evidence/gpu_node.py": _SEEN,
     "module_utils/_evidence/control_plane.py": _SEEN,
     "plugin_utils/_verdict/containers.py": _JUDGED,
-    "plugin_utils/_verdict/daemons.py": _JUDGED,
+    "plugin_utils/_verdict/daemons.py": ("plugins/evidence/test_files.py", *_JUDGED),
     "plugin_utils/_verdict/doctor.py": _JUDGED,
     "plugin_utils/_verdict/judge.py": _JUDGED,
     "plugin_utils/_verdict/gpu_node.py": _JUDGED,

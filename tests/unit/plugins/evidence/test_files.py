@@ -99,7 +99,10 @@ def test_drop_ins_are_named_and_whether_they_start_something_else(root: Path, fo
 
 
 def test_a_journal_that_cannot_be_used_or_lacks_files_is_a_warning() -> None:
-    for changes in ({"problem": "x cannot be used"}, {"unrecorded": [UNIT]}):
+    for changes, words, cure in (
+        ({"problem": "x cannot be used"}, "x cannot be used", "do what the message states, then run site.yml again"),
+        ({"unrecorded": [UNIT, ENV]}, f"no entry of {UNIT}, {ENV} in the journal", "run site.yml again: it notes its files again"),
+    ):
         found = HostFindings("gpu1")
         judge_files(found, {**NOTHING, **changes})
-        assert [(one.check, one.severity) for one in found.list] == [("journal_lost", "warning")]
+        assert [(one.check, one.severity, one.found, one.cure) for one in found.list] == [("journal_lost", "warning", words, cure)]

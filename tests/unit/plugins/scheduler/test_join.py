@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import join
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.join import JoinError, plan, read
 
 from unit.plugins.scheduler.manifests import MANIFEST
@@ -45,13 +44,16 @@ def test_a_scheduler_without_us_has_nothing_to_copy(tmp_path: Path) -> None:
         read(str(tmp_path / "no-manifest.yaml"))
 
 
-def test_a_file_that_is_too_large_is_not_sent_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.yaml").write_text("x" * 20)
-    monkeypatch.setattr(join, "MOST_BYTES", 19)
-    with pytest.raises(JoinError, match="has 20 bytes; expected 19 at most"):
-        read(manifest(tmp_path, config(tmp_path / "config.yaml")))
-    with pytest.raises(JoinError, match="expected 19 bytes at most"):
-        plan(Transaction("scheduler", str(tmp_path)), {PATH: "x" * 20})
+def test_a_file_that_is_too_large_is_not_sent_round(tmp_path: Path) -> None:
+    path, text = tmp_path / "config.yaml", "x" * 1_048_576
+    path.write_text(text)
+    assert read(manifest(tmp_path, config(path))) == {str(path): text}
+    assert plan(Transaction("scheduler", str(tmp_path)), {PATH: text}) == ()
+    path.write_text(text + "x")
+    with pytest.raises(JoinError, match="has 1048577 bytes; expected 1048576 at most"):
+        read(manifest(tmp_path, config(path)))
+    with pytest.raises(JoinError, match="expected 1048576 bytes at most"):
+        plan(Transaction("scheduler", str(tmp_path)), {PATH: text + "x"})
 
 
 PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
@@ -82,6 +84,14 @@ def test_our_own_copy_follows_the_other_control_plane_and_a_file_of_others_stays
     assert (tmp_path / PATH[1:]).read_text() == "theirs: true\n"
 
 
+def test_a_file_that_another_role_has_written_is_not_ours(tmp_path: Path) -> None:
+    other = Transaction("other", str(tmp_path))
+    other.write(PATH, b"a: 1\n")
+    other.apply()
+    assert prepared(tmp_path, "a: 1\n") == ([], ()), "it is as it is to be"
+    assert prepared(tmp_path, "a: 2\n") == ([], (PATH,))
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -101,5 +111,6 @@ def test_a_path_that_a_host_must_not_take_from_another_is_rejected(path: str) ->
 
 
 def test_no_more_files_than_a_scheduler_names(tmp_path: Path) -> None:
+    assert plan(Transaction("scheduler", str(tmp_path)), {f"/etc/kubernetes/{number}": "" for number in range(8)}) == ()
     with pytest.raises(JoinError, match="9 files; expected 8 at most"):
         plan(Transaction("scheduler", str(tmp_path)), {f"/etc/kubernetes/{number}": "" for number in range(9)})

@@ -16,7 +16,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
-from gpushare_runtime.core.node_ledger import NodeRecord
+from gpushare_runtime.core.node_ledger import GpuClass, Likeness, NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
@@ -30,6 +30,13 @@ def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:
     pod = allocated_pod("a", memory(6), None)
     assert (pod.labels, pod.priority, pod.terminating, pod.alive) == ((), 0, False, False)
     assert GpuState(gpu(0, 16), 16, True).core == 0
+
+
+def test_what_is_left_of_a_gpu_after_one_pod_more() -> None:
+    before = GpuState(gpu(0, 16), 16, True, 100, 4)
+    assert before.after(6, 30, False, 2) == GpuState(gpu(0, 16), 10, False, 70, 2)
+    assert before.after(20, 101, False, 5) == GpuState(gpu(0, 16), 0, False, 0, 0)
+    assert before.after(6, 0, True) == GpuState(gpu(0, 16), 0, False, 0, 3)
 
 
 def test_what_makes_a_difference_to_what_is_held() -> None:
@@ -207,11 +214,57 @@ def test_pods_may_be_known_before_their_nodes_gpus() -> None:
     assert ledger.node("n") is None
 
 
+def test_a_node_whose_gpus_are_not_known_any_more_has_an_answer_to_everything() -> None:
+    ledger = ledger_of(inventory(16))
+    for uid, allocation in (("a", on(0, 20)), ("b", None)):
+        ledger.apply(allocated_pod(uid, memory(6), allocation))
+    node = ledger.nodes["n"]
+    assert (list(node.unknown), node.overbooked()) == (["a", "b"], {0: 4})
+    ledger.set_node(NodeRecord("n", None, "not JSON", model="T4"))
+    ledger.reject("a")
+    assert (list(node.unknown), node.overbooked(), node.candidates(memory(6)), node.rejections) == ([], {}, (), ())
+    assert (node.remaining_after(memory(6)), node.fits_when_empty(memory(6)), node.fault) == (None, False, "")
+
+
+def test_a_pod_that_failed_is_one_rejection_on_each_of_its_gpus() -> None:
+    ledger = ledger_of(inventory(16, 16))
+    for uid, allocation in (("a", Allocation.of({0: {0: 3, 7: 3}})), ("b", on(1, 6)), ("c", None)):
+        ledger.apply(allocated_pod(uid, memory(6), allocation))
+        for _ in range(2):
+            ledger.reject(uid)
+    found = [(one.uid, one.gpu, one.units) for one in ledger.nodes["n"].rejections]
+    assert found == [("a", "GPU-00000000", 6), ("b", "GPU-00000001", 6)], "nobody knows the GPU of the last one"
+
+
 def test_bad_and_cordoned_gpus_are_not_offered_but_still_counted() -> None:
     ledger = ledger_of(Inventory(GIB, (gpu(0, 16, health="lost"), gpu(1, 24, cordoned=True), gpu(2, 8))))
     node = ledger.nodes["n"]
     assert (node.free, node.largest_free(), node.empty_gpus()) == (8, 8, 1)
     assert node.remaining_after(memory(9)) is None
+
+
+def test_a_node_is_like_others_where_nothing_but_free_units_tells_their_gpus_apart() -> None:
+    gpus = inventory(16, 16)
+    ledger, alike = ledger_of(gpus), Likeness(GpuClass(("Tesla T4",), 16), (10, 16), 1)
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6)))
+    node = ledger.nodes["n"]
+    assert node.likeness == alike
+    for other in (None, inventory(16, 24), replace(gpus, clients=48), replace(gpus, isolation="mps")):
+        ledger.set_inventory("n", other)
+        assert (node.likeness, node.fault) == (None, "")
+    ledger.set_inventory("n", gpus)
+    assert node.likeness == alike
+    ledger.reject("a")
+    assert node.likeness is None, "it has rejected a pod"
+    picky = replace(memory(6), rules=Rules(not_with=(("app", "a"),)))
+    assert ledger_of(gpus).nodes["n"].simulate([allocated_pod("b", picky, on(0, 6))]).likeness is None
+
+
+def test_the_units_of_usable_gpus_are_summed_up_by_class_over_all_nodes() -> None:
+    ledger, small, large = ledger_of(inventory(16)), GpuClass(("Tesla T4",), 16), GpuClass(("Tesla T4",), 24)
+    for gpus, classes in ((inventory(16, 24), {small: 32, large: 24}), (inventory(16), {small: 32}), (None, {small: 16})):
+        ledger.set_inventory("m", gpus)
+        assert dict(ledger.classes) == classes
 
 
 def test_a_node_without_a_usable_gpu_has_nothing() -> None:

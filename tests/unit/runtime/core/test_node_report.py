@@ -216,6 +216,12 @@ def test_the_processes_of_a_deleted_pod_still_hold() -> None:
     ledger.remove("gone")
     ledger.set_node(NodeRecord("n", GPUS, "", NOTHING_HELD))
     assert frees(ledger) == [16, 16]
+    one = Held((HeldEntry(FIRST, "gone", "x/gone", 1, "orphaned"),))
+    ledger.set_node(NodeRecord("n", replace(GPUS, core=100, clients=4), "", one))
+    for _ in range(2):
+        state = ledger.nodes["n"].gpu_states[0]
+        assert (state.free, state.core, state.clients) == (15, 100, 3), "its process is a client, whether the pod is there or not"
+        ledger.apply(allocated_pod("gone", memory(1), on(0, 1)))
 
 
 def test_the_nodes_word_tells_the_gpu_of_a_pod_that_nobody_placed() -> None:
@@ -358,6 +364,9 @@ def test_a_given_gpu_is_good_until_it_is_not_usable_or_rejected_or_given_twice()
         return [node.still_valid(pod), node.still_valid(both)]
 
     assert sound() == [True, True]
+    alone, twin = (allocated_pod(uid, whole(1), on(1, 8)) for uid in ("alone", "twin"))
+    assert node.simulate([alone], without=("w",)).still_valid(alone)
+    assert not node.simulate([alone, twin], without=("w",)).still_valid(alone)
     unknown, stranger, giant = (allocated_pod("v", memory(17), allocation) for allocation in (None, on(5, 17), on(0, 17)))
     assert [node.still_valid(other) for other in (unknown, stranger, giant)] == [False] * 3, "no such GPU, or none as large"
     ledger.apply(allocated_pod("other", memory(10), on(0, 10)))

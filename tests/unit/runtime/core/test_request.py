@@ -90,14 +90,16 @@ def test_requests_of_cpu_go_before_limits_and_those_of_the_pod_before_all() -> N
     assert parsed(raw, bound=True).cpu == 3250
 
 
-@pytest.mark.parametrize("cpu", ["-1", "many", "", None, "1" + "0" * 60, ["1"], {"a": 1}])
-def test_cpu_that_is_none_hinders_no_pod(cpu: object) -> None:
+@pytest.mark.parametrize(
+    ("cpu", "counts"), [("-1", 0), ("many", 0), ("", 0), (None, 0), (["1"], 0), ({"a": 1}, 0), ("1" + "0" * 60, 2**31 - 1)]
+)
+def test_cpu_that_is_none_hinders_no_pod(cpu: object, counts: int) -> None:
     """The API server lets none pass; so it may come from a file."""
     raw = pod(container(mem=4))
     raw["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
-    assert 0 <= parsed(raw).cpu <= 2**31
+    assert parsed(raw).cpu == counts
     raw["spec"]["resources"], raw["spec"]["overhead"] = {"requests": None}, None
-    assert 0 <= parsed(raw).cpu <= 2**31
+    assert parsed(raw).cpu == counts
 
 
 def test_cpu_makes_no_other_kind_of_request() -> None:
@@ -122,6 +124,18 @@ def test_what_stands_in_the_request_of_every_small_pod() -> None:
                 assert found.key == (found.index if written["name"][0] == "c" else -1 - found.index)
                 assert found.index == int(written["name"][1])
             assert request.unsupported is None or several > 1
+
+
+def test_no_more_containers_ask_than_a_pod_may_have() -> None:
+    asking = [container(f"c{number}", mem=1) for number in range(65)]
+    assert parsed(pod(*asking[:64])).units == 64
+    assert "more than 64 containers" in rejection(pod(*asking))
+
+
+def test_the_clients_of_a_gpu_are_the_containers_that_run_at_the_same_time() -> None:
+    warm, whole = replace(ONE, kind=Kind.INIT), replace(ONE, units=0, whole_gpus=1)
+    for containers, clients in (((warm, warm), 1), ((warm, ONE), 1), ((warm, ONE, ONE), 2), ((whole, whole, whole), 3)):
+        assert Request(containers).clients == clients
 
 
 def test_per_gpu_is_never_less_than_what_is_asked_for() -> None:
@@ -271,6 +285,8 @@ OTHERS = {
     "two GPUs": Request((ONE,), gpus_per_pod=2),
     "a rule": Request((ONE,), rules=Rules(placement="spread")),
     "another rule": Request((ONE,), rules=Rules(models=("T4",))),
+    "a model to avoid": Request((ONE,), rules=Rules(models_refused=("T4",))),
+    "one GPU": Request((ONE,), rules=Rules(gpu_uuids=("GPU-a",))),
     "a context": PLAIN.in_context(Context("default", ())),
     "another context": PLAIN.in_context(Context("other", ())),
 }
@@ -279,6 +295,8 @@ OTHERS = {
 def test_only_memory_of_one_gpu_with_nothing_else_is_plain() -> None:
     assert PLAIN.is_plain
     assert [name for name, request in OTHERS.items() if request.is_plain] == ["more memory"]
+    told_apart = [name for name, request in OTHERS.items() if not request.by_likeness]
+    assert told_apart == ["compute", "one GPU", "a context", "another context"], "the others see of a GPU its model and what is free"
     assert PLAIN.in_context(None) is PLAIN
     assert OTHERS["a context"].in_context(None) == PLAIN
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dashboard import rows, state
 from gpushare_runtime.dashboard.feed import Feed
-from gpushare_runtime.dashboard.rows import Row, Sums, node_row
+from gpushare_runtime.dashboard.rows import Row, Sums, node_page, node_row
 from gpushare_runtime.dashboard.state import State
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
@@ -126,30 +126,44 @@ def shown(cluster: Cluster, name: str) -> Json:
     return dict(json.loads(found.data))
 
 
+def sums(cluster: Cluster, name: str) -> Sums | None:
+    found = node_row(cluster, name)
+    return found and found.sums
+
+
 def test_a_row_of_a_node_has_its_gpus_and_who_has_what() -> None:
     gpus = inventory(16, 24)
     gpus = type(gpus)(gpus.unit, (gpus.gpus[0], gpu(1, 24, model="A100", health="XID 79")))
-    cluster = read_all([node("a", "10.0.0.1", gpus=gpus)], [pod("p", "a", gpu=0, mem=3), pod("q", "a", gpu=1, mem=4, namespace="b")])
+    # A controller has made a pod of the same name again, and nobody knows the GPU of another pod.
+    again, unknown = pod("p", "a", gpu=0, mem=1), pod("o", "a", mem=2)
+    again["metadata"].update(uid="again", creationTimestamp="1970-01-01T00:01:40Z")
+    pods = [pod("p", "a", gpu=0, mem=3), again, unknown, pod("q", "a", gpu=1, mem=4, namespace="b")]
+    cluster = read_all([node("a", "10.0.0.1", gpus=gpus) | {"spec": {"unschedulable": True}}], pods)
     made = shown(cluster, "a")
-    assert made["gpus"] == [[0, "Tesla T4", 16, 3, 13, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
-    assert made["pods"] == [["b", "q", "bound, GPU bad", {"1": 4}, 0], ["default", "p", "bound", {"0": 3}, 0]]
-    assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"], made["problems"]) == ("a", "GiB", 1024, "", False, [])
-    found = node_row(cluster, "a")
-    assert found is not None
-    assert found.sums == Sums(nodes=1, gpus=2, usable=1, total=40960, allocated=7168, free=13312, pods=2)
+    assert made["gpus"] == [[0, "Tesla T4", 16, 4, 12, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
+    first = [["b", "q", "bound, GPU bad", {"1": 4}, 0], ["default", "o", "bound", None, 0]]
+    assert made["pods"] == [*first, ["default", "p", "bound", {"0": 3}, 0], ["default", "p", "bound", {"0": 1}, 100]]
+    assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"]) == ("a", "GiB", 1024, "", True)
+    [problem] = made["problems"]
+    assert problem.startswith("pod default/o: its GPU is not known")
+    assert sums(cluster, "a") == Sums(nodes=1, gpus=2, usable=1, total=40960, allocated=8192, free=12288, pods=4, problems=1)
 
 
 def test_nothing_is_free_as_far_as_anybody_knows_where_not_all_pods_are_known() -> None:
-    cluster = read_all([node("a", "10.0.0.1", 16)], [])
+    cluster = read_all([node("a", "10.0.0.1", 16)], [pod("o", "a", mem=2)])
     cluster.complete = False
-    assert shown(cluster, "a")["gpus"][0][4] is None
+    made = shown(cluster, "a")
+    assert (made["gpus"][0][4], made["problems"]) == (None, [])
 
 
 def test_a_node_that_cannot_be_read_is_a_row_with_the_reason() -> None:
     cluster = read_all([node("a", "10.0.0.1", gpus="{"), original_node("old", "10.0.0.2", memory=32, count=2)], [])
-    assert "not JSON" in shown(cluster, "a")["error"]
+    made = shown(cluster, "a")
+    assert "not JSON" in made["error"]
+    assert (made["unit"], made["mib"], sums(cluster, "a")) == (None, 0, Sums(nodes=1, problems=1))
     assert [one[2] for one in shown(cluster, "old")["gpus"]] == [16, 16]
-    assert node_row(cluster, "nobody") is None
+    assert node_row(cluster, "nobody") is node_page(cluster, "nobody") is None
+    assert (node_page(cluster, "old") or {})["name"] == "old"
 
 
 def test_a_fault_about_one_node_concerns_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +175,7 @@ def test_a_fault_about_one_node_concerns_its_row_only(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rows, "gpus_of", broken)
     [problem] = shown(cluster, "a")["problems"]
     assert "boom" in problem
+    assert sums(cluster, "a") == Sums(1, 0, 0, 0, 0, 0, 0, 1)
 
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e\x00\n" + "A" * 100_000
@@ -168,10 +183,12 @@ HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e\x00\n" + "A" * 100_000
 
 def test_hostile_texts_are_short_and_printable() -> None:
     # The API server would reject most of these names; a file need not come from one.
-    bad = pod(HOSTILE, None, mem=10**9, namespace=HOSTILE, phase="Pending")
+    bad = pod(HOSTILE, None, mem=16, namespace=HOSTILE, phase="Pending")
     bad["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": HOSTILE}]
     bound = pod(HOSTILE + "b", HOSTILE, gpu=0, mem=2, namespace=HOSTILE)
-    cluster = read_all([node(HOSTILE, HOSTILE, 16), node("b", HOSTILE, gpus=HOSTILE)], [bad, bound])
+    # The first asks for what cannot be meant, the others have GPUs that nobody knows.
+    odd = [pod("z", None, mem=1, count=1, phase="Pending"), *(pod(str(number), "c", mem=1) for number in range(21))]
+    cluster = read_all([node(HOSTILE, HOSTILE, 16), node("b", HOSTILE, gpus=HOSTILE), node("c", HOSTILE, 16)], [bad, bound, *odd])
 
     async def feed() -> Json:
         made = Feed(cluster, "e")
@@ -180,6 +197,10 @@ def test_hostile_texts_are_short_and_printable() -> None:
 
     page = asyncio.run(feed())
     assert len(json.dumps(page)) < 20_000
+    waiting = sorted(page["waiting"], key=lambda one: int(one["invalid"]))
+    assert [(one["request"], one["invalid"]) for one in waiting] == [("16 units", False), ("", True)]
+    assert [len(waiting[0][key]) for key in ("uid", "namespace", "name", "reason")] == [253, 253, 253, 1024]
+    assert sorted((len(one["name"]), len(one["problems"])) for one in page["nodes"]) == [(1, 0), (1, 20), (253, 0)]
 
     def texts(value: object) -> list[str]:
         if isinstance(value, dict):

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, MOST_DEPTH, MOST_FILES, SpecError, SpecFolders, parse_spec
-from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
+from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from unit.runtime.pods import gpu
 
 KIND = "nvidia.com/gpu"
@@ -272,7 +272,7 @@ def test_a_mig_instance_has_device_nodes_of_its_own_beside_its_gpus(host: Path) 
     assert "is stale, of /dev/nvidia-caps it has nvidia-cap75, nvidia-cap76 for it instead of nvidia-cap66 and nvidia-cap67" in problem(
         75, 76
     )
-    assert "it has nvidia-cap66, nvidia-cap67, nvidia-cap75 for it instead" in problem(66, 67, 75)
+    assert "it has nvidia-cap66, nvidia-cap67, nvidia-cap75 for it instead" in problem(66, 67, 75, 76)
     assert "it has none for it" in problem()
     assert "the host has no" in problem(66, 68)
 
@@ -339,3 +339,68 @@ def test_a_file_is_parsed_again_only_when_it_changed(host: Path, monkeypatch: py
     assert set(reader.read().devices) == {f"{KIND}=GPU-b"}
     (host / "run/nvidia.yaml").unlink()
     assert reader.read().devices == {}
+
+
+# Kinds of devices.
+
+OWN = "gpushare.kubernetes/gpu"
+SECOND = gpu(1, 16, uuid="GPU-b", minor=5)
+MINE = "/run/cdi/gpushare.json"
+
+
+def specs(kind: str, file: str, *gpus: str, own: bool = True, **fields: object) -> CdiSpecs:
+    minors = {"GPU-a": 4, "GPU-b": 5}
+    devices = {f"{kind}={name}": CdiDevice(file, frozenset({minors[name]})) for name in gpus}
+    return CdiSpecs(("/run/cdi",), devices, own_file=MINE if own else "", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "before", "kind"),
+    [
+        (specs(KIND, "nvidia.yaml", "GPU-a", "GPU-b"), KIND, KIND),
+        (specs(KIND, "nvidia.yaml", "GPU-a"), KIND, OWN),
+        (specs(KIND, "nvidia.yaml"), KIND, OWN),
+        # kubelet repeats the answers that pods have got.
+        (specs(KIND, "nvidia.yaml", "GPU-a", "GPU-b"), OWN, OWN),
+        (specs(KIND, "nvidia.yaml", own=False), KIND, KIND),
+    ],
+)
+def test_the_kind_of_a_nodes_devices(found: CdiSpecs, before: str, kind: str) -> None:
+    assert found.kind((FIRST, SECOND), "", before) == kind
+
+
+def test_only_our_file_may_name_our_devices() -> None:
+    assert specs(OWN, MINE, "GPU-a").problem(FIRST, "", OWN) == ""
+    assert "names gpushare.kubernetes/gpu=GPU-a, which only /run/cdi/gpushare.json may: remove it" in (
+        specs(OWN, "/run/cdi/x.yaml", "GPU-a", foreign=True).problem(FIRST, "", OWN)
+    )
+    assert specs(OWN, MINE, "GPU-a", foreign=True).problem(FIRST, "", OWN) == (
+        "the CDI spec /run/cdi/gpushare.json is not what the device plugin has written: "
+        "the device plugin writes it again as soon as that is possible"
+    )
+    assert specs(KIND, MINE, "GPU-a", foreign=True).problem(FIRST) == "", "NVIDIA's devices may stand in any file"
+    why = specs(OWN, MINE, not_written="no space left").problem(FIRST, "", OWN)
+    assert why.endswith(
+        "names gpushare.kubernetes/gpu=GPU-a: the device plugin writes it again as soon as that is possible (no space left)"
+    )
+
+
+def test_the_names_of_one_kind_are_those_of_its_devices() -> None:
+    found = CdiSpecs(devices={**specs(OWN, MINE, "GPU-b").devices, **specs(KIND, MINE, "GPU-a").devices})
+    assert (found.names(OWN), found.names(KIND)) == ({"GPU-b"}, {"GPU-a"})
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (CdiDevice("f", frozenset({4}), ("/a", "/b", "/c")), "has no /a, /b, /c: run"),
+        (CdiDevice("f", frozenset({4}), ("/a", "/b", "/c", "/d")), "has no /a, /b, /c and 1 more: run"),
+        (CdiDevice("f", frozenset({4}), drivers=frozenset("1234")), "files of driver 1, 2, 3 instead"),
+        (CdiDevice("f", frozenset({1, 2, 3, 4})), "it has /dev/nvidia1, /dev/nvidia2, /dev/nvidia3 for it"),
+        # What belongs to instances of a GPU makes nothing wrong for the whole.
+        (CdiDevice("f", frozenset({4}), caps=frozenset({66})), ""),
+    ],
+)
+def test_what_is_wrong_with_a_spec_names_three_at_most(device: CdiDevice, why: str) -> None:
+    found = CdiSpecs(devices={f"{KIND}=GPU-a": device}).problem(FIRST)
+    assert (why in found) if why else found == ""

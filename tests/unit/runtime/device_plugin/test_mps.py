@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.mps import MpsState
+from gpushare_runtime.core.quantity import GIB as UNIT
+from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.device_plugin.host import mps_states
+from gpushare_runtime.device_plugin.host.mps_states import MpsStates, problem_of
+from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import NODE, RESOURCES, World, admitted, metric, start, world
+from unit.runtime.device_plugin.node import Node
+from unit.runtime.device_plugin.plugin import GPUS, MEMORY, NODE, RESOURCES, World, admitted, metric, start, world
 from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import container
+from unit.runtime.pods import container, gpu
 
 GIB = 1024
 
@@ -179,3 +185,79 @@ async def test_the_plugin_rejects_another_isolation_under_pods(tmp_path: Path) -
         it.plugin._state.isolation = "watch"
         it.processes.live.add(uid)
         await until(lambda: "1 pods have GPUs with the isolation watch" in it.plugin._unusable_settings())
+
+
+# The states by themselves, with a clock that goes on only while somebody sleeps.
+
+
+class Sleeper:
+    """most: so often it sleeps, then it is cancelled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.now, self.most = 5.0, most
+        self.naps: list[float] = []
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.naps.append(seconds)
+        if len(self.naps) == self.most:
+            raise asyncio.CancelledError
+
+
+def wrote(folder: Path, text: bytes) -> None:
+    """The control daemon of GPU 0."""
+    (folder / "GPU-00000000").mkdir(exist_ok=True)
+    (folder / "GPU-00000000/state.json").write_bytes(text)
+
+
+FIRST = gpu(0, 16)
+ANSWERS = MpsState(5).to_json().encode()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "says"),
+    [
+        ([], ""),
+        ([FIRST], "ok: MPS: the control daemons of 1 GPUs answer"),
+        # An instance has no control daemon.
+        ([FIRST, gpu(10000, 8, uuid="MIG-a")], "ok: MPS: the control daemons of 1 GPUs answer"),
+        ([FIRST, gpu(1, 16)], "degraded: MPS: GPU 1: its MPS control daemon has not run: "),
+    ],
+)
+async def test_what_is_said_of_the_control_daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[Gpu], says: str) -> None:
+    wrote(tmp_path, ANSWERS)
+    sleeper, status = Sleeper(monkeypatch, most=1), Status(())
+    states = MpsStates(Node(Inventory(UNIT, tuple(gpus))).state, status, tmp_path, lambda: sleeper.now)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(states.run(), 10)
+    said = status.report()[1]
+    assert said.startswith(says) if says else said == ""
+    [nap] = sleeper.naps
+    assert nap == 0.02 if gpus else nap < 0.02, "GPUs that have just been found do not wait for long"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(ANSWERS.rjust(16 * 1024), ""), (ANSWERS.rjust(16 * 1024 + 1), "an unreadable state"), (b"\xff", "an unreadable state")],
+)
+def test_a_state_that_no_control_daemon_writes_is_none(tmp_path: Path, text: bytes, problem: str) -> None:
+    wrote(tmp_path, text)
+    found = problem_of(tmp_path, "GPU-00000000", 5.0)
+    assert (problem in found) if problem else found == ""
+
+
+async def test_a_start_waits_for_its_memory_for_a_while_and_for_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper, node = Sleeper(monkeypatch, most=9), Node(Inventory(UNIT, (FIRST,))).state
+    monkeypatch.setattr(mps_states, "_LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(mps_states, "_POLL_SECONDS", 0.25)
+    states, ids = MpsStates(node, Status(()), tmp_path, lambda: sleeper.now), node.devices.ids_of(MEMORY, FIRST.uuid)[:4]
+    for resource, asked in ((MEMORY, ids), (MEMORY, ["nobody's"]), (GPUS, ["nobody's"])):
+        await states.before_start(resource, asked)
+    wrote(tmp_path, MpsState(5, limit=3072).to_json().encode())
+    assert sleeper.naps == []
+    with pytest.raises(AllocationRejected, match="gives clients 3072 MiB, and the container has 4096 MiB"):
+        await asyncio.wait_for(states.before_start(MEMORY, ids), 10)
+    assert sleeper.naps == [0.25, 0.25, 0.25]
+    node.devices.inventory = None
+    await states.before_start(MEMORY, ids)

@@ -17,7 +17,6 @@ from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecError, SpecFolders
 from gpushare_runtime.device_plugin.host.own_spec import HOOKS, HostFiles, OwnSpec, OwnSpecError, on_host
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from unit.runtime.device_plugin.fake_ctk import CtkHost
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
@@ -157,43 +156,6 @@ def test_what_others_put_in_its_place_is_seen(host: CtkHost, folder: Path) -> No
     other = OwnSpec(path, host.files, folder)
     other.write(())
     assert other.intact()
-
-
-FIRST, SECOND = gpu(0, 16, uuid="GPU-a", minor=4), gpu(1, 16, uuid="GPU-b", minor=5)
-MINE = "/run/cdi/gpushare.json"
-
-
-def specs(kind: str, file: str, *gpus: str, own: bool = True, **fields: object) -> CdiSpecs:
-    minors = {"GPU-a": 4, "GPU-b": 5}
-    devices = {f"{kind}={name}": CdiDevice(file, frozenset({minors[name]})) for name in gpus}
-    return CdiSpecs(("/run/cdi",), devices, own_file=MINE if own else "", **fields)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("found", "before", "kind"),
-    [
-        (specs(NVIDIA, "nvidia.yaml", "GPU-a", "GPU-b"), NVIDIA, NVIDIA),
-        (specs(NVIDIA, "nvidia.yaml", "GPU-a"), NVIDIA, OWN),
-        (specs(NVIDIA, "nvidia.yaml"), NVIDIA, OWN),
-        # kubelet repeats the answers that pods have got.
-        (specs(NVIDIA, "nvidia.yaml", "GPU-a", "GPU-b"), OWN, OWN),
-        (specs(NVIDIA, "nvidia.yaml", own=False), NVIDIA, NVIDIA),
-    ],
-)
-def test_the_kind_of_a_nodes_devices(found: CdiSpecs, before: str, kind: str) -> None:
-    assert found.kind((FIRST, SECOND), "", before) == kind
-
-
-def test_only_our_file_may_name_our_devices() -> None:
-    assert specs(OWN, MINE, "GPU-a").problem(FIRST, "", OWN) == ""
-    assert "names gpushare.kubernetes/gpu=GPU-a, which only /run/cdi/gpushare.json may: remove it" in (
-        specs(OWN, "/run/cdi/x.yaml", "GPU-a").problem(FIRST, "", OWN)
-    )
-    assert "is not what the device plugin has written" in specs(OWN, MINE, "GPU-a", foreign=True).problem(FIRST, "", OWN)
-    why = specs(OWN, MINE, not_written="no space left").problem(FIRST, "", OWN)
-    assert why.endswith(
-        "names gpushare.kubernetes/gpu=GPU-a: the device plugin writes it again as soon as that is possible (no space left)"
-    )
 
 
 # The whole plugin.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -11,14 +12,16 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.device_plugin.gpu import pod_memory
-from gpushare_runtime.device_plugin.gpu.pod_memory import read_use
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse, MemoryWatch, read_use
 from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, uses, world
+from unit.runtime.device_plugin.node import Node, with_gpu
+from unit.runtime.device_plugin.plugin import NODE, FakeHost, World, admitted, metric, path_of, uses, world
 from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import gpu
+from unit.runtime.pods import gpu, inventory
 
 GIB = 1024
 BYTES = 1024**3
@@ -180,6 +183,44 @@ def test_trees_of_processes_with_pids_that_are_given_again(tmp_path: Path, monke
         doubted += not found
         shutil.rmtree(proc.root, ignore_errors=True)
     assert min(attributed, doubted) > 20, "some trees live for longer than a reading, and some do not"
+
+
+class Silent(FakeNvml):
+    """Its GPU 1 does not answer."""
+
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        if uuid == "GPU-00000001":
+            raise NvmlError("the GPU is lost")
+        return super().processes(uuid)
+
+
+def test_a_gpu_that_does_not_answer_and_a_size_that_nobody_knows_count_for_nobody() -> None:
+    driver, host = Silent(), FakeHost(Path())
+    host.processes, driver.using = {7: (70, "a"), 8: (80, "b")}, {"GPU-00000000": [(7, 5), (8, None)]}
+    assert read_use(driver, host, [gpu(0, 16), gpu(1, 16)]) == MemoryUse({("a", "GPU-00000000"): 5}, {"GPU-00000000": 5})
+
+
+def test_a_pod_that_was_deleted_by_force_may_use_too_much_and_has_nobody_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, driver, host = Node(inventory(16, 16)), FakeNvml(), FakeHost(Path())
+    pod = node.takes(memory(node.state.devices.inventory, 0, 4))
+    uid = pod["metadata"]["uid"]
+    node.force_delete(pod, alive=True)
+    with_gpu(node, 1, health="it is lost")
+    host.processes, driver.using = {7: (70, uid)}, {"GPU-00000000": [(7, 5 * BYTES)], "GPU-00000001": [(8, BYTES)]}
+    told: list[str] = []
+    watch = MemoryWatch(node.state, driver, host, lambda pod, text: told.append(text))
+    naps: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", nap)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(watch.run(), 10))
+    assert (watch.over, list(watch.lasting(0.0)), told, naps) == (1, [(uid, "GPU-00000000")], [], [0.02, 0.02])
+    assert watch.use.by_gpu == {"GPU-00000000": 5 * BYTES}, "the other one is not asked"
 
 
 def reported(it: World) -> list[str]:

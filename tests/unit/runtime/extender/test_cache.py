@@ -15,6 +15,7 @@ from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.objects import PodReader
+from gpushare_runtime.core.overuse import Evictions
 from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, ClusterCache, incomplete
@@ -292,6 +293,15 @@ def test_the_gpu_of_a_pod_that_is_gone_in_doubt_is_kept_until_its_watch_must_hav
     assert (free(it.cluster), it.rooms) == (16, 1)
 
 
+def test_a_pod_is_bound_where_the_watch_has_shown_so_and_nothing_since_makes_it_doubtful(it: Told) -> None:
+    it.cluster.assume(allocated_pod("a"))
+    assert it.cluster.bound("a") is it.cluster.bound("nobody") is None
+    it.cluster.pod_event("MODIFIED", allocated_pod("a"))
+    assert it.cluster.bound("a") == allocated_pod("a")
+    it.cluster.keep_until_seen("a")
+    assert it.cluster.bound("a") is None
+
+
 def test_a_pending_pod_whose_request_becomes_unreadable_is_still_pending() -> None:
     it, odd = Told(), InvalidPod("a", "default", "a", "asks for nonsense")
     for record in (replace(pending("a"), failure=1), odd, replace(pending("a"), failure=2)):
@@ -368,6 +378,7 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
 
     for kind, record, told, said in (
         ("MODIFIED", NodeRecord("n", inventory(16)), False, ""),
+        ("MODIFIED", NodeRecord("n", inventory(16), evictions=Evictions(until=90)), False, ""),
         ("MODIFIED", rejecting(900), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
         ("MODIFIED", rejecting(900), False, ""),
         ("MODIFIED", rejecting(2000), True, "node n rejected pod UID r: 9 units of GPU GPU-00000000"),
@@ -378,6 +389,7 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
         ("MODIFIED", NodeRecord("n", inventory(16, 8), placement="spread"), True, ""),
         ("DELETED", NodeRecord("n", inventory(16, 8)), True, "node n: its GPUs are not known: the annotation is gone"),
         ("ADDED", NodeRecord("m", None), False, ""),
+        ("ADDED", NodeRecord("m", None, placement="spread"), False, ""),
         ("ADDED", NodeRecord("m", None, "broken"), True, "node m: its GPUs are not known: broken"),
         ("MODIFIED", NodeRecord("m", None, "broken"), False, ""),
     ):
@@ -389,9 +401,12 @@ def test_who_is_told_of_what_happens_to_nodes(caplog: pytest.LogCaptureFixture) 
 
 def test_a_fresh_list_of_nodes_takes_away_those_that_are_not_in_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    it = Told()
-    it.cluster.replace_nodes([NodeRecord("m", inventory(8)), NodeRecord("plain", None)])
-    assert set(it.cluster.ledger.nodes) == {"m"}
+    it, asked = Told(), Evictions(until=90)
+    for name in ("n", "m"):
+        it.cluster.node_event("MODIFIED", NodeRecord(name, inventory(16), evictions=asked))
+    assert it.cluster.evictions == {"n": asked, "m": asked}
+    it.cluster.replace_nodes([NodeRecord("m", inventory(8), evictions=asked), NodeRecord("plain", None)])
+    assert (set(it.cluster.ledger.nodes), it.cluster.evictions) == ({"m"}, {"m": asked})
     assert "listed the nodes: 1 of 2 have GPUs" in caplog.text
 
 
@@ -545,6 +560,9 @@ def test_a_pod_that_its_node_rejected_holds_its_gpu_back_until_the_node_reports_
     clock = 0.0
     cluster = ClusterCache(clock=lambda: clock)
     cluster.replace_nodes([NodeRecord("n", inventory(16))])
+    for kind, record in (("ADDED", allocated_pod("a")), ("MODIFIED", FinishedPod("a"))):
+        cluster.pod_event(kind, record)
+    assert takes(cluster, 8), "it was not rejected"
 
     def reject() -> None:
         cluster.pod_event("ADDED", allocated_pod("a"))
