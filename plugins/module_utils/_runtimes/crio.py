@@ -210,10 +210,15 @@ def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
     """
     if running.default != wanted.default and (wanted.default or running.default == RUNTIME):
         return f"its default runtime is {running.default!r}, expected {wanted.default or 'its own'!r}"
-    has, should = (runtimes.entries.get(RUNTIME, {}).get("runtime_path") for runtimes in (running, wanted))
-    if should is not None and has != should:
-        return f"its runtime {RUNTIME} is {has!r}, expected {should!r}"
+    has, should = (_of_ours(runtimes.entries.get(RUNTIME, {})) for runtimes in (running, wanted))
+    if should[0] is not None and has != should:
+        return f"its runtime {RUNTIME} is {has[0]!r} of type {has[1]}, expected {should[0]!r} of type {should[1]}"
     return None
+
+
+def _of_ours(entry: Mapping[str, Any]) -> Tuple[Any, Any]:
+    """Program and type of a runtime; CRI-O takes oci where none is named."""
+    return entry.get("runtime_path"), entry.get("runtime_type") or "oci"
 
 
 def _order(low: str) -> List[str]:

@@ -291,6 +291,13 @@ def test_a_default_of_the_process_is_right_where_no_file_names_one() -> None:
     assert "expected 'its own'" in str(crio.not_running(Runtimes("", {}), Runtimes("nvidia", {})))
 
 
+def test_a_process_that_runs_the_same_program_in_another_way_is_restarted() -> None:
+    ours = Runtimes("", {"nvidia": {"runtime_path": "/x", "runtime_type": "oci"}})
+    assert crio.not_running(ours, Runtimes("crun", {"nvidia": {"runtime_path": "/x"}})) is None
+    other = Runtimes("crun", {"nvidia": {"runtime_path": "/x", "runtime_type": "vm"}})
+    assert crio.not_running(ours, other) == "its runtime nvidia is '/x' of type vm, expected '/x' of type oci"
+
+
 def test_an_answer_that_is_no_configuration_is_rejected(host: CrioHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unix_http, "get", lambda _address, _path, _timeout: b"[")
     with pytest.raises(Rejected, match="answers what is not a configuration"):
