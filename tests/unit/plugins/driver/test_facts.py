@@ -270,7 +270,6 @@ def test_each_host_finds_the_data_of_its_distribution() -> None:
 
 
 def test_the_packages_that_bring_the_kernels(root: FakeRoot) -> None:
-    root.file("/var/lib/dpkg/status", "x")
     rows = (
         f"installed\tlinux-image-{RELEASE}\tkmod, linux-base (>= 4.3~)",
         f"installed\tlinux-image-cloud-amd64\tlinux-image-{RELEASE} (= 6.1.129-1)",
@@ -279,6 +278,8 @@ def test_the_packages_that_bring_the_kernels(root: FakeRoot) -> None:
         "garbage",
     )
     root.program("/usr/bin/dpkg-query", "\n".join(rows) + "\n")
+    assert facts(root).kernel_packages == (), "its packages are another manager's"
+    root.file("/var/lib/dpkg/status", "x")
     assert facts(root).kernel_packages == ("linux-image-cloud-amd64",)
 
 

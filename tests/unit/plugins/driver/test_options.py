@@ -49,7 +49,7 @@ def test_grace_keeps_gpu_memory_from_the_kernel() -> None:
     assert with_defaults([], True, 570) == with_defaults([], False, 580) == ()
     # Somebody who wants it otherwise has that.
     numa = "nvidia NVreg_CoherentGPUMemoryMode=numa"
-    assert with_defaults([numa], True, 580) == (numa,)
+    assert with_defaults([numa, "nvidia NVreg_X=1"], True, 580) == (numa, "nvidia NVreg_X=1")
     assert [is_coherent(one) for one in ("0x2342", "0x2330", "0x31C2", "0x2901", "x")] == [True, False, True, False, False]
 
 
@@ -64,7 +64,11 @@ def test_texts() -> None:
         ({"CoherentGPUMemoryMode": "driver"}, ""),
         ({"CoherentGPUMemoryMode": ""}, "the loaded kernel module has CoherentGPUMemoryMode='', 'driver' is configured"),
         ({}, ""),
+        ({"Dwords": "a=4"}, ""),
+        ({"Dwords": "b"}, "the loaded kernel module has Dwords='b', 'a=4' is configured"),
+        # The name of no parameter of the driver.
+        ({"t": "0"}, ""),
     ],
 )
 def test_an_option_that_waits_for_a_reboot(used: dict[str, str], words: str) -> None:
-    assert not_in_use(["nvidia-drm modeset=1", CDMM], used) == words
+    assert not_in_use(["", "nvidia-drm modeset=1", "nvidia modeset=1", CDMM, 'nvidia NVreg_Dwords="a=4"'], used) == words
