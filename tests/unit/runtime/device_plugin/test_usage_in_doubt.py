@@ -295,6 +295,15 @@ def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids
         assert case.usage.ids_of(MEMORY, ["GPU-00000000"]) == kept | units(5)
 
 
+def test_after_a_restart_a_containers_gpu_is_the_recorded_one_and_what_it_runs_with_is_in_use_besides(case: Case) -> None:
+    key = DeviceKey("a", "main", MEMORY)
+    case.add("a")
+    case.usage.restore({key: units(3, gpu=1)}, {}, {key: (units(0), None)})
+    case.record(entry("a", 3, gpu=1))
+    assert case.usage.gpu_uuids() == {key: {"GPU-00000001"}}
+    assert case.usage.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"]) == units(0) | units(3, gpu=1)
+
+
 def test_what_kubelet_starts_of_a_pod_that_has_just_gone_is_its_own_until_no_process_can_come(case: Case) -> None:
     """Its request had waited, and kubelet had not yet heard of the end: it asks nobody before such a start."""
     case.delete(case.add("gone"))
