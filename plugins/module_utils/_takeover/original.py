@@ -100,7 +100,7 @@ def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) ->
 
 def for_file(found: Parts) -> str:
     """All parts as one document for `kubectl apply -f`."""
-    return json.dumps(json.loads(as_list([_restorable(part) for part in found.all])), indent=1, sort_keys=True) + "\n"
+    return as_list([_restorable(part) for part in found.all])
 
 
 def retire(kubectl: Kubectl, found: Parts) -> None:
