@@ -8,7 +8,8 @@ The caller of the command differs (a module, or with a time limit), its output d
 from __future__ import annotations
 
 import shlex
-from typing import Dict, List
+import time
+from typing import Dict, List, Optional
 
 from .command import Run
 
@@ -31,6 +32,14 @@ def show(run: Run, unit: str, *properties: str) -> Dict[str, str]:
     """The facts that systemd knows of a unit, also of one that there is not; {} where there is no systemd."""
     _status, out, _err = run(show_command(unit, *properties))
     return parsed(out)
+
+
+def unix_time(monotonic: Optional[str]) -> float:
+    """The Unix time of a moment that systemd gives in microseconds since the host's start, as ExecMainStartTimestampMonotonic.
+
+    A busy host may stop this process between two clocks, which would make the moment earlier: the latest of several counts.
+    """
+    return max(time.time() - time.monotonic() for _ in range(5)) + int(monotonic or 0) / 1e6
 
 
 def environment(text: str) -> Dict[str, str]:

@@ -22,7 +22,7 @@ from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.command import RunWithin
 from .._host.host import Host, flag
-from .._host.systemd import parsed, show_command
+from .._host.systemd import parsed, show_command, unix_time
 from . import gates
 from .arguments import ArgumentsError, StartFile, environment_file_paths, start_of
 from .plan import DROP_IN, KubeletState
@@ -67,7 +67,7 @@ def find_unit(name: str, run: RunWithin) -> Tuple[KubeletUnit, List[str]]:
             f"systemd has no service {name} that starts kubelet (LoadState is {found.get('LoadState', 'unknown')}); nothing was changed: "
             "kubelets of k3s, RKE2, MicroK8s and OpenShift take their feature gates from these distributions' own settings"
         )
-    since = time.time() - time.monotonic() + int(found.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    since = unix_time(found.get("ExecMainStartTimestampMonotonic"))
     paths = [path for path in (found.get("FragmentPath", ""), *found.get("DropInPaths", "").split()) if path]
     pid, reload = int(found.get("MainPID") or 0), found.get("NeedDaemonReload") == "yes"
     return KubeletUnit(name, found.get("ActiveState", ""), pid, since, match.group(1), reload), paths

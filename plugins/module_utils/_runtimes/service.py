@@ -18,7 +18,7 @@ from .._change.journal import Entry
 from .._change.transaction import Service
 from .._change.undo import Rejected
 from .._host.command import RunWithin
-from .._host.systemd import parsed, show_command
+from .._host.systemd import parsed, show_command, unix_time
 from .plan import Asked, RuntimePlan, Runtimes, SilentError
 
 POLL_SECONDS = 0.3
@@ -82,7 +82,7 @@ def find_unit(name: str, run: RunWithin, arguments_of: Callable[[int], List[str]
     pid = int(properties.get("MainPID") or 0)
     # Of the process, if there is one: variables of the environment are filled in there.
     arguments = (arguments_of(pid) if pid else []) or start.group(2).split()
-    since = time.time() - time.monotonic() + int(properties.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    since = unix_time(properties.get("ExecMainStartTimestampMonotonic"))
     return RuntimeUnit(name, properties.get("ActiveState", ""), properties.get("KillMode", ""), pid, since, start.group(1), arguments[1:])
 
 
