@@ -90,7 +90,7 @@ def in_expression(name: str, pattern: str) -> int:
 def exposures() -> list[str]:
     """What tests let the units have at most."""
     text = (REPOSITORY / "tests/e2e/test_rights.py").read_text()
-    mps = (REPOSITORY / "tests/unit/plugins/daemon/test_mps.py").read_text()
+    mps = (REPOSITORY / "tests/unit/plugins/daemon/test_mps_unit.py").read_text()
     return re.findall(r'"gpushare-(?:extender|device-plugin|pki)", (\d\.\d)\)', text) + re.findall(r"MOST_EXPOSURE = (\d\.\d)", mps)
 
 

@@ -39,7 +39,7 @@ def unix_time(monotonic: Optional[str]) -> float:
 
     A busy host may stop this process between two clocks, which would make the moment earlier: the latest of several counts.
     """
-    return max(time.time() - time.monotonic() for _ in range(5)) + int(monotonic or 0) / 1e6
+    return max(time.time() - time.monotonic() for attempt in range(5)) + int(monotonic or 0) / 1e6
 
 
 def environment(text: str) -> Dict[str, str]:
