@@ -471,7 +471,8 @@ def test_a_kubelet_that_ends_again_and_again_is_not_healthy(
 @pytest.mark.parametrize(
     ("arguments", "config", "words"),
     [
-        ("", None, "http://127.0.0.1:10248/healthz "),
+        # The default port, where no kubelet of this machine answers.
+        ("--healthz-bind-address=127.0.0.2", None, "http://127.0.0.2:10248/healthz "),
         ("--healthz-port=PORT", None, "http://127.0.0.1:PORT/healthz answers 500: b'ok'"),
         ("--healthz-port=PORT", "healthzPort: 1\nhealthzBindAddress: 0.0.0.0\n", "http://127.0.0.1:PORT/healthz answers 500"),
         ("--healthz-bind-address=127.0.0.1", "healthzPort: PORT\nhealthzBindAddress: ::\n", "http://127.0.0.1:PORT/healthz answers 500"),
