@@ -128,19 +128,18 @@ def role_problems(role: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)} sets {pair[0] or pair[1]}, which looks like a public variable; let it begin with __"
 
 
-def described_in(name: str, variable: Variable) -> dict[str, dict[str, Any]]:
-    """The variable's specification in the roles that describe it themselves, by role."""
+def specs_of(name: str, variable: Variable) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The variable's specification by role: of all roles that read it, and of those that describe it themselves."""
     specs = {role: role_options(ROOT / "roles" / role)[name] for role in variable.roles}
-    return {role: spec for role, spec in specs.items() if SEE.fullmatch(described(spec)) is None}
+    return specs, {role: spec for role, spec in specs.items() if SEE.fullmatch(described(spec)) is None}
 
 
 def collection_problems() -> Iterator[str]:
     """What is wrong between roles, and in playbooks and examples."""
     known = variables(ROOT)
     for name, variable in known.items():
-        own = described_in(name, variable)
-        for role in variable.roles:
-            spec = role_options(ROOT / "roles" / role)[name]
+        specs, own = specs_of(name, variable)
+        for role, spec in specs.items():
             see = SEE.fullmatch(described(spec))
             if see and see[1] not in own:
                 yield f"roles/{role}: {name} is not described in roles/{see[1]}, but in {', '.join(own) or 'none'}"
@@ -172,7 +171,7 @@ def document() -> str:
     """docs/operate/variables.md as it should be."""
     topics: dict[str, list[str]] = {topic: [] for topic in TOPICS}
     for name, variable in variables(ROOT).items():
-        spec = next(iter(described_in(name, variable).values()), variable.spec)
+        spec = next(iter(specs_of(name, variable)[1].values()), variable.spec)
         kind = f"list of {spec['elements']}" if spec.get("elements") else spec.get("type", "str")
         default = "required" if spec.get("required") else f"`{json.dumps(spec['default'])}`" if "default" in spec else ""
         row = f"| `{name}` | {kind} | {default} | {SCOPES.get(name, HOST)} | {', '.join(variable.roles)} | {cell(spec)} |\n"
