@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -280,14 +280,3 @@ def _allocatable(status: Mapping[str, Any], resource: str, most: int) -> int:
     if not 0 <= amount <= most:
         raise ValueError(f"its {resource} of {amount} cannot be; a node has at most {most}")
     return amount
-
-
-def read_all(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Cluster:
-    """The whole cluster from its objects as JSON."""
-    cluster = Cluster()
-    for raw in nodes:
-        cluster.set_node(raw)
-    for raw in pods:
-        cluster.set_pod(raw)
-    cluster.settle()
-    return cluster

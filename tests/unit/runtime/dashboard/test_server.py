@@ -22,9 +22,9 @@ from gpushare_runtime.dashboard.access import FixedToken, Hosts
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
 from gpushare_runtime.dashboard.server import HEADERS, Dashboard, listen, page_files
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import explain
-from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.kubectl_gpushare.objects import node, pod, read_all
 
 Json = dict[str, Any]
 TOKEN = "correct-horse-battery"

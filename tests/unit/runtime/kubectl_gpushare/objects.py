@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from unit.runtime.pods import container, gpu, inventory
 
 
@@ -68,3 +69,14 @@ def pending(name: str, message: str = "", namespace: str = "default", **limits: 
 
 def allocation(containers: dict[str, dict[str, int]]) -> dict[str, str]:
     return {"scheduler.framework.gpushare.allocation": json.dumps(containers)}
+
+
+def read_all(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> Cluster:
+    """The cluster of these objects."""
+    cluster = Cluster()
+    for raw in nodes:
+        cluster.set_node(raw)
+    for raw in pods:
+        cluster.set_pod(raw)
+    cluster.settle()
+    return cluster

@@ -16,10 +16,10 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kubectl_gpushare.objects import allocation, node, pending, pod
+from unit.runtime.kubectl_gpushare.objects import allocation, node, pending, pod, read_all
 from unit.runtime.pods import gpu
 
 

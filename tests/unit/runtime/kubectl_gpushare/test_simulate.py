@@ -19,10 +19,9 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare import simulate, trace
-from gpushare_runtime.kubectl_gpushare.cluster import read_all
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.runtime.kubectl_gpushare.objects import node, pod, read_all
 from unit.runtime.pods import container, gpu, memory
 from unit.runtime.pods import pod as raw_pod
 

@@ -14,12 +14,12 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, read_all
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.commands import find_leases
 from gpushare_runtime.kubectl_gpushare.status import LeaseState, judge, read_lease
 from gpushare_runtime.kubectl_program.main import main
 from unit.runtime.kubectl_gpushare.command import run
-from unit.runtime.kubectl_gpushare.objects import held, node, pending, pod
+from unit.runtime.kubectl_gpushare.objects import held, node, pending, pod, read_all
 from unit.runtime.pods import gpu
 
 NOW = 1767225600.0

@@ -14,14 +14,14 @@ import yaml
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.protocol import ISOLATION_WATCH
 from gpushare_runtime.core.quantity import GIB, UNITS
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used, read_all
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, UnknownColumnError
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
 from tree import REPOSITORY
 from unit.runtime.core.ledger_schema import check
-from unit.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod
+from unit.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod, read_all
 from unit.runtime.pods import gpu, inventory
 
 
