@@ -36,7 +36,7 @@ from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
 from gpushare_runtime.device_plugin.kubelet import registration
-from gpushare_runtime.device_plugin.node import allocator, pod_state, turns
+from gpushare_runtime.device_plugin.node import pod_state, rejections, turns
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
@@ -292,7 +292,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     + [
         (f"{REFERENCE}/device-plugin.md", text, values)
         for text, values in [
-            ("For {:g} s afterwards `gpushare/held`", (allocator.LIFETIME,)),
+            ("For {:g} s afterwards `gpushare/held`", (rejections.LIFETIME,)),
             ("ends with status 1 after {:g} s", (plugin_main.CONTAINER_ENDING_SECONDS,)),
             ("the ids are reserved for {:g} s", (pod_state.CREATION_SECONDS,)),
             ("queries its daemon every {:g} s", (mps_main.INTERVAL_SECONDS,)),

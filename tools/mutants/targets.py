@@ -12,12 +12,19 @@ ROOT: Final = Path(__file__).parents[2]
 _RUNTIME: Final = "files/gpushare_runtime/gpushare_runtime"
 
 _CORE: Final = tuple(
-    f"core/{name}.py" for name in ("test_ledger", "test_ledger_model", "test_node_report", "test_constraints", "placement/test_explain")
+    f"core/{name}.py"
+    for name in ("test_ledger", "test_ledger_model", "test_node_report", "test_constraints", "test_pod_affinity", "placement/test_explain")
 )
 _REQUEST: Final = ("core/test_request.py", "core/test_reuse.py")
 _POLICIES: Final = ("core/placement/test_policies.py", "core/placement/test_scarcity.py", "core/test_ledger_model.py")
 _RESERVED: Final = "extender/test_reservations.py"
-_USAGE: Final = tuple(f"device_plugin/test_{name}.py" for name in ("usage", "usage_in_doubt", "taken_over", "turns"))
+_USAGE: Final = (
+    *(f"device_plugin/node/test_{name}.py" for name in ("id_usage", "id_usage_in_doubt", "turns")),
+    "device_plugin/kubelet/test_taken_over.py",
+)
+_ALLOCATED: Final = tuple(
+    f"device_plugin/node/test_{name}.py" for name in ("requests", "container_start", "told", "allocator", "rejections")
+)
 _SEEN: Final = ("plugins/evidence/test_host.py",)
 _JUDGED: Final = ("plugins/verdict/test_doctor.py", "plugins/verdict/test_hosts.py", "plugins/verdict/test_judge.py")
 _REMOVED: Final = ("plugins/removal/test_host.py",)
@@ -50,50 +57,61 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "core/node_report.py": _CORE,
     "core/overuse.py": ("core/test_overuse.py",),
+    "core/pod_affinity.py": ("core/test_pod_affinity.py", "core/test_ledger_model.py"),
     "core/quantity.py": ("core/test_quantity.py", "core/test_request.py"),
-    "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/placement/test_explain.py"),
+    "core/request.py": (*_REQUEST, "core/test_constraints.py", "core/test_pod_affinity.py", "core/placement/test_explain.py"),
     "core/placement/budgets.py": ("core/placement/test_budgets.py", "core/placement/test_preemption.py"),
     "core/placement/scarcity.py": ("core/placement/test_scarcity.py",),
     "core/placement/explain.py": ("core/placement/test_explain.py", "extender/test_diagnosis.py", "extender/test_verbs.py"),
     "core/placement/policies.py": _POLICIES,
     "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
-    "device_plugin/gpu/discovery.py": ("device_plugin/test_discovery.py", "device_plugin/test_gpu_poller.py"),
-    "device_plugin/gpu/health.py": tuple(f"device_plugin/test_{name}.py" for name in ("health", "discovery", "xid_events")),
-    "device_plugin/gpu/pod_limits.py": ("device_plugin/test_known_limits.py",),
-    "device_plugin/host/cdi_specs.py": ("device_plugin/test_cdi_specs.py",),
-    "device_plugin/gpu/pod_memory.py": ("device_plugin/test_pod_memory.py",),
-    "device_plugin/host/mps_states.py": ("device_plugin/test_mps.py",),
-    "device_plugin/host/usage_file.py": ("device_plugin/test_usage_file.py",),
+    "device_plugin/gpu/discovery.py": ("device_plugin/gpu/test_discovery.py", "device_plugin/gpu/test_gpu_poller.py"),
+    "device_plugin/gpu/health.py": tuple(f"device_plugin/gpu/test_{name}.py" for name in ("health", "discovery", "xid_events")),
+    "device_plugin/gpu/pod_limits.py": ("device_plugin/gpu/test_known_limits.py",),
+    "device_plugin/host/cdi_specs.py": ("device_plugin/host/test_cdi_specs.py",),
+    "device_plugin/gpu/pod_memory.py": ("device_plugin/gpu/test_pod_memory.py",),
+    "device_plugin/host/mps_states.py": ("device_plugin/host/test_mps.py",),
+    "device_plugin/host/usage_file.py": ("device_plugin/host/test_usage_file.py",),
     "device_plugin/kubelet/checkpoint.py": (
-        "device_plugin/test_checkpoint.py",
-        "device_plugin/test_taken_over.py",
+        "device_plugin/kubelet/test_checkpoint.py",
+        "device_plugin/kubelet/test_taken_over.py",
         "doctor/test_kubelet.py",
     ),
-    "device_plugin/kubelet/podresources.py": ("device_plugin/test_podresources.py",),
-    "device_plugin/node/allocator.py": tuple(
-        f"device_plugin/test_{name}.py" for name in ("requests", "starts", "told", "allocator", "rejections", "allocate_response")
+    "device_plugin/kubelet/podresources.py": ("device_plugin/kubelet/test_podresources.py",),
+    "device_plugin/node/allocate_response.py": ("device_plugin/node/test_allocate_response.py", "device_plugin/node/test_requests.py"),
+    "device_plugin/node/allocator.py": _ALLOCATED,
+    "device_plugin/node/container_start.py": _ALLOCATED,
+    "device_plugin/node/rejections.py": ("device_plugin/node/test_rejections.py", "device_plugin/node/test_told.py"),
+    "device_plugin/node/preferred_ids.py": tuple(
+        f"device_plugin/node/test_{name}.py" for name in ("preferred_ids", "requests", "allocator", "requesting_container")
     ),
-    "device_plugin/node/candidates.py": tuple(f"device_plugin/test_{n}.py" for n in ("candidates", "requests", "allocator", "pending")),
-    "device_plugin/node/devices.py": tuple(f"device_plugin/test_{name}.py" for name in ("devices", "told", "allocator")),
-    "device_plugin/node/ids.py": ("device_plugin/test_ids.py", "device_plugin/test_pod_annotations.py"),
+    "device_plugin/node/devices.py": tuple(f"device_plugin/node/test_{name}.py" for name in ("devices", "told", "allocator")),
+    "device_plugin/node/ids.py": ("device_plugin/node/test_ids.py", "device_plugin/publish/test_pod_annotations.py"),
     "device_plugin/node/local_pods.py": (
-        "device_plugin/test_pending.py",
-        "device_plugin/test_usage.py",
-        "device_plugin/test_usage_in_doubt.py",
+        "device_plugin/node/test_requesting_container.py",
+        "device_plugin/node/test_id_usage.py",
+        "device_plugin/node/test_id_usage_in_doubt.py",
     ),
-    "device_plugin/node/messages.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_messages.py"),
-    "device_plugin/node/pending.py": tuple(
-        f"device_plugin/test_{name}.py"
-        for name in ("pending", "requests", "starts", "turns", "told", "rejections", "candidates", "allocator")
+    "device_plugin/node/sentences.py": (
+        *_ALLOCATED,
+        "device_plugin/publish/test_pod_annotations.py",
+        "device_plugin/node/test_sentences.py",
     ),
-    "device_plugin/node/cdi.py": ("device_plugin/test_cdi_specs.py", "device_plugin/test_devices.py"),
-    "device_plugin/node/strategy.py": ("device_plugin/test_strategy.py",),
+    "device_plugin/node/requesting_container.py": tuple(
+        f"device_plugin/node/test_{name}.py"
+        for name in (
+            *("requesting_container", "requests", "container_start", "turns"),
+            *("told", "rejections", "preferred_ids", "allocator"),
+        )
+    ),
+    "device_plugin/node/cdi.py": ("device_plugin/host/test_cdi_specs.py", "device_plugin/node/test_devices.py"),
+    "device_plugin/node/strategy.py": ("device_plugin/node/test_strategy.py",),
     "device_plugin/node/pod_state.py": _USAGE,
-    "device_plugin/node/usage.py": _USAGE,
-    "device_plugin/node/usage_table.py": _USAGE,
-    "device_plugin/publish/eviction_requests.py": ("device_plugin/test_eviction_requests.py",),
-    "device_plugin/publish/pod_annotations.py": ("device_plugin/test_pod_annotations.py", "device_plugin/test_turns.py"),
+    "device_plugin/node/id_usage.py": _USAGE,
+    "device_plugin/node/id_usage_table.py": _USAGE,
+    "device_plugin/publish/eviction_requests.py": ("device_plugin/publish/test_eviction_requests.py",),
+    "device_plugin/publish/pod_annotations.py": ("device_plugin/publish/test_pod_annotations.py", "device_plugin/node/test_turns.py"),
     "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py", "doctor/test_ports.py"),
     "doctor/identity.py": ("doctor/test_identity.py", "doctor/test_dashboard.py"),
     "doctor/kubelet.py": ("doctor/test_kubelet.py", "doctor/test_main.py"),

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from bench.scheduling.latency import Latency, latencies, quantile
-from gpushare_runtime.daemon.metrics import render
+from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender.metrics import OK, UNSCHEDULABLE, Meters
 
 BUCKETS = [(0.001, 50), (0.002, 90), (0.01, 100), (math.inf, 100)]

@@ -13,8 +13,8 @@ from unittest.mock import patch
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, PodRecord
+from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
-from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import Bindings
 from gpushare_runtime.extender.extender_v1 import BindArguments

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held
-from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager

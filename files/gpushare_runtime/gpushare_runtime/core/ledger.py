@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar, cast
 
-from gpushare_runtime.core.constraints import Context, Labels, selects
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import GpuClass, GpuState, NodeLedger, NodeRecord
 from gpushare_runtime.core.node_report import Rejection
+from gpushare_runtime.core.pod_affinity import Namespaces
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
@@ -58,8 +58,7 @@ class Ledger:
         self._rejections: dict[str, dict[Rejection, float | None]] = {}
         self._unknown: dict[str, float] = {}
         self._touched: set[str] = set()
-        self._by_namespace: dict[str, dict[str, AllocatedPod]] = {}
-        self._not_with: dict[str, Counter[Labels]] = {}
+        self._namespaces = Namespaces()
         self._derived: dict[Hashable, Derived] = {}
         self.classes: Final[Counter[GpuClass]] = Counter()
         """Units of all usable GPUs by class."""
@@ -244,7 +243,7 @@ class Ledger:
         self._unknown.pop(uid, None)
         name = self._node_of.pop(uid, None)
         if name is not None:
-            self._leave(self._nodes[name].pod(uid))
+            self._namespaces.remove(self._nodes[name].pod(uid))
             self._nodes[name].drop(uid)
             self._drop_if_idle(name)
             self._on_capacity_freed()
@@ -291,47 +290,20 @@ class Ledger:
 
     def for_pod(self, pod: PendingPod) -> Request:
         """Its request, with the pod's context where anybody's rules about other pods make that matter."""
-        rules = pod.request.rules
-        selectors = [selector for selector in self._not_with.get(pod.namespace, ()) if selects(selector, pod.labels)]
-        if not rules.about_pods and not selectors:
-            return pod.request.in_context(None)
-        starts_group = False
-        if selects(rules.same_gpu_as, pod.labels):
-            here = self._by_namespace.get(pod.namespace, {}).values()
-            starts_group = not any(selects(rules.same_gpu_as, other.labels) for other in here)
-        # No more of its labels than others' rules select: pods that differ in the rest have equal requests.
-        labels = tuple(sorted({pair for selector in selectors for pair in selector}))
-        return pod.request.in_context(Context(pod.namespace, labels, starts_group))
+        return self._namespaces.request_of(pod)
 
     def _put(self, pod: AllocatedPod) -> None:
         before = self._node_of.get(pod.uid)
         known = before == pod.node
         if known:
-            self._leave(self._nodes[pod.node].pod(pod.uid))
+            self._namespaces.remove(self._nodes[pod.node].pod(pod.uid))
         elif before is not None:
             self.remove(pod.uid)
         if self._ensure(pod.node).put(pod) and known:
             # It may have other GPUs now.
             self._on_capacity_freed()
         self._node_of[pod.uid] = pod.node
-        self._by_namespace.setdefault(pod.namespace, {})[pod.uid] = pod
-        if pod.request.rules.not_with:
-            self._not_with.setdefault(pod.namespace, Counter())[pod.request.rules.not_with] += 1
-
-    def _leave(self, pod: AllocatedPod) -> None:
-        """This pod is no longer one of its namespace's."""
-        here = self._by_namespace[pod.namespace]
-        del here[pod.uid]
-        if not here:
-            del self._by_namespace[pod.namespace]
-        selector = pod.request.rules.not_with
-        if selector:
-            selectors = self._not_with[pod.namespace]
-            selectors[selector] -= 1
-            if not selectors[selector]:
-                del selectors[selector]
-            if not selectors:
-                del self._not_with[pod.namespace]
+        self._namespaces.add(pod)
 
     def _ensure(self, name: str) -> NodeLedger:
         node = self._nodes.get(name)

@@ -15,7 +15,8 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_TEXT, MOST_UNITS, as_text, natural, read_versioned, typed
-from gpushare_runtime.core.quantity import parse_unit, parse_unit_id
+from gpushare_runtime.core.quantity import parse_unit
+from gpushare_runtime.core.unit_ids import parse_unit_id
 
 VERSION: Final = 1
 RUN_FOLDER: Final = "/run/gpushare-mps"

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TypeVar
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.bounds import MOST_HELD, quote
-from gpushare_runtime.core.constraints import NO_CONTEXT, selects
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
+from gpushare_runtime.core.pod_affinity import Neighbours, neighbours
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
 
@@ -338,10 +338,16 @@ class NodeLedger:
                 why = "clients"
             elif rejected and self._held_back(request, gpu):
                 why = "held back"
-            elif affinity and not self._affinity_allows(request, gpu):
+            elif affinity and not self._neighbours(request).allow(request, gpu.index):
                 why = "affinity"
             whys.append(why)
         return whys
+
+    def _neighbours(self, request: Request) -> Neighbours:
+        def found() -> Neighbours:
+            return neighbours(request, self._pods.values(), self.gpus_of, [state.gpu.index for state in self.gpu_states])
+
+        return self.remembered(("affinity", request.key), found)
 
     def _isolates(self, request: Request) -> bool:
         """Whether what keeps the pod to its units is what it requires, and can. No other pod is on whole GPUs."""
@@ -381,28 +387,6 @@ class NodeLedger:
             for rejection in self.rejections:
                 self._rejected.setdefault(rejection.gpu, []).append(rejection)
         return self._rejected
-
-    def _affinity_allows(self, request: Request, gpu: Gpu) -> bool:
-        """Whether the rules of this pod and of those that are (or may be) on the GPU let them be together."""
-        excluded, shared = self.remembered(("affinity", request.key), lambda: self._affinity(request))
-        if gpu.index in excluded:
-            return False
-        return not request.rules.same_gpu_as or gpu.index in shared or (request.context or NO_CONTEXT).starts_group
-
-    def _affinity(self, request: Request) -> tuple[Collection[int], Collection[int]]:
-        """(GPUs with a pod that it may not be with, GPUs with one that it wants to be with), of those of its namespace."""
-        context, rules = request.context or NO_CONTEXT, request.rules
-        excluded: set[int] = set()
-        shared: set[int] = set()
-        for pod in self._pods.values():
-            if pod.namespace != context.namespace:
-                continue
-            if selects(rules.not_with, pod.labels) or selects(pod.request.rules.not_with, context.labels):
-                known = self.gpus_of(pod)
-                excluded.update((state.gpu.index for state in self.gpu_states) if known is None else known)
-            elif selects(rules.same_gpu_as, pod.labels):
-                shared.update(self.gpus_of(pod) or ())
-        return excluded, shared
 
     def still_valid(self, pod: AllocatedPod) -> bool:
         """Whether a pod that is here already can still be admitted to the GPUs that it was given."""

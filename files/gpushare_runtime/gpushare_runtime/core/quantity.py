@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Units of GPU memory, unit ids as kubelet sees them, and Kubernetes quantities as whole numbers."""
+"""Units of GPU memory, and Kubernetes quantities as whole numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from fractions import Fraction
 from typing import Final
 
 from gpushare_runtime.core.bounds import quote
-
-_ID_SEPARATOR: Final = "-_-"
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,6 @@ def parse_unit(name: str) -> Unit:
         return UNITS[name]
     except KeyError:
         raise ValueError(f"memory unit {quote(name)} is not known; use one of {', '.join(UNITS)}") from None
-
-
-def unit_id(uuid: str, slot: int) -> str:
-    """The device id of one unit: GPU UUID and slot (0 … units-1), in the original's form."""
-    return f"{uuid}{_ID_SEPARATOR}{slot}"
-
-
-def parse_unit_id(device_id: str) -> tuple[str, int]:
-    """(GPU UUID, slot) of a unit id; ValueError quotes what was found."""
-    uuid, _, slot = device_id.rpartition(_ID_SEPARATOR)
-    if not uuid or not (slot.isascii() and slot.isdigit()):
-        raise ValueError(f"device id {quote(device_id)} is not of the form <gpu UUID>{_ID_SEPARATOR}<number>")
-    return uuid, int(slot)
 
 
 _QUANTITY: Final = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?")

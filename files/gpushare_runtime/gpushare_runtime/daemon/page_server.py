@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
+from gpushare_runtime.daemon.exposition import CONTENT_TYPE
 from gpushare_runtime.daemon.listener import Listener, RateLimit
-from gpushare_runtime.daemon.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 # Anybody who reaches the address can cause these records.

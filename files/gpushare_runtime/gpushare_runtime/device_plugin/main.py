@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon import health_server, metrics, metrics_server
+from gpushare_runtime.daemon import exposition, health_server, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.device_plugin.gpu import pod_limits
@@ -35,17 +35,17 @@ from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
 from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.metrics import Counters, families
+from gpushare_runtime.device_plugin.node.id_usage_table import Processes
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits, no_instances
-from gpushare_runtime.device_plugin.node.usage_table import Processes
 from gpushare_runtime.device_plugin.options import NAME, PluginSettings, parse_arguments
-from gpushare_runtime.device_plugin.preparation import prepared
 from gpushare_runtime.device_plugin.publish.eviction_requests import EvictionRequests
 from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
+from gpushare_runtime.device_plugin.wait_for_node import prepared
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
@@ -227,7 +227,7 @@ class DevicePlugin:
         """The response to a scrape."""
         healthy, expires = self.status.report()[0], self._renewer.expires if self._renewer else None
         values = families(self.node, self.counters, self._limits, self._memory, healthy=healthy, token_expires=expires)
-        return metrics.render(values)
+        return exposition.render(values)
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:
         dev = self._settings.dev_root

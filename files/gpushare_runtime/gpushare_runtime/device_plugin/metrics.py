@@ -14,8 +14,8 @@ from prometheus_client.core import Metric
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
-from gpushare_runtime.daemon import metrics
-from gpushare_runtime.daemon.metrics import family, latencies, maybe, single
+from gpushare_runtime.daemon import exposition
+from gpushare_runtime.daemon.exposition import family, latencies, maybe, single
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 
@@ -97,7 +97,7 @@ def families(
     yield from _pods(node)
     yield from _memory(node, limits, memory)
     yield from _events(counters)
-    yield from metrics.of_process("gpushare_device_plugin")
+    yield from exposition.of_process("gpushare_device_plugin")
 
 
 def _gpus(node: NodeState) -> Iterator[Metric]:

@@ -19,8 +19,8 @@ from prometheus_client.core import Metric
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
+from gpushare_runtime.daemon.exposition import family
 from gpushare_runtime.daemon.listener import RateLimit
-from gpushare_runtime.daemon.metrics import family
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError

@@ -21,8 +21,8 @@ from prometheus_client.core import Metric
 from gpushare_runtime import __version__
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
+from gpushare_runtime.daemon.exposition import single
 from gpushare_runtime.daemon.listener import Listener, RateLimit
-from gpushare_runtime.daemon.metrics import single
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.daemon.metrics import single
+from gpushare_runtime.daemon.exposition import single
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.ledger import AllocatedPod
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.daemon import health_server, metrics, metrics_server
+from gpushare_runtime.daemon import exposition, health_server, metrics_server
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import ClusterCache, incomplete
@@ -116,11 +116,11 @@ class Extender:
 
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
-        of_process = metrics.of_process("gpushare_extender")
+        of_process = exposition.of_process("gpushare_extender")
         certificate, client_ca = self._tls.ends() if self._tls else (None, None)
         expiry = expiry_families(self._renewer.expires if self._renewer else None, certificate, client_ca)
         watches, evictions = watch_families(self._watches), self._evictor.families()
-        return metrics.render(chain(self._endpoints.families(), expiry, families(self._cluster), evictions, watches, of_process))
+        return exposition.render(chain(self._endpoints.families(), expiry, families(self._cluster), evictions, watches, of_process))
 
     def _readiness(self) -> tuple[list[str], list[str]]:
         """The reason that keeps it from answering kube-scheduler. A replica that is not the leader is ready."""

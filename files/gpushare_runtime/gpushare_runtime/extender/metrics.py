@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.daemon.metrics import Value, family, latencies, maybe, single
+from gpushare_runtime.daemon.exposition import Value, family, latencies, maybe, single
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.reflector import Reflector
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.quantity import UNITS, parse_cpu, parse_quantity, parse_unit, parse_unit_id, unit_id
+from gpushare_runtime.core.quantity import UNITS, parse_cpu, parse_quantity, parse_unit
 
 
 @pytest.mark.parametrize(
@@ -68,24 +68,6 @@ def test_what_is_no_amount_of_cpu_is_rejected(written: object) -> None:
     with pytest.raises(ValueError, match=r"not a quantity|negative") as error:
         parse_cpu(written, 10**7)
     assert len(str(error.value)) < 200
-
-
-@given(st.sampled_from(["GPU-1", "-_-", "-_-1-_-", "é "]), st.integers(min_value=0, max_value=10**6))
-def test_unit_ids_name_their_gpu_and_slot(uuid: str, slot: int) -> None:
-    assert parse_unit_id(unit_id(uuid, slot)) == (uuid, slot)
-
-
-def test_unit_ids_have_the_originals_form_and_fit_kubelets_63_characters() -> None:
-    uuid = "GPU-8f6d4b2a-0c1e-4d3f-9a8b-7c6d5e4f3a2b"
-    assert unit_id(uuid, 7) == "GPU-8f6d4b2a-0c1e-4d3f-9a8b-7c6d5e4f3a2b-_-7"
-    assert len(unit_id(uuid, 294_912)) <= 63
-
-
-@pytest.mark.parametrize("device_id", ["", "GPU-1", "GPU-1-_-", "GPU-1-_-x", "-_-3", "GPU-1-_--3", "GPU-1-_-²", "GPU-1-_-٣", "7"])
-def test_other_ids_are_rejected_and_quoted(device_id: str) -> None:
-    with pytest.raises(ValueError, match="device id") as error:
-        parse_unit_id(device_id)
-    assert repr(device_id) in str(error.value)
 
 
 def test_each_unit_is_of_its_size_and_named_as_it_reads() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unit.runtime.device_plugin import cdi_folder
-from unit.runtime.device_plugin.usage import Case
+from unit.runtime.device_plugin.id_usage import Case
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
+from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
 from unit.runtime.device_plugin.fake_processes import FakeProcesses

@@ -14,7 +14,7 @@ from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.explain import largest_of
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.daemon import metrics
+from gpushare_runtime.daemon import exposition
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
@@ -88,7 +88,7 @@ class Extender:
     def look(self) -> None:
         """Whatever people and Prometheus are shown."""
         ledger = self.cluster.ledger
-        assert len("".join(metrics.render(families(self.cluster)))) <= MIB
+        assert len("".join(exposition.render(families(self.cluster)))) <= MIB
         for shown in (
             ledger_json(ledger, pending=self.cluster.pending.values()),
             inspect_api.inspect(ledger),

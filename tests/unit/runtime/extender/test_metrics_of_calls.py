@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 
-from gpushare_runtime.daemon.metrics import render
+from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender import binder, binding, http_server
 from gpushare_runtime.extender.metrics import CAUSES, ERROR, OK, UNSCHEDULABLE, Meters
 from unit.runtime.exposition import read

@@ -13,7 +13,7 @@ from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.daemon.metrics import render
+from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.metrics import expiry_families, families
 from unit.runtime.exposition import read

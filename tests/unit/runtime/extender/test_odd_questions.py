@@ -21,7 +21,7 @@ from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
-from gpushare_runtime.daemon import metrics
+from gpushare_runtime.daemon import exposition
 from gpushare_runtime.extender import inspect_api
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import ClusterCache
@@ -137,7 +137,7 @@ def test_an_odd_question_is_answered_or_rejected_and_harms_no_other(asked: list[
         assert (len(rejected) < 500, rejected.isprintable()) == (True, True)
     orjson.dumps(ledger_json(it.cluster.ledger))
     orjson.dumps(inspect_api.inspect(it.cluster.ledger))
-    assert "".join(metrics.render(families(it.cluster)))
+    assert "".join(exposition.render(families(it.cluster)))
     good = pod(container(mem=1), name="good", uid="good")
     answer = it.verb("filter", {"Pod": good, "NodeNames": NAMES})
     assert (answer["Error"], set(answer["NodeNames"])) == ("", set(NAMES))

@@ -26,11 +26,11 @@ from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
+from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, NvmlError
-from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
-from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
+from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.mps import MpsState, MpsStateError
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
-from gpushare_runtime.device_plugin.node.allocator import AllocationRejected
+from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 INTERVAL_SECONDS: Final = 1.0

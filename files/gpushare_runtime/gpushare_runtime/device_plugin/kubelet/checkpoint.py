@@ -28,9 +28,9 @@ from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.sync import any_after, in_thread
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.node.id_usage_table import Processes
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 log = logging.getLogger(__name__)
 _INDEX_DIGITS: Final = 3

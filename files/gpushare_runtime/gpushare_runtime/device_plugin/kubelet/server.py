@@ -28,8 +28,9 @@ from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from gpushare_runtime.device_plugin.metrics import Counters
-from gpushare_runtime.device_plugin.node.allocator import AllocateResult, AllocationRejected
-from gpushare_runtime.device_plugin.node.messages import gpu_name
+from gpushare_runtime.device_plugin.node.allocate_response import AllocateResult
+from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
+from gpushare_runtime.device_plugin.node.sentences import gpu_name
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS, Turn
 
@@ -339,7 +340,7 @@ class ResourceService(DevicePluginServicer):
         started = time.monotonic()
         self._refresh()
         try:
-            recorded = self._node.allocator.may_start(self.resource, request.devices_ids)
+            recorded = self._node.starts.may_start(self.resource, request.devices_ids)
             try:
                 await self._before_start(self.resource, request.devices_ids)
             except AllocationRejected:

@@ -10,9 +10,9 @@ from typing import Final
 
 from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
-from gpushare_runtime.core.quantity import unit_id
+from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
-from gpushare_runtime.device_plugin.node.usage import Usage
+from gpushare_runtime.device_plugin.node.id_usage import Usage
 
 MPS_UNKNOWN: Final = "the state of its MPS control daemon is not known yet"
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, allocation_of
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.quantity import parse_unit_id
 from gpushare_runtime.core.request import ContainerRequest, Request
+from gpushare_runtime.core.unit_ids import gpu_of_unit
 
 
 class DeviceKey(NamedTuple):
@@ -94,16 +94,3 @@ def _units_by_gpu(ids: Collection[str], resource: str, inventory: Inventory, ind
             return None
         units[gpu.index] = units.get(gpu.index, 0) + (1 if memory else gpu.units)
     return units
-
-
-def gpu_uuids_of(resource: str, ids: Iterable[str]) -> set[str]:
-    """The UUIDs of the GPUs that these ids belong to."""
-    return set(ids) if resource == protocol.RESOURCE_GPUS else {gpu_of_unit(i) for i in ids}
-
-
-def gpu_of_unit(device_id: str) -> str:
-    """The GPU UUID in a unit id; an id of another form is returned as it is, so that it matches no GPU."""
-    try:
-        return parse_unit_id(device_id)[0]
-    except ValueError:
-        return device_id

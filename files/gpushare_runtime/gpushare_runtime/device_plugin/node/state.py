@@ -7,14 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.device_plugin.node.allocator import Allocator, Rejections
-from gpushare_runtime.device_plugin.node.candidates import Candidates
+from gpushare_runtime.device_plugin.node.allocator import Allocator
+from gpushare_runtime.device_plugin.node.container_start import ContainerStarts
 from gpushare_runtime.device_plugin.node.devices import Devices
+from gpushare_runtime.device_plugin.node.id_usage import Usage
+from gpushare_runtime.device_plugin.node.id_usage_table import Processes
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
-from gpushare_runtime.device_plugin.node.pending import PendingContainers
+from gpushare_runtime.device_plugin.node.preferred_ids import Candidates
+from gpushare_runtime.device_plugin.node.rejections import Rejections
+from gpushare_runtime.device_plugin.node.requesting_container import PendingContainers
 from gpushare_runtime.device_plugin.node.turns import Turns
-from gpushare_runtime.device_plugin.node.usage import Usage
-from gpushare_runtime.device_plugin.node.usage_table import Processes
 
 
 class NodeState:
@@ -49,4 +51,5 @@ class NodeState:
         self.pending = PendingContainers(pods, self.usage, processes)
         self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)
         self.rejections = Rejections(clock, now, self.devices.users_key, self.changes)
-        self.allocator = Allocator(pods, self.devices, self.usage, self.pending, self.candidates, self.rejections, processes)
+        self.starts = ContainerStarts(pods, self.devices, self.usage, processes)
+        self.allocator = Allocator(self.devices, self.usage, self.pending, self.candidates, self.rejections, self.starts, processes)

@@ -18,7 +18,7 @@ from typing import Final, NoReturn, Protocol
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_EVICTIONS
 from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, EvictionRequest, Evictions, EvictionsError, Excess, Key
-from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
+from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
@@ -138,7 +138,7 @@ class EvictionRequests:
 
     def _never_started(self) -> dict[str, EvictionRequest]:
         """For pods that are not started again until they are deleted, and of which nothing runs. kubelet would start a static pod again."""
-        known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.allocator.never_start().items())
+        known = ((self._node.pods.get(uid), gpu) for uid, gpu in self._node.starts.never_start().items())
         requests = {
             pod.uid: EvictionRequest(pod.uid, gpu, 0, 0, 0, STARTS_NEVER)
             for pod, gpu in (known if self._unstartable == EVICT else ())

@@ -18,10 +18,10 @@ from gpushare_runtime.core.bounds import MOST_UNITS
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.core.quantity import parse_cpu
-from gpushare_runtime.device_plugin.node.ids import gpu_of_unit
+from gpushare_runtime.core.unit_ids import gpu_of_unit
+from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.node.usage import Usage
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector

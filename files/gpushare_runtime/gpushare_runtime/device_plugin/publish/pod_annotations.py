@@ -22,7 +22,7 @@ from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, actual_allocation
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
-from gpushare_runtime.device_plugin.node.messages import explain_unannotatable, gpus_in_words, moved, never_placed
+from gpushare_runtime.device_plugin.node.sentences import explain_unannotatable, gpus_in_words, moved, never_placed
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
