@@ -170,7 +170,7 @@ from ..module_utils._change.undo import Rejected
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._host import host as host_host
 from ..module_utils._host import lock
-from ..module_utils._scheduler import apply, join
+from ..module_utils._scheduler import apply, before_join
 from ..module_utils._scheduler.service import SchedulerHost
 
 OPTIONS = {
@@ -223,13 +223,13 @@ def extender(module: AnsibleModule) -> dict:
 
 def read_files(module: AnsibleModule) -> dict:
     """The files of a control plane that has joined."""
-    return {"changed": False, "files": join.read(module.params["manifest"])}
+    return {"changed": False, "files": before_join.read(module.params["manifest"])}
 
 
 def write_files(module: AnsibleModule) -> dict:
     """Write those that this host lacks."""
     transaction = Transaction(apply.OWNER)
-    kept = join.plan(transaction, module.params["files"])
+    kept = before_join.plan(transaction, module.params["files"])
     changed, diff = bool(transaction.changes), transaction.diff()
     if changed and not module.check_mode:
         transaction.apply()
@@ -254,7 +254,7 @@ def main() -> None:
             TransactionError,
             JournalError,
             cluster_kubectl.KubectlError,
-            join.JoinError,
+            before_join.JoinError,
             OSError,
             UnicodeDecodeError,
         ) as error:

@@ -219,7 +219,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_takeover/cluster.py": ("plugins/takeover/test_takeover.py",),
     "module_utils/_takeover/original.py": ("plugins/takeover/test_original.py",),
     "plugin_utils/_takeover/judge.py": ("plugins/takeover/test_judge.py",),
-    "module_utils/_scheduler/join.py": ("plugins/scheduler/test_join.py",),
+    "module_utils/_scheduler/before_join.py": ("plugins/scheduler/test_before_join.py",),
     "plugin_utils/_removal/dead_nodes.py": ("plugins/removal/test_dead_nodes.py",),
     "module_utils/_removal/plan.py": _REMOVED,
     "module_utils/_removal/cluster.py": ("plugins/removal/test_cluster.py",),

@@ -777,7 +777,7 @@ SUITES = (
             "roles/preflight/tasks/joined.yml",
             "roles/preflight/tasks/control_planes.yml",
             "roles/scheduler/tasks/prepare.yml",
-            f"{UTILS}/_scheduler/join.py",
+            f"{UTILS}/_scheduler/before_join.py",
             "plugins/*/kube_scheduler_extender.py",
             "tests/operations/[!t]*",
         ),

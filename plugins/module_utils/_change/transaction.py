@@ -166,9 +166,9 @@ class Transaction:
         except Exception as error:
             for file in staged.values():
                 file.discard()
-            raise self._undo(saved, service, f"{type(error).__name__}: {error}", unfinished) from error
+            raise self._roll_back(saved, service, f"{type(error).__name__}: {error}", unfinished) from error
         if problem:
-            raise self._undo(saved, service, problem, unfinished)
+            raise self._roll_back(saved, service, problem, unfinished)
         self._pending.clear()
         self._point("done")
 
@@ -185,7 +185,7 @@ class Transaction:
             self._pending.save(saved)
         return saved
 
-    def _undo(self, saved: List[Saved], service: Optional[Service], why: str, unfinished: bool) -> TransactionError:
+    def _roll_back(self, saved: List[Saved], service: Optional[Service], why: str, unfinished: bool) -> TransactionError:
         """Restore everything and verify that, too. In the order of the change: a file that makes a program read the others comes last."""
         back = "put back what was there"
         if unfinished:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.join import JoinError, plan, read
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.before_join import JoinError, plan, read
 
 from unit.plugins.scheduler.manifests import MANIFEST
 
