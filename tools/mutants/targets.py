@@ -107,7 +107,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "device_plugin/node/cdi.py": ("device_plugin/host/test_cdi_specs.py", "device_plugin/node/test_devices.py"),
     "device_plugin/node/strategy.py": ("device_plugin/node/test_strategy.py",),
-    "device_plugin/node/pod_state.py": _USAGE,
+    "device_plugin/node/pod_state.py": ("device_plugin/node/test_pod_state.py", *_USAGE),
     "device_plugin/node/id_usage.py": _USAGE,
     "device_plugin/node/id_usage_table.py": _USAGE,
     "device_plugin/publish/eviction_requests.py": ("device_plugin/publish/test_eviction_requests.py",),

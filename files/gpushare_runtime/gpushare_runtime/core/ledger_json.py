@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
-from gpushare_runtime.core.placement.explain import FAULT
+from gpushare_runtime.core.node_ledger import FAULT
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 
 VERSION: Final = 1

@@ -19,6 +19,8 @@ from gpushare_runtime.core.pod_affinity import Neighbours, neighbours
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
 
+FAULT: Final = "an internal fault in looking at this node; the log of gpushare-extender says which"
+
 
 class GpuClass(NamedTuple):
     """The facts by which a request can tell GPUs apart. models: every name that it goes by."""

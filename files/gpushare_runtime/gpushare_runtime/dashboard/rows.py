@@ -19,7 +19,8 @@ import orjson
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.ledger_json import node_json
-from gpushare_runtime.core.placement.explain import FAULT, Largest, amount
+from gpushare_runtime.core.node_ledger import FAULT
+from gpushare_runtime.core.placement.explain import Largest, amount
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, UNKNOWN_POD, Cluster, Waiting, reason_of
 from gpushare_runtime.kubectl_gpushare.views import gpus_of, is_over, share_state, shares

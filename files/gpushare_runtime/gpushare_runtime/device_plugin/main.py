@@ -34,7 +34,8 @@ from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, Ch
 from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
 from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
-from gpushare_runtime.device_plugin.metrics import Counters, families
+from gpushare_runtime.device_plugin.metrics import families
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.id_usage_table import Processes
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Counts of events since the start, and the metrics of the device plugin."""
+"""The metrics of the device plugin."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from prometheus_client import Histogram
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.daemon import exposition
-from gpushare_runtime.daemon.exposition import family, latencies, maybe, single
+from gpushare_runtime.daemon.exposition import family, maybe, single
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 
@@ -63,27 +61,6 @@ class Memory(Protocol):
 
     @property
     def over(self) -> int: ...
-
-
-@dataclass
-class Counters:
-    """Counts since the start; the metrics below have the same names."""
-
-    allocations: int = 0
-    rejections: int = 0
-    unplanned: int = 0
-    corrections: int = 0
-    start_rejections: int = 0
-    unrecorded_starts: int = 0
-    checkpoint_mismatches: int = 0
-    xids: Counter[tuple[str, int]] = field(default_factory=Counter)  # by (GPU UUID, XID)
-    seconds: Histogram = field(
-        default_factory=lambda: latencies("gpushare_device_plugin_rpc_duration_seconds", "Duration of kubelet's requests.", "method")
-    )
-
-    def observe(self, method: str, seconds: float) -> None:
-        """A request of kubelet took so long."""
-        self.seconds.labels(method).observe(seconds)
 
 
 def families(

@@ -14,7 +14,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import ResourceService
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
 from unit.runtime.device_plugin.cdi_folder import write
 from unit.runtime.device_plugin.local_pods import memory

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.ledger import NodeLedger
+from gpushare_runtime.core.node_ledger import FAULT, NodeLedger
 from gpushare_runtime.core.quantity import GIB, Unit
 from gpushare_runtime.core.request import ContainerRequest, Request
 
@@ -28,7 +28,6 @@ def amount(request: Request) -> str:
 
 MOST_WORDINGS: Final = 10
 """kube-scheduler copies every distinct reason into the pod's condition at each attempt."""
-FAULT: Final = "an internal fault in looking at this node; the log of gpushare-extender says which"
 
 
 class NoFit(NamedTuple):

@@ -195,7 +195,7 @@ class CheckpointReader:
         while True:
             files = watch.changes.count
             self.refresh()
-            doubtful = usage.terminated_pods()
+            doubtful = usage.detect_terminated()
             seen = (watch.changes, files), (changes, changes.count)
             if doubtful:
                 live = await in_thread(partial(self._processes.pods, doubtful))

@@ -20,7 +20,7 @@ import grpc.aio
 
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile
 from gpushare_runtime.device_plugin.kubelet.proto import podresources_pb2 as pb
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState

@@ -27,8 +27,8 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
-from gpushare_runtime.device_plugin.metrics import Counters
 from gpushare_runtime.device_plugin.node.allocate_response import AllocateResult
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.sentences import gpu_name
 from gpushare_runtime.device_plugin.node.state import NodeState

@@ -63,7 +63,7 @@ class Allocator:
         """
         free, required = set(available), set(must_include)
         self.usage.observe_available(resource, free.difference(required) if required else free, moment)
-        doubtful = self.usage.terminated_pods()
+        doubtful = self.usage.detect_terminated()
         container = self.pending.match(resource, size)
         admitted = container is None
         if admitted:
@@ -102,7 +102,7 @@ class Allocator:
     def allocate(self, resource: str, ids: Collection[str]) -> AllocateResult:
         """The response for a container with these ids. It raises AllocationRejected if it must not have one of their GPUs."""
         given = frozenset(ids)
-        doubtful = self.usage.terminated_pods()
+        doubtful = self.usage.detect_terminated()
         remembered = self.preferred.get(resource, OrderedDict())
         # Without a preceding request for a preference kubelet reuses the ids of an init container of the pod that it admits.
         container = remembered.pop(given) if given in remembered else self.pending.match(resource, len(given))

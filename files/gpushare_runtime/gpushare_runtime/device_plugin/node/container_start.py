@@ -50,7 +50,7 @@ class ContainerStarts:
         """Whether kubelet's checkpoint lists these ids, which are in use from now on. It raises AllocationRejected for a start that must
         not be."""
         given, usage = frozenset(ids), self.usage
-        doubtful = usage.terminated_pods()
+        doubtful = usage.detect_terminated()
         known, owners = self.devices.gpu_of(resource), usage.containers_with(resource, given)
         elsewhere = usage.given_index(owners)
         if elsewhere is None and self.devices.inventory and not given <= known.keys():

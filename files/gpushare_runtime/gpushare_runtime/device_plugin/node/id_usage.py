@@ -45,7 +45,7 @@ class Usage(UsageTable):
             known = self._pods.removed(key.pod) is not None if before is None else not before.listed and state.record is not Record.LISTED
             if known:
                 # kubelet allocates again when it starts a container, and does not call PreStartContainer. The pod may have gone meanwhile.
-                state.starts[key.container,] = now, self._container_ids(key.pod, [key.container])
+                state.has_started(key.container, self._container_ids(key.pod, [key.container]), now)
             # Mostly the very same object: comparing it costs nothing.
             if before is None or not (before.ids is ids or before.ids == ids):
                 if before is not None and not before.listed and not before.ids <= ids and not state.released:
@@ -92,7 +92,7 @@ class Usage(UsageTable):
 
     def _have(self, key: DeviceKey, ids: frozenset[str]) -> None:
         self._table[key] = replace(self._table[key], ids=ids, gpu_uuids=gpu_uuids_of(key.resource, ids), index=None)
-        self._states[key.pod].version = self.moment
+        self._states[key.pod].change(self.moment)
 
     def _runs(self, key: DeviceKey) -> bool:
         names = self.running(key.pod)
@@ -104,7 +104,7 @@ class Usage(UsageTable):
     def record_grant(self, resource: str, ids: frozenset[str], container: PendingContainer | None) -> None:
         """The plugin has just allocated these ids. It wakes nothing: kubelet's checkpoint lists them within milliseconds, and that does."""
         self.moment += 1
-        self._unconfirmed.append(UnconfirmedAllocation(resource, ids, container, self._clock(), self.moment))
+        self._unconfirmed = [*self._recent(), UnconfirmedAllocation(resource, ids, container, self._clock(), self.moment)]
 
     def observe_available(self, resource: str, ids: Collection[str], moment: int | None = None) -> None:
         """kubelet had these ids free at that moment, None for now: it rejected the allocations that had them, and no longer counts the
@@ -139,11 +139,11 @@ class Usage(UsageTable):
 
     def release_terminated(self, live: Callable[[Set[str]], Set[str]]) -> None:
         """Release the ids of terminated pods without a process. live: returns those of the UIDs that have a process."""
-        doubtful = self.terminated_pods()
+        doubtful = self.detect_terminated()
         if doubtful:
             self.apply_process_scan(doubtful, live(doubtful))
 
-    def terminated_pods(self) -> frozenset[str]:
+    def detect_terminated(self) -> frozenset[str]:
         """Detect terminated pods, and release those that kubelet reported as stopped. Returns the UIDs of the others.
 
         Their processes decide. They keep their ids until `apply_process_scan` releases them.
@@ -177,10 +177,10 @@ class Usage(UsageTable):
     def _forget(self, key: DeviceKey) -> None:
         del self.kept[key]
         self.moment += 1
-        self._states[key.pod].version = self.moment
+        self._states[key.pod].change(self.moment)
 
     def apply_process_scan(self, scanned: Set[str], live: Set[str]) -> None:
-        """Of `scanned`, which `terminated_pods` returned before the scan, only the pods in `live` have a process."""
+        """Of `scanned`, which `detect_terminated` returned before the scan, only the pods in `live` have a process."""
         now, ended, changed = self._clock(), [], False
         self._admitted = (self._admitted | (scanned & live)) & self._unrecorded.keys()
         for uid in scanned & self._states.keys():
@@ -210,8 +210,7 @@ class Usage(UsageTable):
 
     def _changed(self) -> None:
         for uid, state in self._states.items():
-            pod = None if state.name else self._pods.get(uid)
-            state.name = str(pod) if pod is not None else state.name
+            state.identify(None if state.name else self._pods.get(uid))
         self.changes.notify()
 
     # The ids that kubelet's checkpoint should list, and does not.

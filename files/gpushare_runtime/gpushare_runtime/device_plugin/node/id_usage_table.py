@@ -157,8 +157,7 @@ class UsageTable:
 
     def _recent(self) -> list[UnconfirmedAllocation]:
         now = self._clock()
-        self._unconfirmed = [allocation for allocation in self._unconfirmed if now - allocation.at < _UNCONFIRMED_SECONDS]
-        return self._unconfirmed
+        return [allocation for allocation in self._unconfirmed if now - allocation.at < _UNCONFIRMED_SECONDS]
 
     def _in_use(self, *, orphaned: bool = False) -> Iterator[tuple[DeviceKey, ContainerUsage]]:
         """orphaned: only what kubelet may allocate to others although it is in use."""

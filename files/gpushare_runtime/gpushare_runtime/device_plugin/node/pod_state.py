@@ -103,6 +103,14 @@ class PodState:
         """Whether kubelet counts it no longer, even if the watch still shows it."""
         return self.freed or (self.record is not Record.LISTED and not self.lost(pod))
 
+    def identify(self, pod: LocalPod | None) -> None:
+        """The watch shows the pod; None if it does not."""
+        self.name = str(pod) if pod is not None else self.name
+
+    def change(self, version: int) -> None:
+        """The ids of the pod have changed."""
+        self.version = version
+
     # The report of kubelet.
 
     def drop(self, lost: bool, version: int) -> None:
@@ -137,6 +145,10 @@ class PodState:
         if was_released:
             self.stage = Stage.ENDING
         return was_released
+
+    def has_started(self, container: str, before: list[str], now: float) -> None:
+        """kubelet has allocated ids to a container that it starts, without asking for the start."""
+        self.starts[container,] = now, before
 
     def forget_start(self, container: str) -> None:
         """kubelet is not about to start this container after all."""
@@ -199,8 +211,9 @@ class PodState:
         return self.ending_since is not None and now - self.ending_since >= START_GRACE
 
     def release(self) -> None:
-        """Its ids are free: it is over."""
-        self.stage = Stage.RELEASED
+        """Its ids are free: it is over, unless it has become active again."""
+        if self.ending:
+            self.stage = Stage.RELEASED
 
     def may_be_creating(self, names: tuple[str, ...], last: LocalPod | None, now: float) -> bool:
         """Whether the runtime may be creating one of them: kubelet has not reported a new one since the start."""

@@ -19,7 +19,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.daemon.sync import Changes, any_after
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, actual_allocation
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.sentences import explain_unannotatable, gpus_in_words, moved, never_placed

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from gpushare_runtime.device_plugin.kubelet.server import PluginServer, ResourceService
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.fake_processes import FakeProcesses

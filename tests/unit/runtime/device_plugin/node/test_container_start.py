@@ -287,7 +287,7 @@ def crowded() -> tuple[Node, str, str]:
     node.manager.healthy = healthy
     node.state.usage.set_checkpoint(())
     node.now += 11.0
-    node.state.usage.terminated_pods()
+    node.state.usage.detect_terminated()
     node.admit(node.see(memory(gpus, 0, 8, name="third")))
     return node, first["metadata"]["uid"], second["metadata"]["uid"]
 

@@ -219,12 +219,12 @@ def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it(case: C
     pods = {uid: case.add(uid) for uid in "ab"}
     case.record(entry("a", 0), entry("b", 1))
     case.delete(pods["a"])
-    terminated = case.usage.terminated_pods()
+    terminated = case.usage.detect_terminated()
     assert terminated == {"a"}
     # While somebody looks, another one goes.
     case.delete(pods["b"])
     case.live = {"b"}
-    assert case.usage.terminated_pods() == {"a", "b"}
+    assert case.usage.detect_terminated() == {"a", "b"}
     case.usage.apply_process_scan(terminated, set())
     assert case.still_in_use(MEMORY) == {min(units(1)): "b"}
     assert case.release() == {"b"}

@@ -17,7 +17,7 @@ from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.device_plugin.kubelet import server
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import POD_WAIT_SECONDS, ResourceService
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.pod_state import START_GRACE

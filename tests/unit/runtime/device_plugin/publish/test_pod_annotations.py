@@ -15,7 +15,7 @@ import pytest
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod

@@ -20,7 +20,7 @@ from gpushare_runtime.device_plugin.gpu.pod_limits import PodLimits
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.podresources import entries_of
 from gpushare_runtime.device_plugin.kubelet.server import ResourceService
-from gpushare_runtime.device_plugin.metrics import Counters
+from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -111,7 +111,7 @@ class Plugin:
         while True:
             seen, file = changes.count, world.file
             self._refresh()
-            doubtful = self.node.usage.terminated_pods()
+            doubtful = self.node.usage.detect_terminated()
             if doubtful:
                 live = world.live(doubtful)
                 await asyncio.sleep(0.01)
