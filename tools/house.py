@@ -12,7 +12,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePath
 
 import language
@@ -110,29 +110,25 @@ def _of_tests(name: str) -> list[int]:
 
 def circles(python: Mapping[str, str]) -> list[tuple[str, ...]]:
     """The folders of the product that import each other, directly or by others: each group once, sorted."""
+    modules = {path.removesuffix(".py").removesuffix("/__init__") for path in python}
     arrows: dict[str, set[str]] = defaultdict(set)
     for path, text in python.items():
-        if own := folder(path):
+        if path.startswith((AREAS["runtime"], *PLUGINS)):
+            own = path.rpartition("/")[0]
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ImportFrom):
-                    paths = (_imported(path, node, alias.name) for alias in node.names)
-                    arrows[own] |= {other for imported in paths if (other := folder(imported)) and other != own}
+                    found = (_module(path, node, alias.name, modules) for alias in node.names)
+                    arrows[own] |= {other for module in found if (other := module.rpartition("/")[0]) and other != own}
     reach = {name: _reached(name, arrows) for name in arrows}
     groups = {tuple(sorted(two for two in reach if two in reach[one] and one in reach[two])) for one in reach}
     return sorted(group for group in groups if len(group) > 1)
 
 
-def folder(path: str) -> str:
-    """The folder of the product that a file counts to, "" for none: a package of the runtime or one of the plugins."""
-    parts = PurePath(path).parts
-    length = 4 if path.startswith(AREAS["runtime"]) else 3 if path.startswith(PLUGINS) else 0
-    return "/".join(parts[:length]) if length and len(parts) > length else ""
-
-
-def _imported(path: str, node: ast.ImportFrom, name: str) -> str:
-    """The path of a name that a file of the product imports from it; enough of it to tell its folder. The runtime's are absolute."""
+def _module(path: str, node: ast.ImportFrom, name: str, modules: Collection[str]) -> str:
+    """The path of the module that a file of the product imports a name from, "" for none of the product's. The runtime's are absolute."""
     start = PurePath(path).parts[: -node.level] if node.level else ("files/gpushare_runtime",)
-    return "/".join([*start, *(node.module or "").split("."), name])
+    imported = "/".join([*start, *filter(None, (node.module or "").split(".")), name])
+    return next((module for module in (imported, imported.rpartition("/")[0]) if module in modules), "")
 
 
 def _reached(start: str, arrows: Mapping[str, set[str]]) -> set[str]:

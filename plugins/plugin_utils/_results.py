@@ -23,7 +23,6 @@ from ..module_utils._facts.system import System
 from ..module_utils._identity.token import TokenClaims
 from ..module_utils._packages.model import PackageChange
 from ..module_utils._takeover.operator import ClusterPolicy
-from ._scheduler.wiring import PolicyMap
 from ._shape import Map, Maybe, Open, of_dataclass
 
 Shape = Mapping[str, Any]
@@ -87,7 +86,8 @@ _SETTINGS = {
 FOUND: Shape = {
     "settings": Open(_SETTINGS),
     "server": str,
-    "policy": Maybe(PolicyMap),
+    # A `PolicyMap` of _scheduler/wiring.py.
+    "policy": Maybe(dict.fromkeys(("namespace", "name", "text", "version"), str)),
     "files": Map(Maybe(str)),
     "journal": [{"path": str, "original": Maybe(str), "mode": Maybe(int), "left": (str, str), "others": bool}],
     "cluster": Maybe({"text": str, "version": str}),

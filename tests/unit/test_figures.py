@@ -41,6 +41,7 @@ from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annota
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
 from gpushare_runtime.kubectl_gpushare import cordon, live
+from gpushare_runtime.kubectl_program import main as kubectl_program
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
 from image import layout as image
@@ -319,7 +320,7 @@ FIGURES: list[tuple[str, str, tuple[Any, ...]]] = (
     + [
         (f"{REFERENCE}/events.md", "at most every {:g} minutes", (events.REPEAT_SECONDS / 60,)),
         (f"{REFERENCE}/kubectl.md", "it is read every {:g} s", (live.USED_SECONDS,)),
-        (f"{REFERENCE}/kubectl.md", "by default {:g} seconds", (cordon.DRAIN_SECONDS,)),
+        (f"{REFERENCE}/kubectl.md", "by default {:g} seconds", (kubectl_program.DRAIN_SECONDS,)),
         (f"{REFERENCE}/http.md", "Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,)),
         (f"{REFERENCE}/kubectl.md", "it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         (f"{REFERENCE}/kubectl.md", "views of {} nodes with", (KUBECTL["nodes"],)),

@@ -24,6 +24,8 @@ READINGS: Final = 2
 """So often in a row above its units, then a pod is reported."""
 ENDS_BELOW: Final = 0.95
 """It ends below this part of the units."""
+STATIC: Final = "it is a static pod, which kubelet would start again"
+"""Why such a pod is not evicted."""
 REQUEST_SECONDS: Final = 90.0
 """How long requests count, unless they are renewed: the device plugin that wrote them may be gone."""
 # Two hosts' clocks differ by less.

@@ -126,3 +126,5 @@ UNFINISHED: Final = ",".join(f"status.phase!={phase}" for phase in FINISHED_PHAS
 # Extender.
 EXTENDER_PREFIX: Final = "/gpushare-scheduler"
 EXTENDER_PORT: Final = 32766
+# The namespace of the daemons where they are pods.
+IN_CLUSTER_NAMESPACE: Final = "gpushare-system"

@@ -17,7 +17,7 @@ from typing import Final, NoReturn, Protocol
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.overuse import EvictionRequest, Evictions
+from gpushare_runtime.core.overuse import STATIC, EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.exposition import family
 from gpushare_runtime.daemon.listener import RateLimit
@@ -62,7 +62,7 @@ def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
     if pod.node != node:
         return f"it is on node {pod.node}, and node {node} requests it"
     if pod.mirror:
-        return "it is a static pod, which kubelet would start again"
+        return STATIC
     if pod.whole and request.reason == "":
         return "it has whole GPUs, which it shares with nobody"
     if pod.allocation is not None and request.gpu not in pod.allocation.by_gpu:

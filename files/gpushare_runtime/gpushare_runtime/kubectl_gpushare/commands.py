@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, too_large
@@ -41,7 +42,6 @@ FITS_NOWHERE: Final = 3
 WRONG: Final = 3
 _LEASES: Final = "/apis/coordination.k8s.io/v1"
 _OF_EXTENDER: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/gpushare-extender"
-_IN_CLUSTER_NAMESPACE: Final = "gpushare-system"
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 
@@ -253,7 +253,7 @@ def run_cordon(arguments: argparse.Namespace) -> int:
 async def find_leases(client: KubeClient) -> list[status.LeaseState]:
     """Of kube-scheduler, by whatever name the extender goes, and of gpushare's own scheduler where the daemons are pods. KubeError."""
     name = await _lease_of_extender(client) or status.LeaseState.scheduler
-    own = await _leases_named(client, status.IN_CLUSTER, _IN_CLUSTER_NAMESPACE)
+    own = await _leases_named(client, status.IN_CLUSTER, protocol.IN_CLUSTER_NAMESPACE)
     found = await _leases_named(client, name, status.LeaseState.namespace)
     # Without leader election, or on a control plane that others run, there is none: that only matters to pods of ours that it places.
     return [*own, *(found or ([] if own else [status.LeaseState(scheduler=name)]))]

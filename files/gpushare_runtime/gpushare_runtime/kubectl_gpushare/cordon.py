@@ -14,6 +14,7 @@ from typing import Any, Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
+from gpushare_runtime.core.overuse import STATIC
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
@@ -27,7 +28,6 @@ _ATTEMPTS: Final = 5
 _CONFLICT: Final = 409
 _TOO_MANY: Final = 429
 _RETRY_SECONDS: Final = 5.0
-DRAIN_SECONDS: Final = 60
 
 
 def chosen_gpus(inventory: Inventory, node: str, names: Sequence[str]) -> list[Gpu]:
@@ -123,7 +123,7 @@ async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namesp
 def _stays(share: Share, cluster: Cluster, force: bool) -> str:
     """Why a pod is not evicted; "" if it may be."""
     if share.pod is not None and share.pod.mirror:
-        return "it is a static pod, which kubelet would start again"
+        return STATIC
     owner = cluster.pods.get(share.uid, UNKNOWN_POD).owner
     if owner.startswith("DaemonSet/"):
         return "it is of a DaemonSet, which would start it again on this node"

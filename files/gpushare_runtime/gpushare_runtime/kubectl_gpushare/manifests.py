@@ -26,7 +26,6 @@ from gpushare_runtime.kubectl_gpushare.api import InputError
 
 Json = dict[str, Any]
 
-NAMESPACE: Final = "gpushare-system"
 OLDEST: Final = (1, 30)
 """From here on the API server has ValidatingAdmissionPolicy as v1."""
 OLDEST_MUTATING: Final = (1, 36)

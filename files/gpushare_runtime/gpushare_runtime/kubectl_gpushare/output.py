@@ -15,7 +15,6 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.layout import Table, lines_of, sort_rows
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, document
 
-FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 

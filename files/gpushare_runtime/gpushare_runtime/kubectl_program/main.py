@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gpushare_runtime import __version__
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import PLACEMENTS, Labels
+from gpushare_runtime.core.protocol import IN_CLUSTER_NAMESPACE
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError
 from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpushare_runtime.kubectl_gpushare.views import Selection
 
 PROGRAM: Final = "kubectl gpushare"
+DRAIN_SECONDS: Final = 60
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _LISTED: Final = 20
 VIEWS: Final = {
@@ -221,7 +223,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods, if you may not list all; default: the context's")
     elif command == "manifests":
         parser.add_argument(
-            "-n", "--namespace", default="gpushare-system", metavar="NAMESPACE", help="of the pods; default: gpushare-system"
+            "-n", "--namespace", default=IN_CLUSTER_NAMESPACE, metavar="NAMESPACE", help=f"of the pods; default: {IN_CLUSTER_NAMESPACE}"
         )
         parser.add_argument("-f", "--filename", default="", metavar="FILE", help="values as for the chart; - is the standard input")
         parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one value of the chart; may be repeated")
@@ -233,8 +235,8 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         if command == "drain":
             parser.add_argument("--dry-run", action="store_true", help="cordon and evict nothing, and print what would be")
             parser.add_argument("--force", action="store_true", help="evict also pods without an owner that would start them again")
-            parser.add_argument("--timeout", type=_seconds, default=60, metavar="SECONDS",
-                                help="how long to wait for disruption budgets; default: 60")  # fmt: skip
+            parser.add_argument("--timeout", type=_seconds, default=DRAIN_SECONDS, metavar="SECONDS",
+                                help=f"how long to wait for disruption budgets; default: {DRAIN_SECONDS}")  # fmt: skip
         _add_cluster_options(parser)
 
 

@@ -53,7 +53,7 @@ def test_other_input_that_cannot_be(namespace: str, kubernetes: str, words: str)
 
 def test_the_releases_are_those_of_the_installer() -> None:
     assert (manifests.OLDEST, manifests.OLDEST_MUTATING) == (OLDEST_WITH_POLICIES, OLDEST_MUTATING)
-    assert manifests.objects({}, "gpushare-system", "v1.36.3-eks-1+a")[0]["metadata"]["name"] == manifests.NAMESPACE
+    assert manifests.objects({}, "gpushare-system", "v1.36.3-eks-1+a")[0]["metadata"]["name"] == "gpushare-system"
 
 
 def test_values_of_a_file_and_of_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

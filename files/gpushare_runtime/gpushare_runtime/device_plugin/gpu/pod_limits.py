@@ -30,7 +30,7 @@ from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, NvmlError
-from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
+from gpushare_runtime.device_plugin.node.rejections import DELETE_POD, RETRIES, AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
@@ -136,14 +136,14 @@ class PodLimits:
         failing = next((self._able[gpu] for gpu in gpus if gpu in self._passing & self._node.limited_gpus), _NO_GROUP)
         if failing != _NO_GROUP:
             raise AllocationRejected(
-                f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); kubelet will retry the start"
+                f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); {RETRIES}"
             )
         if all(self._able[gpu] for gpu in gpus):
             return
         if len(uids) != 1:
             raise AllocationRejected(
                 f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set, because kubelet's checkpoint lists "
-                f"{'no pod' if not uids else f'{len(uids)} pods'} with them; kubelet will retry the start"
+                f"{'no pod' if not uids else f'{len(uids)} pods'} with them; {RETRIES}"
             )
         (uid,) = uids
         due = {gpu: most for gpu, most in limits_due(self._node, uid).items() if not self._able.get(gpu, "unknown")}
@@ -152,7 +152,7 @@ class PodLimits:
         except (NvmlError, OSError, asyncio.TimeoutError) as error:
             why = str(error) or f"the driver did not answer within {_START_SECONDS:.0f} s"
             raise AllocationRejected(
-                f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); kubelet will retry the start"
+                f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); {RETRIES}"
             ) from None
         self._record({(uid, gpu) for gpu in due})
 
@@ -170,8 +170,7 @@ class PodLimits:
         if required:
             limits = "this node's driver does not limit it" if required == DRIVER else "this node does not use MPS"
             raise AllocationRejected(
-                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {required}, "
-                f"and {limits} ({why}); delete the pod so that the scheduler places it again"
+                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {required}, and {limits} ({why}); {DELETE_POD}"
             )
 
     async def run(self) -> NoReturn:

@@ -16,7 +16,7 @@ from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.mps import MpsState, MpsStateError
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
-from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
+from gpushare_runtime.device_plugin.node.rejections import RETRIES, AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 INTERVAL_SECONDS: Final = 1.0
@@ -83,7 +83,7 @@ class MpsStates:
                 if self._clock() > deadline:
                     raise AllocationRejected(
                         f"{resource}: the MPS control daemon of GPU {uuid} gives clients {limit} MiB, and the container has {mib} MiB; "
-                        "kubelet will retry the start"
+                        f"{RETRIES}"
                     )
                 await asyncio.sleep(_POLL_SECONDS)
 

@@ -44,13 +44,11 @@ Parsed = Mapping[DeviceKey, tuple[object, CheckpointEntry]]
 """(pod, container, resource) → the JSON of its ids, and the entry made of it."""
 
 
-def parse(data: bytes, resources: Iterable[str]) -> tuple[CheckpointEntry, ...]:
-    """The entries for these resources. Reads the form with ids per NUMA node, the older list, and data without a wrapper."""
-    return tuple(entry for _, entry in parse_reusing({}, data, resources).values())
+def parse(known: Parsed, data: bytes, resources: Iterable[str]) -> Parsed:
+    """The entries for these resources. Reads the form with ids per NUMA node, the older list, and data without a wrapper.
 
-
-def parse_reusing(known: Parsed, data: bytes, resources: Iterable[str]) -> Parsed:
-    """As `parse`, and reuses the entries of an earlier reading."""
+    known: an earlier reading, whose entries are reused where their JSON is the same.
+    """
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -141,7 +139,7 @@ class CheckpointFile:
                 if identity == self._identity:
                     self.problem = ""
                     return False
-                known = parse_reusing(self._known, file.read(), self._resources)
+                known = parse(self._known, file.read(), self._resources)
         except FileNotFoundError:
             self.problem = ""
             return self._set({}, None) if self._identity is not None else False

@@ -21,10 +21,9 @@ from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.id_usage_table import Processes
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
-from gpushare_runtime.device_plugin.node.rejections import DELETE_POD, AllocationRejected
+from gpushare_runtime.device_plugin.node.rejections import DELETE_POD, RETRIES, AllocationRejected
 from gpushare_runtime.device_plugin.node.sentences import gpu_name, taken, used_by_others
 
-_RETRIES: Final = "kubelet will retry the start"
 # kubelet tries again after 10 to 15 s, and within a minute what has ended is gone.
 _SHORTAGES: Final = 5
 # More than all GPUs of a node have MPS clients.
@@ -59,7 +58,7 @@ class ContainerStarts:
         gpus = sorted(named if elsewhere is None else {c for c in self.devices.gpus if c.index == elsewhere}, key=lambda c: c.index)
         for gpu in gpus:
             if gpu.health != HEALTHY:
-                raise AllocationRejected(f"{resource}: {gpu_name(gpu)} is not usable ({gpu.health}); {_RETRIES}")
+                raise AllocationRejected(f"{resource}: {gpu_name(gpu)} is not usable ({gpu.health}); {RETRIES}")
         recorded = [key for key in owners if not usage.released(key.pod)]
         for key in owners:
             if other := usage.recorded_twice(key):
@@ -80,7 +79,7 @@ class ContainerStarts:
             usage.release_terminated(self.processes.pods)
             recorded = [key for key in recorded if key in usage.snapshot()]
         if used := used_by_others(resource, given, recorded, usage, self.processes):
-            raise AllocationRejected(f"{resource}: {used}; {_RETRIES}")
+            raise AllocationRejected(f"{resource}: {used}; {RETRIES}")
         if not recorded:
             # By the state of now: another container may have what the plugin has just released.
             self._check_overlap(resource, given)

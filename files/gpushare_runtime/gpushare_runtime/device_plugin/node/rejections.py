@@ -13,6 +13,7 @@ from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.daemon.sync import Changes
 
 DELETE_POD: Final = "delete the pod so that the scheduler places it again"
+RETRIES: Final = "kubelet will retry the start"
 # Longer than a controller takes to create the next pod, for which the scheduler would choose the GPU again.
 LIFETIME: Final = 60.0
 # Two clocks differ by less from one reading to the next, unless one of them was set.

@@ -17,7 +17,7 @@ from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_EVICTIONS
-from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, EvictionRequest, Evictions, EvictionsError, Excess, Key
+from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, STATIC, EvictionRequest, Evictions, EvictionsError, Excess, Key
 from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -49,7 +49,7 @@ def doubt(node: NodeState, pod: LocalPod, gpu: str, due: int) -> str:
     if inventory is None or gpu not in inventory.by_uuid:
         return "its GPU is not known"
     if pod.static:
-        return "it is a static pod, which kubelet would start again"
+        return STATIC
     if pod.request is None or pod.problem:
         return "its request cannot be read"
     if not node.pods.synced:

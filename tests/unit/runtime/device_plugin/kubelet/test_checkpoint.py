@@ -27,26 +27,30 @@ def document(*entries: dict[str, Any]) -> bytes:
     return json.dumps({"Data": {"PodDeviceEntries": list(entries), "RegisteredDevices": {MEMORY: IDS}}, "Checksum": 7}).encode()
 
 
+def entries_in(data: bytes) -> tuple[CheckpointEntry, ...]:
+    return tuple(entry for _, entry in parse({}, data, [MEMORY]).values())
+
+
 def test_the_form_of_today() -> None:
-    assert parse(document(ENTRY), [MEMORY]) == (PARSED,)
+    assert entries_in(document(ENTRY)) == (PARSED,)
 
 
 def test_ids_of_several_numa_nodes_are_one_set() -> None:
-    assert parse(document(ENTRY | {"DeviceIDs": {"0": IDS[:1], "1": IDS[1:]}}), [MEMORY]) == (PARSED,)
+    assert entries_in(document(ENTRY | {"DeviceIDs": {"0": IDS[:1], "1": IDS[1:]}})) == (PARSED,)
 
 
 def test_the_list_of_kubelets_before_1_20_and_the_document_without_a_wrapper() -> None:
     old = ENTRY | {"DeviceIDs": IDS}
-    assert parse(document(old), [MEMORY]) == (PARSED,)
-    assert parse(json.dumps({"PodDeviceEntries": [old]}).encode(), [MEMORY]) == (PARSED,)
+    assert entries_in(document(old)) == (PARSED,)
+    assert entries_in(json.dumps({"PodDeviceEntries": [old]}).encode()) == (PARSED,)
 
 
 def test_other_resources_are_left_out() -> None:
-    assert parse(document(ENTRY | {"ResourceName": "nvidia.com/gpu", "DeviceIDs": 5}), [MEMORY]) == ()
+    assert entries_in(document(ENTRY | {"ResourceName": "nvidia.com/gpu", "DeviceIDs": 5})) == ()
 
 
 def test_no_entries_is_null_in_the_file() -> None:
-    assert parse(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}', [MEMORY]) == ()
+    assert entries_in(b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}') == ()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_no_entries_is_null_in_the_file() -> None:
 )
 def test_what_is_none_is_said(data: bytes, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
-        parse(data, [MEMORY])
+        entries_in(data)
 
 
 def test_it_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ def test_what_is_no_entry_is_passed_over_and_the_last_word_on_a_container_counts
         ENTRY | {"ContainerName": "d"},
         ENTRY | {"PodUID": "v"},
     ]
-    assert parse(document(*entries), [MEMORY]) == (
+    assert entries_in(document(*entries)) == (
         PARSED,
         CheckpointEntry("u", "d", MEMORY, PARSED.ids),
         CheckpointEntry("v", "c", MEMORY, PARSED.ids),
