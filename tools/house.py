@@ -31,6 +31,7 @@ LIMITS = {
     "class names used twice": 0,
     "imports of a test by a test": 0,
     "folder circles": 0,
+    "module constants of runtime below the first definition": 0,
     "variables of runtime that are called `of` or `one`": 0,
     "variables of plugins that are called `of` or `one`": 0,
 }
@@ -49,6 +50,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
     for area in ("runtime", "plugins"):
         found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
         found[f"variables of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
+        found[f"module constants of {area} below the first definition"] = len(late_constants(python, AREAS[area]))
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["folder circles"] = len(circles(python))
@@ -108,6 +110,23 @@ def _of_tests(name: str) -> list[int]:
     return [length for length, word in enumerate(name.split("."), 1) if word.startswith("test_")]
 
 
+def late_constants(python: Mapping[str, str], start: str) -> list[str]:
+    """The places of the module constants below a path that stand under a function or class, and need none of those above them."""
+    found = []
+    for path, text in python.items():
+        made: set[str] = set()
+        for node in ast.parse(text).body if path.startswith(start) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                made.add(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and made:
+                names = {each.id: isinstance(each.ctx, ast.Store) for each in ast.walk(node) if isinstance(each, ast.Name)}
+                if made.isdisjoint(names):
+                    found.append(f"{path}:{node.lineno}")
+                else:
+                    made |= {name for name, assigned in names.items() if assigned}
+    return found
+
+
 def circles(python: Mapping[str, str]) -> list[tuple[str, ...]]:
     """The folders of the product that import each other, directly or by others: each group once, sorted."""
     modules = {path.removesuffix(".py").removesuffix("/__init__") for path in python}
@@ -162,6 +181,7 @@ def main(arguments: list[str]) -> None:
         print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")
         for area in ("runtime", "plugins"):
             print(f"\nvariables of {area} that are called `of` or `one`:", *unnamed(python, AREAS[area]), sep="\n  ")
+            print(f"\nmodule constants of {area} below the first definition:", *late_constants(python, AREAS[area]), sep="\n  ")
             by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
             print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")
 

@@ -14,6 +14,7 @@ TREE = {
     "plugins/module_utils/_c/z.py": "from .._a.x import Found\n# It goes on\n# anew.\nclass Alone: ...\n",
     f"{CORE}/w.py": "class Plan: ...\nclass _Inner:\n    class Found: ...\nraise ValueError(f'held by {x}')\n",
     f"{CORE}/v.py": "class Rest:\n    of: int\n    def of(self, one): self.one = sum(one for one in self.of)\nasync def f(of): ...\n",
+    f"{CORE}/u.py": "EARLY = 1\ndef f(): ...\nLATE = EARLY\nNEEDS: int = f()\nAFTER = NEEDS\n",
     f"{CORE}/w_pb2.py": "class Plan: ...\n",
     "tests/fakes.py": "def memory(): ...\n",
     "tests/core/test_w.py": "from fakes import memory\n",
@@ -25,7 +26,7 @@ TREE = {
 
 def test_each_measure_counts_what_it_says() -> None:
     assert house.measures(TREE) == {
-        "lines of runtime": 9,
+        "lines of runtime": 14,
         "lines of plugins": 13,
         "lines of roles": 2,
         "lines of tests": 5,
@@ -37,6 +38,8 @@ def test_each_measure_counts_what_it_says() -> None:
         "class names used twice": 1,
         "imports of a test by a test": 3,
         "folder circles": 1,
+        "module constants of runtime below the first definition": 1,
+        "module constants of plugins below the first definition": 0,
         "variables of runtime that are called `of` or `one`": 5,
         "variables of plugins that are called `of` or `one`": 1,
     }

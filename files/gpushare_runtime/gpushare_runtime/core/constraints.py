@@ -18,6 +18,16 @@ Labels = tuple[tuple[str, str], ...]
 """A pod's labels, or what a selector wants of them, sorted: hashable, and one object for many pods."""
 
 PLACEMENTS: Final = ("binpack", "spread")
+RULES_PREFIX: Final = protocol.ASK_MODELS.partition("/")[0] + "/"
+"""Of the annotations that state rules."""
+_MODELS_SEEN: Final = 64
+_PAIR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9./_-]*)\s*==?\s*([A-Za-z0-9._-]*)")
+_SAMPLES: Final = {
+    protocol.ASK_MODELS: "A100,Tesla-V100",
+    protocol.ASK_MODELS_REFUSED: "T4,P4",
+    protocol.ASK_GPUS: "GPU-8f6f2c31-…",
+    protocol.ASK_GPUS_REFUSED: "GPU-8f6f2c31-…",
+}
 
 
 @dataclass(frozen=True)
@@ -129,12 +139,6 @@ def selects(selector: Labels, labels: Labels) -> bool:
     return bool(selector) and all(labels[at : at + 1] == (pair,) for pair in selector for at in (bisect_left(labels, pair),))
 
 
-RULES_PREFIX: Final = protocol.ASK_MODELS.partition("/")[0] + "/"
-"""Of the annotations that state rules."""
-_MODELS_SEEN: Final = 64
-_PAIR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9./_-]*)\s*==?\s*([A-Za-z0-9._-]*)")
-
-
 def _list(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
     if name not in annotations:
         return ()
@@ -167,14 +171,6 @@ def _entries(annotations: Mapping[str, str], name: str) -> list[str]:
 def _name(key: str) -> str:
     """An annotation's own name, as the API server lets it be: long, but printable."""
     return key if len(key) <= QUOTED else f"{key[: QUOTED - 3]}..."
-
-
-_SAMPLES: Final = {
-    protocol.ASK_MODELS: "A100,Tesla-V100",
-    protocol.ASK_MODELS_REFUSED: "T4,P4",
-    protocol.ASK_GPUS: "GPU-8f6f2c31-…",
-    protocol.ASK_GPUS_REFUSED: "GPU-8f6f2c31-…",
-}
 
 
 def _words(model: str) -> list[str]:

@@ -31,14 +31,17 @@ _MOST_INSTANCE: Final = 99_999
 _FIRST_INSTANCE: Final = 10_000
 _MOST_CAPS: Final = 2
 HEALTHY: Final = "ok"
+INSTANCE_PREFIX: Final = "MIG-"
+"""Of the UUIDs of MIG instances."""
+_NUMBERS: Final[Mapping[str, int]] = {"core": 100, "clients": MOST_UNITS, "cpu": MOST_UNITS}
+"""Fields of the node, with the most that each may be."""
+_WAYS: Final = ("strategy", "isolation", "cdi_kind", "node_kind")
+_FIELDS: Final = itemgetter("index", "uuid", "minor", "pci", "model", "mib", "units", "numa", "health", "cordoned")
+_TYPES: Final = tuple((int, str, int, str, str, int, int, numa, str, bool) for numa in (int, type(None)))
 
 
 class InventoryError(ValueError):
     """A `gpushare/gpus` annotation that cannot be used; the message says what was found and expected."""
-
-
-INSTANCE_PREFIX: Final = "MIG-"
-"""Of the UUIDs of MIG instances."""
 
 
 def instance_index(gpu: int, gpu_instance: int, compute_instance: int) -> int:
@@ -164,15 +167,8 @@ class Inventory:
         return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), **numbers, **ways)
 
 
-_NUMBERS: Final[Mapping[str, int]] = {"core": 100, "clients": MOST_UNITS, "cpu": MOST_UNITS}
-"""Fields of the node, with the most that each may be."""
-_WAYS: Final = ("strategy", "isolation", "cdi_kind", "node_kind")
 _typed = partial(typed, error=InventoryError)
 _natural = partial(natural, error=InventoryError)
-
-
-_FIELDS: Final = itemgetter("index", "uuid", "minor", "pci", "model", "mib", "units", "numa", "health", "cordoned")
-_TYPES: Final = tuple((int, str, int, str, str, int, int, numa, str, bool) for numa in (int, type(None)))
 
 
 def _gpu(entry: object, place: int) -> Gpu:

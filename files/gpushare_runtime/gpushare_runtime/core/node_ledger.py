@@ -20,6 +20,12 @@ from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
 
 FAULT: Final = "an internal fault in looking at this node; the log of gpushare-extender says which"
+T = TypeVar("T")
+_REMEMBERED: Final = 64
+"""Answers of one node, some for each kind of request."""
+_FOR_GOOD: Final = ("unusable", "isolation", "incompatible")
+"""Reasons against a GPU that stay when every pod has gone."""
+_BY_WORD: Final = "its node does not say that it holds any, so it does not count"
 
 
 class GpuClass(NamedTuple):
@@ -101,12 +107,6 @@ class GpuUsage:
         more = GpuUsage(dict(self.used), dict(self.core), dict(self.clients), dict(self.whole), list(self.unknown), self.as_stated)
         more.add(gpus, pod.request.core, pod.whole, pod.request.clients)
         return more
-
-
-T = TypeVar("T")
-
-_REMEMBERED: Final = 64
-"""Answers of one node, some for each kind of request."""
 
 
 class NodeLedger:
@@ -608,11 +608,6 @@ class NodeLedger:
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
-
-
-_FOR_GOOD: Final = ("unusable", "isolation", "incompatible")
-"""Reasons against a GPU that stay when every pod has gone."""
-_BY_WORD: Final = "its node does not say that it holds any, so it does not count"
 
 
 def _unknown(pod: AllocatedPod) -> str:

@@ -14,6 +14,9 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import MOST_HELD, is_text, natural, quote, read_versioned, typed
 
 VERSION: Final = 1
+Share = tuple[int, bool]
+"""(units, whether some of them as the whole GPU)."""
+_NOTHING: Final[Share] = (0, False)
 
 
 class HeldError(ValueError):
@@ -34,11 +37,6 @@ class HeldEntry:
     units: int
     why: str
     whole: bool = False
-
-
-Share = tuple[int, bool]
-"""(units, whether some of them as the whole GPU)."""
-_NOTHING: Final[Share] = (0, False)
 
 
 @dataclass(frozen=True)

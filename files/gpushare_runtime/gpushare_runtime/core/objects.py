@@ -38,6 +38,11 @@ _REMEMBERED: Final = 10_000
 _SHARED_TEXT: Final = 4096
 """Characters of what is kept once for many pods; what is longer is one pod's own."""
 _ALL_SHARED_TEXT: Final = 16 * 1024 * 1024
+_RESOURCES: Final = protocol.RESOURCE_MEMORY.removesuffix("mem")
+"""The beginning of the name of each of our resources."""
+_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
+_MOST_PRIORITY: Final = 2**31
+"""The API has int32; a file may have any number."""
 
 
 def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
@@ -172,16 +177,9 @@ def _asked(spec: Mapping[str, Any], metadata: Mapping[str, Any], annotations: Ma
     return f"{text} {label!r} {rules!r} {whole_pod!r}" if rules or whole_pod or label is not None else text
 
 
-_RESOURCES: Final = protocol.RESOURCE_MEMORY.removesuffix("mem")
-"""The beginning of the name of each of our resources."""
-
-
 def _states(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Of all containers of which kubelet has said something."""
     return [container.get("state") or {} for kind in _STATUSES for container in status.get(kind) or ()]
-
-
-_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
 
 
 def _alive(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
@@ -234,10 +232,6 @@ def _seconds_to_bind(spec: Mapping[str, Any], labels: Labels) -> float:
         return VOLUME_SECONDS
     grouped = spec.get("schedulingGroup") or spec.get("workloadRef") or any(name in _GROUP_LABELS for name, _ in labels)
     return GROUP_SECONDS if grouped else RESERVED_SECONDS
-
-
-_MOST_PRIORITY: Final = 2**31
-"""The API has int32; a file may have any number."""
 
 
 def _priority_of(spec: Mapping[str, Any]) -> int:

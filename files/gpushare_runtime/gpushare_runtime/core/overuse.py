@@ -34,6 +34,7 @@ _LATEST: Final = 2**40
 
 Key = tuple[str, str]
 """Pod UID, GPU UUID."""
+_NUMBERS: Final = ("gpu", "used", "requested", "seconds")
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,6 @@ class Overuse:
 
 class EvictionsError(ValueError):
     """A `gpushare/evictions` annotation that cannot be used; the message says what was found and expected."""
-
-
-_NUMBERS: Final = ("gpu", "used", "requested", "seconds")
 
 
 @dataclass(frozen=True)

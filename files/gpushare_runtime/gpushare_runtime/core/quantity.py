@@ -11,6 +11,19 @@ from typing import Final
 
 from gpushare_runtime.core.bounds import quote
 
+_QUANTITY: Final = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?")
+# Kubernetes itself writes at most some twenty.
+_DIGITS: Final = 64
+_PLAIN: Final = 18
+_SUFFIX: Final = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{s: Fraction(10 ** (3 * i)) for i, s in enumerate("kMGTPE", 1)},
+    **{s: Fraction(1024**i) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+RESOURCE_RULE: Final = "extended resources are counted in whole units"
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -44,19 +57,6 @@ def parse_unit(name: str) -> Unit:
         return UNITS[name]
     except KeyError:
         raise ValueError(f"memory unit {quote(name)} is not known; use one of {', '.join(UNITS)}") from None
-
-
-_QUANTITY: Final = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?")
-# Kubernetes itself writes at most some twenty.
-_DIGITS: Final = 64
-_PLAIN: Final = 18
-_SUFFIX: Final = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    **{s: Fraction(10 ** (3 * i)) for i, s in enumerate("kMGTPE", 1)},
-    **{s: Fraction(1024**i) for i, s in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
-}
 
 
 def parse_quantity(value: object) -> int:
@@ -99,6 +99,3 @@ def _fraction(value: object) -> Fraction:
     elif suffix:
         number *= _SUFFIX[suffix]
     return -number if sign == "-" else number
-
-
-RESOURCE_RULE: Final = "extended resources are counted in whole units"

@@ -22,6 +22,11 @@ from gpushare_runtime.core.bounds import MOST_CONTAINERS, MOST_UNITS, quote
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules, parse_rules
 from gpushare_runtime.core.quantity import parse_cpu, parse_quantity
 
+# Of a GPU's compute, as ACK shares it out.
+CORE_STEP: Final = 5
+# 2**63-1 is the largest value that the API server keeps exactly.
+_LARGEST: Final = 2**63 - 1
+
 
 class RequestError(ValueError):
     """A pod that asks in a way that cannot be meant; says which field, what was found and what to write."""
@@ -301,12 +306,6 @@ def _amount(container: str, resource: str, value: object) -> int:
     if amount > _LARGEST:
         raise RequestError(f"container {container!r}, {resource}: {value} is more than any machine has; write how many it needs, such as 8")
     return amount
-
-
-# Of a GPU's compute, as ACK shares it out.
-CORE_STEP: Final = 5
-# 2**63-1 is the largest value that the API server keeps exactly.
-_LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from typing import Any
 
 from gpushare_runtime.daemon.page_server import Answer, PageServer, parse_address
 
+Health = Callable[[], tuple[bool, str]]
+"""Returns whether all is well, and the state of each part in a line of its own."""
+
 
 @dataclass(frozen=True)
 class MetricsAddress:
@@ -47,10 +50,6 @@ def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
         return MetricsAddress.parse(given.metrics_listen, given.metrics_token_file)
     except ValueError as error:
         parser.error(f"--metrics-listen: {error}")
-
-
-Health = Callable[[], tuple[bool, str]]
-"""Returns whether all is well, and the state of each part in a line of its own."""
 
 
 def parts(

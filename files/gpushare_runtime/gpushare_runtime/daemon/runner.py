@@ -25,6 +25,9 @@ EXIT_SETTINGS: Final = 2
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
 """Without a time: journald and the container runtime record it."""
+ENDING_SECONDS: Final = 3.0
+"""A cancelled part has so long to complete what it began; then it is cancelled again."""
+_BEAT_SECONDS: Final = 10.0
 
 
 class FatalError(Exception):
@@ -94,10 +97,6 @@ def run(
     return status
 
 
-ENDING_SECONDS: Final = 3.0
-"""A cancelled part has so long to complete what it began; then it is cancelled again."""
-
-
 async def run_all(
     parts: Sequence[Coroutine[Any, Any, None]],
     stop: asyncio.Event | None = None,
@@ -161,9 +160,6 @@ def watchdog_interval() -> float | None:
     if not usec or (pid and int(pid) != os.getpid()):
         return None
     return int(usec) / 1_000_000 / 3
-
-
-_BEAT_SECONDS: Final = 10.0
 
 
 async def keep_alive(ready: Callable[[], bool]) -> NoReturn:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+T = TypeVar("T")
+_idle: Final[list[_Worker]] = []
+
 
 class Changes:
     """Counts changes of something; belongs to one event loop."""
@@ -53,11 +56,6 @@ async def any_after(*watched: tuple[Changes, int], timeout: float | None = None)
 def _wake(future: asyncio.Future[Any]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-T = TypeVar("T")
-
-_idle: Final[list[_Worker]] = []
 
 
 class _Worker:

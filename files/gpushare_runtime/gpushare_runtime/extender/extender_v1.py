@@ -19,6 +19,7 @@ _MOST_TWICE: Final = 128 * 1024
 """Characters of reasons that are written into both maps."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_KNOWN_BY: Final = ("uid", "namespace", "name", "resourceVersion")
 
 
 class WireError(ValueError):
@@ -204,9 +205,6 @@ def _pod(args: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(labels, dict) or not _all_text([*labels.values(), *(metadata.get(name, "") for name in _KNOWN_BY)]):
         raise no_pod(pod)
     return pod
-
-
-_KNOWN_BY: Final = ("uid", "namespace", "name", "resourceVersion")
 
 
 def _all_text(values: list[Any]) -> bool:

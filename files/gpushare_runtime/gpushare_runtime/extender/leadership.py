@@ -35,20 +35,8 @@ TRANSIT_SECONDS: Final = 1.5
 """The kernel retransmits unacknowledged data for this time, then it closes the connection (TCP_USER_TIMEOUT)."""
 
 MARGIN_SECONDS: Final = 0.25
-
-
-def drained_after(server_seconds: float) -> float:
-    """Seconds from the sending of a Binding to the moment from which it cannot happen any more."""
-    return TRANSIT_SECONDS + server_seconds + MARGIN_SECONDS
-
-
 SEND_SECONDS: Final = 2.0
 """Send window: a Binding is sent only this long after the start of a read of the Lease that showed this host's scheduler as its holder."""
-DRAINED_SECONDS: Final = drained_after(SERVER_SECONDS)
-"""From the moment a Binding is sent to the moment from which it cannot bind the pod any more."""
-TAKEOVER_SECONDS: Final = SEND_SECONDS + DRAINED_SECONDS
-"""From the first read that shows the Lease with us to the moment from which no Binding of the former holder is under way."""
-
 POLL_SECONDS: Final = 0.5
 _POLL_WITHIN: Final = 1.5
 GRACE_SECONDS: Final = 0.2
@@ -56,6 +44,17 @@ _READ_WITHIN: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _REMEMBERED: Final = 20
 _PODS: Final = path("api/v1", "pods")
+
+
+def drained_after(server_seconds: float) -> float:
+    """Seconds from the sending of a Binding to the moment from which it cannot happen any more."""
+    return TRANSIT_SECONDS + server_seconds + MARGIN_SECONDS
+
+
+DRAINED_SECONDS: Final = drained_after(SERVER_SECONDS)
+"""From the moment a Binding is sent to the moment from which it cannot bind the pod any more."""
+TAKEOVER_SECONDS: Final = SEND_SECONDS + DRAINED_SECONDS
+"""From the first read that shows the Lease with us to the moment from which no Binding of the former holder is under way."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ answered: it is no such question, the caches are not complete, or a fault of our
 CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-rejected", "api-unreachable", "api-unknown")
 """Why a pod was not bound. no-room: the node's GPUs were given to others after filter; elsewhere: it is on another node, or on
 its way there; api-unreachable: no Binding was sent; api-unknown: the API server has not said whether the Binding happened."""
+_KNOWN: Final = ("known", "unknown")
+_STATES: Final = ("bound", "assumed", "reserved", "deleted")
+_REASONS: Final = ("room", "nominated", "invalid", "unsupported")
+_ROOMS: Final = ("enough", "fragmented", "too-little")
+_DRIFTS: Final = ("orphaned", "unmanaged", "other")
 
 
 class Meters:
@@ -132,13 +137,6 @@ def watch_families(watches: Mapping[str, Reflector[Any]]) -> Iterator[Metric]:
     yield counter("interruptions", "Lists and watches that ended with an error.", lambda watch: watch.interruptions)
     ages = [(round(watch.age, 3), {"resource": what}) for what, watch in watches.items()]
     yield _gauge("watch_age_seconds", "Seconds since the last answer or event from the API server.", ages)
-
-
-_KNOWN: Final = ("known", "unknown")
-_STATES: Final = ("bound", "assumed", "reserved", "deleted")
-_REASONS: Final = ("room", "nominated", "invalid", "unsupported")
-_ROOMS: Final = ("enough", "fragmented", "too-little")
-_DRIFTS: Final = ("orphaned", "unmanaged", "other")
 
 
 def _gauge(name: str, text: str, values: Iterable[Value]) -> Metric:

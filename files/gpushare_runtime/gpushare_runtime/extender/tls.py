@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 60.0
 """Between two looks at the files: in a pod nobody sends a signal once they are renewed."""
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+_UTC_TIME: Final = 0x17
 
 
 class TlsError(FatalError):
@@ -134,11 +137,6 @@ def _end_of(file: Path) -> float | None:
         return datetime.strptime(text, style).replace(tzinfo=timezone.utc).timestamp()
     except (OSError, ValueError, IndexError):
         return None
-
-
-_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-_END: Final = "-----END CERTIFICATE-----"
-_UTC_TIME: Final = 0x17
 
 
 def _bounds(der: bytes, at: int) -> tuple[int, int]:

@@ -34,6 +34,13 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _FAR: Final = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp()
 _SUBJECT: Final = "system:serviceaccount:"
 _EXPECTED: Final = "expected the token of a service account, as `kubectl create token` prints it"
+log = logging.getLogger(__name__)
+TOKEN_SECONDS: Final = 604800
+_LEAST_SECONDS: Final = 600
+_TICK_SECONDS: Final = 5.0
+_FIRST_WAIT: Final = 10.0
+_LONGEST_WAIT: Final = 300.0
+_CURE: Final = "the next run of the playbook site.yml for this host writes a new seed"
 
 
 class TokenError(Exception):
@@ -112,16 +119,6 @@ def best(tokens: Iterable[Token], unauthorized: frozenset[str], now: float) -> T
         return alive and token.text not in unauthorized, alive, token.issued
 
     return max(tokens, key=rank, default=None)
-
-
-log = logging.getLogger(__name__)
-
-TOKEN_SECONDS: Final = 604800
-_LEAST_SECONDS: Final = 600
-_TICK_SECONDS: Final = 5.0
-_FIRST_WAIT: Final = 10.0
-_LONGEST_WAIT: Final = 300.0
-_CURE: Final = "the next run of the playbook site.yml for this host writes a new seed"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,32 @@ VERSION: Final = 1
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
 _NAMED: Final = 3
 _MOST_SPANS: Final = 6
+OUR_SCHEDULERS: Final = ("", "default-scheduler", "gpushare-scheduler")
+"""kube-scheduler as site.yml configures it, and the one that runs as pods where gpushare is installed in the cluster."""
+EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
+"""What kube-scheduler reports if it calls the extender and gets no answer."""
+GATED: Final = re.compile(r"non-empty scheduling gates")
+"""What the API server reports of a pod that kube-scheduler must not see yet, such as one in a queue of Kueue."""
+# The reasons that kube-scheduler reports about other things than GPUs, in its words, and in ours; and what excludes nodes such as control
+# planes.
+_OTHER_REASONS: Final = (
+    (re.compile(r"Insufficient cpu"), "CPU"),
+    (re.compile(r"Insufficient memory"), "main memory"),
+    (re.compile(r"Insufficient ephemeral-storage"), "disk of a node"),
+    (re.compile(r"Too many pods"), "a node with room for one more pod"),
+    (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
+    (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
+    (EXTENDER_SILENT, "the extender, which does not answer"),
+    (GATED, "whoever removes its scheduling gates"),
+    (re.compile(r"lease"), "the extender, which waits after a change of leader"),
+)
+_EXCLUDING: Final = (
+    (re.compile(r"untolerated taint"), "a node without a taint that it does not tolerate"),
+    (re.compile(r"didn't match Pod's node (affinity|selector)|didn't satisfy plugin"), "a node that its selector or affinity allows"),
+)
+_COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
+# The sums of one node, which differ among nodes with the same reason.
+_SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 
 @dataclass(frozen=True)
@@ -157,10 +183,6 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool) -> tup
     return uids, freed
 
 
-OUR_SCHEDULERS: Final = ("", "default-scheduler", "gpushare-scheduler")
-"""kube-scheduler as site.yml configures it, and the one that runs as pods where gpushare is installed in the cluster."""
-
-
 def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
     """The verdict in one sentence. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
     ours = scheduler in OUR_SCHEDULERS
@@ -191,30 +213,6 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
     return f"fits on no node; cheapest change: {change}" if change else "fits on no node, and no single change would help"
 
 
-EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
-"""What kube-scheduler reports if it calls the extender and gets no answer."""
-GATED: Final = re.compile(r"non-empty scheduling gates")
-"""What the API server reports of a pod that kube-scheduler must not see yet, such as one in a queue of Kueue."""
-# The reasons that kube-scheduler reports about other things than GPUs, in its words, and in ours; and what excludes nodes such as control
-# planes.
-_OTHER_REASONS: Final = (
-    (re.compile(r"Insufficient cpu"), "CPU"),
-    (re.compile(r"Insufficient memory"), "main memory"),
-    (re.compile(r"Insufficient ephemeral-storage"), "disk of a node"),
-    (re.compile(r"Too many pods"), "a node with room for one more pod"),
-    (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
-    (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
-    (EXTENDER_SILENT, "the extender, which does not answer"),
-    (GATED, "whoever removes its scheduling gates"),
-    (re.compile(r"lease"), "the extender, which waits after a change of leader"),
-)
-_EXCLUDING: Final = (
-    (re.compile(r"untolerated taint"), "a node without a taint that it does not tolerate"),
-    (re.compile(r"didn't match Pod's node (affinity|selector)|didn't satisfy plugin"), "a node that its selector or affinity allows"),
-)
-_COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
-
-
 def _waits_for(reported: str, fitting: int) -> str:
     """fitting: nodes whose GPUs have room. Taints and selectors count only where other reasons do not explain all of these."""
     found = [words for pattern, words in _OTHER_REASONS if pattern.search(reported)]
@@ -243,10 +241,6 @@ def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> str:
             if best is None or (*rank, text) < best:
                 best = (*rank, text)
     return best[2] if best else ""
-
-
-# The sums of one node, which differ among nodes with the same reason.
-_SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 
 def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]:

@@ -14,6 +14,9 @@ from typing import Any, Final, TypedDict
 import msgspec
 import orjson
 
+# The errors that msgspec raises for JSON that is broken, too deep, or not of these types.
+_Other: Final = (ValueError, RecursionError)
+
 
 class _Metadata(TypedDict, total=False):
     name: Any
@@ -91,8 +94,6 @@ class _List(TypedDict, total=False):
 
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 _LIST: Final = msgspec.json.Decoder(_List)
-# The errors that msgspec raises for JSON that is broken, too deep, or not of these types.
-_Other: Final = (ValueError, RecursionError)
 
 
 class NoListError(ValueError):

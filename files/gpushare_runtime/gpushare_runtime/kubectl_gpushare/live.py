@@ -33,6 +33,7 @@ REFRESH_SECONDS: Final = 0.5
 USED_SECONDS: Final = 10.0
 """Between two readings of the memory in use: Prometheus scrapes every 15 to 60 seconds."""
 _MOST_NOTE: Final = 200
+Show = Callable[[Cluster, str, Selection, Format, str], None]
 
 
 class _LastRecord(logging.Handler):
@@ -93,9 +94,6 @@ async def _poll(cluster: Cluster, used: Callable[[], Awaitable[Used]], watcher: 
             cluster.used = NOTHING_KNOWN
             log.warning("%s", error)
         watcher.changed.set()
-
-
-Show = Callable[[Cluster, str, Selection, Format, str], None]
 
 
 def _screen(stack: AsyncExitStack, console: Console) -> Show:

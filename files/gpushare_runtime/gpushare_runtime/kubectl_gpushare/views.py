@@ -23,6 +23,9 @@ LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole
 CLOSED: Final = {"N": "node not ready", "S": "node cordoned", "P": "device plugin away"}
 GPU_BAD, GPU_CORDONED, OVER = "GPU bad", "GPU cordoned", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
+_NOTHING: Final = Cell(ABSENT, "", -1.0)
+OF_PODS: Final = ("pods", "top", "namespaces")
+"""The views whose objects are pods or their namespaces; a tenant may see those of his own."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,6 @@ def _text(value: str) -> str:
 
 def _count(number: int, style: str = "") -> Cell:
     return Cell(str(number), style, number)
-
-
-_NOTHING: Final = Cell(ABSENT, "", -1.0)
 
 
 def selected_nodes(cluster: Cluster, select: Selection) -> list[NodeLedger]:
@@ -644,8 +644,6 @@ VIEWS: Final[Mapping[str, Callable[[Cluster, Selection], Table]]] = {
     "namespaces": namespaces_view,
     "models": models_view,
 }
-OF_PODS: Final = ("pods", "top", "namespaces")
-"""The views whose objects are pods or their namespaces; a tenant may see those of his own."""
 
 
 def names_of(cluster: Cluster, view: str, select: Selection) -> set[str]:

@@ -29,6 +29,8 @@ MOST_COMPARED: Final = 400_000
 each with three labels are 24,000."""
 MOST_COMPARED_OF_ONE: Final = 100_000
 """Of these, those of one namespace."""
+_ANY: Final = None
+"""In the place of what a selector wants, where it only wants something not to be there."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,6 @@ def read_budget(raw: Mapping[str, Any]) -> Budget:
         disrupted=frozenset(status.get("disruptedPods") or ()),
         too_long=too_long,
     )
-
-
-_ANY: Final = None
-"""In the place of what a selector wants, where it only wants something not to be there."""
 
 
 class _Namespace:

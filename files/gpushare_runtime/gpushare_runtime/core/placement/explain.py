@@ -16,6 +16,22 @@ from gpushare_runtime.core.node_ledger import FAULT, NodeLedger
 from gpushare_runtime.core.quantity import GIB, Unit
 from gpushare_runtime.core.request import ContainerRequest, Request
 
+MOST_WORDINGS: Final = 10
+"""kube-scheduler copies every distinct reason into the pod's condition at each attempt."""
+_KEPT_BACK: Final = {
+    "isolation": f"on a node with another isolation than {protocol.ASK_ISOLATION} requires, or with MPS, which gives a pod one GPU",
+    "clients": "with as many MPS clients as the driver allows",
+    "incompatible": "not of a model or UUID that the pod accepts",
+    "affinity": "with other pods than the pods' rules allow",
+    "held back": "held back because the node rejected a pod of this size there",
+}
+_MOST_MODELS: Final = 3
+_MOST_MODEL: Final = 40
+# A number that is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
+_BYTES: Final = 64 * 1024 * 1024
+# A number that is at least this large, in units of 1 GiB, was meant in MiB.
+_MEBIBYTES: Final = 512
+
 
 def amount(request: Request) -> str:
     """The amount of a request, for a log line."""
@@ -24,10 +40,6 @@ def amount(request: Request) -> str:
     several = f" on {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
     core = f" and {request.core} % of compute" if request.core else ""
     return f"{request.units} {'unit' if request.units == 1 else 'units'}{core}{several}"
-
-
-MOST_WORDINGS: Final = 10
-"""kube-scheduler copies every distinct reason into the pod's condition at each attempt."""
 
 
 class NoFit(NamedTuple):
@@ -124,17 +136,6 @@ def _kept_back(request: Request, node: NodeLedger) -> str:
     return f"; {', '.join(parts)}" if parts else ""
 
 
-_KEPT_BACK: Final = {
-    "isolation": f"on a node with another isolation than {protocol.ASK_ISOLATION} requires, or with MPS, which gives a pod one GPU",
-    "clients": "with as many MPS clients as the driver allows",
-    "incompatible": "not of a model or UUID that the pod accepts",
-    "affinity": "with other pods than the pods' rules allow",
-    "held back": "held back because the node rejected a pod of this size there",
-}
-_MOST_MODELS: Final = 3
-_MOST_MODEL: Final = 40
-
-
 def _no_inventory(node: NodeLedger) -> str:
     if node.inventory_error:
         return f"its {node.inventory_error}"
@@ -209,12 +210,6 @@ def _too_large_for_several(request: Request, largest: Largest) -> str | None:
             f"{largest.gpu}; write at most {most} in total, or more GPUs"
         )
     return None
-
-
-# A number that is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
-_BYTES: Final = 64 * 1024 * 1024
-# A number that is at least this large, in units of 1 GiB, was meant in MiB.
-_MEBIBYTES: Final = 512
 
 
 def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:

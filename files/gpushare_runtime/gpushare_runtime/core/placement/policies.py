@@ -16,6 +16,9 @@ from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.placement.scarcity import Scarcity, Surcharge
 from gpushare_runtime.core.request import Request
 
+_ALIKE: Final = 1024
+"""Costs that are remembered by what nodes have free."""
+
 
 class Policy(Protocol):
     """All methods expect a request that `Request.unsupported` lets pass."""
@@ -120,10 +123,6 @@ class Binpack(Rule):
         kept = ledger.derived(("binpack", request.key), lambda: _Charged(self, request, surcharge, ledger.nodes))
         kept.charge(surcharge)
         return kept
-
-
-_ALIKE: Final = 1024
-"""Costs that are remembered by what nodes have free."""
 
 
 class _Charged(Ranking):

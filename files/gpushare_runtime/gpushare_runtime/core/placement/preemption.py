@@ -20,6 +20,9 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
+MOST_NODES: Final = 100
+"""kube-scheduler proposes a hundred nodes, or a tenth of them all."""
+
 
 @dataclass(frozen=True)
 class Victims:
@@ -54,10 +57,6 @@ def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> 
         found.append(placed)
         after = after.simulate(add=[placed])
     return found
-
-
-MOST_NODES: Final = 100
-"""kube-scheduler proposes a hundred nodes, or a tenth of them all."""
 
 
 @dataclass

@@ -23,6 +23,11 @@ from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
+# kubelet's gRPC client takes messages of up to 4 MiB.
+KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+INTERVAL_SECONDS: Final = 2.0
+HANGING_SECONDS: Final = 10.0
+_PART: Final = "gpus"
 
 
 class NvmlError(Exception):
@@ -264,10 +269,6 @@ class GpuReader:
         return self._no_instances
 
 
-# kubelet's gRPC client takes messages of up to 4 MiB.
-KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-
-
 def list_bytes(gpus: list[tuple[str, int]]) -> int:
     """Bytes of kubelet's device list for these (UUID, units), if every id has the longer health value, "Unhealthy"."""
     total = 0
@@ -285,11 +286,6 @@ def smallest_fitting(inventory: Inventory, units: list[Unit]) -> Unit | None:
     """The smallest of the units with which the GPUs' list still fits into kubelet's message."""
     fitting = [u for u in units if list_bytes([(c.uuid, u.count(c.mib)) for c in inventory.gpus]) <= KUBELET_MESSAGE_BYTES]
     return min(fitting, key=lambda unit: unit.mib, default=None)
-
-
-INTERVAL_SECONDS: Final = 2.0
-HANGING_SECONDS: Final = 10.0
-_PART: Final = "gpus"
 
 
 class GpuPoller:

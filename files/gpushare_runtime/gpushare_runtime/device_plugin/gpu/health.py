@@ -19,6 +19,14 @@ IGNORE: Final = "none"
 RESET: Final = "reset the GPU"
 RESTART_HOST: Final = "restart the host"
 WORKFLOW: Final = "a procedure"
+_DEBUG: Final = "search for the fault in the program (compute-sanitizer, cuda-gdb); if several programs have it, test the GPU"
+_RESET: Final = "end its pods and run `nvidia-smi --gpu-reset`; if it comes again, call the vendor"
+# The catalogue's others whose immediate action is to restart the program, or none.
+_OTHERS: Final = frozenset(
+    (8, 11, 25, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89, 139, *range(96, 106), *range(126, 136))
+) | frozenset((14, 37, 38, 44, 66, 67, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160, 161))
+# Consecutive checks that a failed GPU must pass before pods may use it again.
+CHECKS: Final = 3
 
 
 class Xid(NamedTuple):
@@ -29,8 +37,6 @@ class Xid(NamedTuple):
     cure: str
 
 
-_DEBUG: Final = "search for the fault in the program (compute-sanitizer, cuda-gdb); if several programs have it, test the GPU"
-_RESET: Final = "end its pods and run `nvidia-smi --gpu-reset`; if it comes again, call the vendor"
 XIDS: Final = {
     13: Xid(RESTART_APP, "a fault in a program's code on the GPU, mostly an access behind the end of an array", _DEBUG),
     31: Xid(RESTART_APP, "a program has accessed an address of GPU memory that is not its own", _DEBUG),
@@ -66,14 +72,8 @@ XIDS: Final = {
     158: Xid(RESET, "the GPU did not answer in time", _RESET),
 }
 """Those that a person may meet, with words."""
-# The catalogue's others whose immediate action is to restart the program, or none.
-_OTHERS: Final = frozenset(
-    (8, 11, 25, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89, 139, *range(96, 106), *range(126, 136))
-) | frozenset((14, 37, 38, 44, 66, 67, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160, 161))
 SPARED_XIDS: Final = _OTHERS | {number for number, xid in XIDS.items() if xid.action in (RESTART_APP, IGNORE)}
 """The XIDs that leave the GPU usable."""
-# Consecutive checks that a failed GPU must pass before pods may use it again.
-CHECKS: Final = 3
 
 
 def describe(number: int) -> str:

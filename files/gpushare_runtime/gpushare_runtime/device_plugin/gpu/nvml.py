@@ -44,6 +44,20 @@ _SENTENCES: Final = {
 # A container keeps the library that it was created with: only a new one gets another.
 _OF_CONTAINER: Final = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
 _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
+# How NVML says that an instance is not there, or no longer.
+_GONE: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
+_RECOVERY_FIELD: Final = 230
+# The driver's own summary of its XIDs since 565, which XID 154 announces. Those that only concern traffic between GPUs (3 and 5) are not
+# here.
+_RECOVERIES: Final = {
+    1: "the driver requires a reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`",
+    2: "the driver requires a reboot of the host",
+    4: "the driver requires a reset when the programs on the GPU have ended: run `nvidia-smi --gpu-reset` then",
+    6: "the driver requires a reset of the GPU's PCIe bus: reboot the host",
+    7: "the driver requires a reboot of the host",
+}
 
 
 class Pynvml:
@@ -233,10 +247,6 @@ def _failed(handle: object) -> str:
     return ""
 
 
-# How NVML says that an instance is not there, or no longer.
-_GONE: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-
-
 def _instances(handle: object, minor: int) -> tuple[MigInstance, ...] | None:
     """The MIG instances; None without MIG mode. The places of instances have gaps, and an instance may go at any moment."""
     if _mode(pynvml.nvmlDeviceGetMigMode, handle) != pynvml.NVML_DEVICE_MIG_ENABLE:
@@ -276,9 +286,6 @@ def _capability_minors() -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
 
 
-_FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
-
-
 def _fabric(handle: object) -> str:
     """Why CUDA does not start on a GPU behind NVSwitches; "" for one without, and for drivers and GPUs (before Hopper) that do not say."""
     info = pynvml.c_nvmlGpuFabricInfo_t()
@@ -310,19 +317,6 @@ def _unfit(handle: object) -> str:
     if _rows(handle)[0] or _pages_pending(handle):
         return "a bad part of its memory will be retired at the next reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`"
     return ""
-
-
-# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
-_RECOVERY_FIELD: Final = 230
-# The driver's own summary of its XIDs since 565, which XID 154 announces. Those that only concern traffic between GPUs (3 and 5) are not
-# here.
-_RECOVERIES: Final = {
-    1: "the driver requires a reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`",
-    2: "the driver requires a reboot of the host",
-    4: "the driver requires a reset when the programs on the GPU have ended: run `nvidia-smi --gpu-reset` then",
-    6: "the driver requires a reset of the GPU's PCIe bus: reboot the host",
-    7: "the driver requires a reboot of the host",
-}
 
 
 def _recovery(handle: object) -> str:

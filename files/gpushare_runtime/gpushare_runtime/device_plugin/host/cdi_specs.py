@@ -43,6 +43,7 @@ _CAP_NODE: Final = re.compile(r"/(?:.*/)?nvidia-caps/nvidia-cap([0-9]{1,5})")
 # no result.
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _NULLS: Final = (None, "", "~", "null")
+_Identity = tuple[int, int, int]
 
 
 class SpecError(ValueError):
@@ -147,9 +148,6 @@ def _edits(value: object, where: str) -> Edits:
             elif key == "deviceNodes" and (node := _CAP_NODE.fullmatch(path)):
                 caps.add(int(node.group(1)))
     return Edits(frozenset(minors), frozenset(paths), frozenset(caps))
-
-
-_Identity = tuple[int, int, int]
 
 
 class SpecFolders:

@@ -34,14 +34,12 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 _INDEX_DIGITS: Final = 3
+Parsed = Mapping[DeviceKey, tuple[object, CheckpointEntry]]
+"""(pod, container, resource) → the JSON of its ids, and the entry made of it."""
 
 
 class CheckpointError(ValueError):
     """A checkpoint in an unknown form; the text has what was found."""
-
-
-Parsed = Mapping[DeviceKey, tuple[object, CheckpointEntry]]
-"""(pod, container, resource) → the JSON of its ids, and the entry made of it."""
 
 
 def parse(known: Parsed, data: bytes, resources: Iterable[str]) -> Parsed:

@@ -31,6 +31,12 @@ _OPTIONS: Final = (("grpc.max_receive_message_length", -1),)
 
 Reported = Mapping[tuple[str, str], Mapping[str, frozenset[str]]]
 """("namespace/name" of the pod, container) → resource → ids; {} for a container without any. No init containers."""
+log = logging.getLogger(__name__)
+INTERVAL_SECONDS: Final = 60.0
+# kubelet writes its checkpoint a moment after a change in memory: only a lasting difference counts.
+_AGAIN_SECONDS: Final = 5.0
+# Without a readable checkpoint podresources is the only source.
+_ALONE_SECONDS: Final = 1.0
 
 
 class PodResourcesError(Exception):
@@ -128,15 +134,6 @@ def entries_of(reported: Reported, pods: PodTable, before: Iterable[CheckpointEn
 
 def _own(ids: frozenset[str]) -> str:
     return f"{len(ids)} of its own ({', '.join(sorted(ids)[:3])}{' …' if len(ids) > 3 else ''})" if ids else "none of its own"
-
-
-log = logging.getLogger(__name__)
-
-INTERVAL_SECONDS: Final = 60.0
-# kubelet writes its checkpoint a moment after a change in memory: only a lasting difference counts.
-_AGAIN_SECONDS: Final = 5.0
-# Without a readable checkpoint podresources is the only source.
-_ALONE_SECONDS: Final = 1.0
 
 
 class CrossCheck:

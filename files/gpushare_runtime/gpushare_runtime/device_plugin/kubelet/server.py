@@ -38,6 +38,18 @@ _UNLIMITED: Final = -1
 # kubelet's requests contain every free id, which exceeds gRPC's default of 4 MiB on large nodes.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _UNLIMITED), ("grpc.max_send_message_length", _UNLIMITED))
 _numbers = itertools.count()
+log = logging.getLogger(__name__)
+# kubelet admits no other pod of the node while it waits for a response.
+POD_WAIT_SECONDS: Final = 0.5
+_OVERTAKEN: Final = (
+    "kubelet requests devices for several pods at once, as it does after its checkpoint was lost, and would end if all succeeded; "
+    "it will retry the start of a container"
+)
+# Between two requests for one pod (preference, Allocate, then its next container). kubelet takes a hundredth of this.
+_NEXT_REQUEST_SECONDS: Final = 0.1
+_Context = Any  # grpc.aio.ServicerContext has no types
+SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
+"""The resources and the names of their sockets in kubelet's plugin directory."""
 
 
 class PluginServer:
@@ -100,20 +112,6 @@ def _try_binding(path: Path) -> None:
             # The error for a path that is too long has no errno.
             raise OSError(error.errno or errno.ENAMETOOLONG, error.strerror or str(error)) from None
     path.unlink()
-
-
-log = logging.getLogger(__name__)
-
-# kubelet admits no other pod of the node while it waits for a response.
-POD_WAIT_SECONDS: Final = 0.5
-_OVERTAKEN: Final = (
-    "kubelet requests devices for several pods at once, as it does after its checkpoint was lost, and would end if all succeeded; "
-    "it will retry the start of a container"
-)
-# Between two requests for one pod (preference, Allocate, then its next container). kubelet takes a hundredth of this.
-_NEXT_REQUEST_SECONDS: Final = 0.1
-
-_Context = Any  # grpc.aio.ServicerContext has no types
 
 
 async def _nothing_before(_resource: str, _ids: Sequence[str]) -> None:
@@ -356,7 +354,3 @@ class ResourceService(DevicePluginServicer):
             log.warning("%s: a container starts with %d ids that kubelet's checkpoint does not list", self.resource, size)
         self._counters.observe("PreStartContainer", time.monotonic() - started)
         return pb.PreStartContainerResponse()
-
-
-SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
-"""The resources and the names of their sockets in kubelet's plugin directory."""

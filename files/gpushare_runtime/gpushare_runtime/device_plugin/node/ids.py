@@ -14,6 +14,9 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.request import ContainerRequest, Request
 from gpushare_runtime.core.unit_ids import gpu_of_unit
 
+AllocatedIds = Mapping[tuple[str, str], Collection[str]]
+"""(container, resource) → the ids that it has."""
+
 
 class DeviceKey(NamedTuple):
     """Whose ids they are, and of which resource. pod: its UID."""
@@ -35,10 +38,6 @@ class CheckpointEntry:
     resource: str
     ids: frozenset[str]
     index: int | None = None
-
-
-AllocatedIds = Mapping[tuple[str, str], Collection[str]]
-"""(container, resource) → the ids that it has."""
 
 
 def actual_allocation(

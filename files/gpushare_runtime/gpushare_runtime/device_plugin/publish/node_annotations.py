@@ -26,6 +26,16 @@ from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
 
+OTHERS_IDS: Final = "ids-of-another-device-plugin"
+"""In the place of a pod's UID."""
+log = logging.getLogger(__name__)
+# At most one PATCH in this time, even if another client keeps writing another value.
+_PAUSE_SECONDS: Final = 0.25
+# One PATCH covers the changes within this time.
+_TOGETHER_SECONDS: Final = 0.05
+# Rejections expire without a change.
+_RECHECK_SECONDS: Final = 5.0
+
 
 def report(node: NodeState) -> Held:
     """The units that orphaned and unmanaged pods use, and which allocations the plugin rejected; normally empty."""
@@ -78,18 +88,6 @@ def _entries(usage: Usage, inventory: Inventory, uid: str, resource: str, ids: C
     for uuid in units:
         if uuid in inventory.by_uuid:
             yield HeldEntry(uuid, uid, name, units[uuid], why)
-
-
-OTHERS_IDS: Final = "ids-of-another-device-plugin"
-"""In the place of a pod's UID."""
-log = logging.getLogger(__name__)
-
-# At most one PATCH in this time, even if another client keeps writing another value.
-_PAUSE_SECONDS: Final = 0.25
-# One PATCH covers the changes within this time.
-_TOGETHER_SECONDS: Final = 0.05
-# Rejections expire without a change.
-_RECHECK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
