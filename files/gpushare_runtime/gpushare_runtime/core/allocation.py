@@ -140,7 +140,8 @@ def read_allocation(annotations: Mapping[str, str], request: Request) -> Allocat
     AllocationError if an annotation is there and cannot be read, or is not what such a pod can have.
     """
     if bool(request.units) == bool(request.whole_gpus):
-        # Both, or compute alone: it was put on its node past every check; no form of the annotations is made for it.
+        # It requests both resources, or compute alone. Only a pod that was put on its node without the scheduler can be so: no form of
+        # the annotations describes it.
         return None
     text = annotations.get(protocol.ANNOTATION_ALLOCATION)
     if text:
@@ -168,7 +169,7 @@ def _check_total(annotations: Mapping[str, str], request: Request) -> None:
 
 
 def _checked(stated: dict[int, dict[int, int]], request: Request, text: str) -> Allocation | None:
-    """The stated allocation, if a pod that asks like this can have it, with what older and other writers leave out."""
+    """The stated allocation, completed where its writer leaves something out; None if a pod with this request cannot have it."""
     asking = {c.key: c for c in request.containers}
     where = protocol.ANNOTATION_ALLOCATION
     for key, gpus in stated.items():

@@ -160,7 +160,7 @@ class Ledger:
         for uid in over:
             del self._unknown[uid]
         for uid, node in still.items():
-            node.count_by_word(uid)
+            node.count_by_report(uid)
         if still:
             self._on_capacity_freed()
         return bool(still)
@@ -199,7 +199,7 @@ class Ledger:
             self._reserved[pod.uid] = until
 
     def hold_until(self, uid: str, until: float) -> None:
-        """It is no longer known whether the pod has its GPUs: it does until then, or until its node or its watch has spoken.
+        """It is unknown whether the pod was bound. It keeps its GPUs until this time, or until the watch or its node shows more.
 
         until: seconds of the same clock as in `reserve`.
         """

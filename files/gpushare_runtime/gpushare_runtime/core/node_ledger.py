@@ -25,7 +25,7 @@ _REMEMBERED: Final = 64
 """Answers of one node, some for each kind of request."""
 _FOR_GOOD: Final = ("unusable", "isolation", "incompatible")
 """Reasons against a GPU that stay when every pod has gone."""
-_BY_WORD: Final = "its node does not say that it holds any, so it does not count"
+_BY_REPORT: Final = "its node does not say that it holds any, so it does not count"
 
 
 class GpuClass(NamedTuple):
@@ -131,7 +131,7 @@ class NodeLedger:
         # Of pods that failed there, until the node reports something itself.
         self._unreported: tuple[Rejection, ...] = ()
         self._ended: frozenset[Rejection] = frozenset()
-        self._by_word: set[str] = set()
+        self._by_report: set[str] = set()
         self._with_rules = 0
         self._cpu = 0
         self._label_counts = False
@@ -403,7 +403,7 @@ class NodeLedger:
         other = NodeLedger(self.name)
         other.record, other.classes, other.only_class = self.record, self.classes, self.only_class
         other._label_counts = self._label_counts
-        other._ended, other._by_word = self._ended, set(self._by_word)
+        other._ended, other._by_report = self._ended, set(self._by_report)
         other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
         if self._with_rules:
             other._with_rules = sum(bool(pod.request.rules.not_with) for pod in other._pods.values())
@@ -453,8 +453,8 @@ class NodeLedger:
                 found.append(f"GPU {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
         for pod in self._pods.values() if not usage.as_stated else ():
             known = self.gpus_of(pod)
-            if known is None or (pod.uid in self._by_word and not known):
-                counts = "it counts against every GPU that could hold it" if known is None else _BY_WORD
+            if known is None or (pod.uid in self._by_report and not known):
+                counts = "it counts against every GPU that could hold it" if known is None else _BY_REPORT
                 found.append(f"pod {pod.namespace}/{pod.name}: {_unknown(pod)}; {counts}")
         unknown = sorted({entry.gpu for entry in self.record.held.entries} - set(self.inventory.by_uuid))
         return found + [f"the node says that pods hold GPU {uuid}, which is not among its GPUs" for uuid in unknown]
@@ -466,7 +466,7 @@ class NodeLedger:
         if pod.allocation is not None and not pod.mirror and self.possible(pod.allocation):
             return pod.allocation.by_gpu
         reported = {index: units for index, (units, _) in self._reported(pod.uid).items()}
-        if pod.mirror or pod.uid in self._by_word:
+        if pod.mirror or pod.uid in self._by_report:
             return reported
         enough = len(reported) >= pod.request.whole_gpus if pod.whole else sum(reported.values()) >= pod.request.units
         return reported if reported and enough else None
@@ -499,7 +499,7 @@ class NodeLedger:
         return {**known, **{index: units for index, units, _ in self._more_than(known, uid)}}
 
     def _known(self, uid: str) -> Mapping[int, int] | None:
-        """`gpus_of` the pod; nothing where only the node has heard of it."""
+        """The GPUs of the pod, as `gpus_of`; {} for a pod that only the report of the node names."""
         pod = self._pods.get(uid)
         if pod is None:
             return {}
@@ -558,10 +558,10 @@ class NodeLedger:
         self._over = frozenset(over)
         return tuple(states)
 
-    def count_by_word(self, uid: str) -> None:
-        """This pod's GPU is not known for long enough: from now on it counts with what the node reports that it has."""
+    def count_by_report(self, uid: str) -> None:
+        """The GPU of this pod has been unknown for `UNKNOWN_SECONDS`: from now on the pod counts as the node's report says."""
         if uid in self._pods:
-            self._by_word.add(uid)
+            self._by_report.add(uid)
             self._changed()
 
     def end_rejections(self, ended: Collection[Rejection]) -> None:
@@ -600,7 +600,7 @@ class NodeLedger:
         gone = self._pods.pop(uid)
         self._with_rules -= bool(gone.request.rules.not_with)
         self._cpu -= gone.request.cpu
-        self._by_word.discard(uid)
+        self._by_report.discard(uid)
         self._changed()
 
     def _changed(self) -> None:

@@ -86,17 +86,17 @@ class Request:
     @cached_property
     def units(self) -> int:
         """Units of GPU memory that kubelet keeps for the running pod, init containers' included."""
-        return held((c.keeps, c.units) for c in self.containers)
+        return kept((c.keeps, c.units) for c in self.containers)
 
     @cached_property
     def whole_gpus(self) -> int:
         """Whole GPUs that kubelet keeps for the running pod."""
-        return held((c.keeps, c.whole_gpus) for c in self.containers)
+        return kept((c.keeps, c.whole_gpus) for c in self.containers)
 
     @cached_property
     def core(self) -> int:
         """Per cent of a GPU's compute that kubelet keeps for the running pod."""
-        return held((c.keeps, c.core) for c in self.containers)
+        return kept((c.keeps, c.core) for c in self.containers)
 
     @cached_property
     def clients(self) -> int:
@@ -255,7 +255,7 @@ def _all_containers(spec: Mapping[str, Any]) -> Iterator[tuple[Kind, int, Mappin
 def _cpu(spec: Mapping[str, Any]) -> int:
     """As kube-scheduler counts it. A value that is not a quantity counts nothing: the API server lets none pass."""
     whole_pod = _cpu_of(spec.get("resources"))
-    cpu = whole_pod or held(
+    cpu = whole_pod or kept(
         (kind is not Kind.INIT, _cpu_of(container.get("resources"))) for kind, place, container in _all_containers(spec)
     )
     return min(MOST_UNITS, cpu + _cpu_of({"requests": spec.get("overhead")}))
@@ -331,6 +331,6 @@ def steps(asks: Iterable[tuple[bool, int]]) -> Iterator[ContainerTurn]:
         pool = pool - reused if keeps else max(pool, amount)
 
 
-def held(asks: Iterable[tuple[bool, int]]) -> int:
+def kept(asks: Iterable[tuple[bool, int]]) -> int:
     """The ids that kubelet keeps for the pod as long as it lives; equals the pod's effective request in Kubernetes."""
     return sum(step.new for step in steps(asks))

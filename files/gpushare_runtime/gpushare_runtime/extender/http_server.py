@@ -40,8 +40,8 @@ _at_callers.addFilter(RateLimit())
 MOST_BYTES: Final = 64 * 1024 * 1024
 """5000 names are 150 kB; 5000 whole node objects, for a scheduler without nodeCacheCapable, some 50 MB."""
 _REMEMBERED_BYTES: Final = 1024 * 1024
-# More than kube-scheduler opens at once, which is one connection for each bind, and has a handshake before it: the oldest of 256 is
-# not one of its own, also while others connect as fast as they can. Each takes a quarter of a MiB.
+# kube-scheduler opens one connection for each bind, and far fewer than this at a time. So the oldest of 256 connections without a finished
+# handshake is not its own, even while others connect as fast as they can. Each takes a quarter of a MiB.
 UNVERIFIED: Final = 256
 UNVERIFIED_SECONDS: Final = 10.0
 _INSPECT: Final = f"{EXTENDER_PREFIX}/inspect"
@@ -65,19 +65,19 @@ class Endpoints:
     """
 
     def __init__(
-        self, cluster: ClusterCache, service: Verbs, binder: Binder, not_ready: Callable[[], str], leadership: Leadership | None = None
+        self, cluster: ClusterCache, verbs: Verbs, binder: Binder, not_ready: Callable[[], str], leadership: Leadership | None = None
     ) -> None:
         self.meters: Final = Meters()
         self._last_filter_call: datetime | None = None
         self._cluster = cluster
-        self._service = service
+        self._verbs = verbs
         self._binder = binder
         self._not_ready = not_ready
         self._leadership = leadership
         self._read: tuple[bytes, extender_v1.Arguments] | None = None
         # The probable arguments of the next prioritize, and its answer.
         self._ahead: tuple[extender_v1.Arguments, bytes] | None = None
-        self._verbs: dict[str, Callable[[bytes], VerbAnswer | Awaitable[VerbAnswer]]] = {
+        self._handlers: dict[str, Callable[[bytes], VerbAnswer | Awaitable[VerbAnswer]]] = {
             f"{EXTENDER_PREFIX}/filter": self._filter,
             f"{EXTENDER_PREFIX}/prioritize": self._prioritize,
             f"{EXTENDER_PREFIX}/preempt": self._preempt,
@@ -88,7 +88,7 @@ class Endpoints:
         """Answer every request. A verb's failure is a 200 with `Error`: of any other status users see only the number."""
         if request.path not in _OPEN and not request.verified:
             return self._unauthorized(request)
-        verb = self._verbs.get(request.path)
+        verb = self._handlers.get(request.path)
         if verb is None:
             return self._other(request)
         if request.method != "POST":
@@ -159,7 +159,7 @@ class Endpoints:
         if why:
             return VerbAnswer(extender_v1.write_filter_error(why), ERROR)
         args, self._ahead = self._arguments(body), None
-        filtered = self._service.filter(args)
+        filtered = self._verbs.filter(args)
         result = ERROR if filtered.error else OK if filtered.names else UNSCHEDULABLE
         # With one node the scheduler does not call prioritize. Large arguments are not kept.
         ahead = len(filtered.names) > 1 and self._read is not None
@@ -168,7 +168,7 @@ class Endpoints:
 
     def _look_ahead(self, args: extender_v1.Arguments) -> None:
         """Answer prioritize while the scheduler reads the answer to filter: it waits for one after the other."""
-        self._ahead = args, extender_v1.write_scores(self._service.prioritize(args))
+        self._ahead = args, extender_v1.write_scores(self._verbs.prioritize(args))
 
     def _arguments(self, body: bytes) -> extender_v1.Arguments:
         """If every node fits, the scheduler sends the same body to prioritize as to filter: it is parsed once."""
@@ -185,14 +185,14 @@ class Endpoints:
             return VerbAnswer(extender_v1.write_scores({}), ERROR)
         if ahead is not None and ahead[0].names == args.names and ahead[0].pod == args.pod:
             return VerbAnswer(ahead[1], OK)
-        return VerbAnswer(extender_v1.write_scores(self._service.prioritize(args)), OK)
+        return VerbAnswer(extender_v1.write_scores(self._verbs.prioritize(args)), OK)
 
     def _preempt(self, body: bytes) -> VerbAnswer:
         args = extender_v1.read_preempt(body)
         # An incomplete ledger does not show which evictions help.
         if self._closed():
             return VerbAnswer(extender_v1.write_preempted({}), ERROR)
-        helped = self._service.preempt(args)
+        helped = self._verbs.preempt(args)
         return VerbAnswer(extender_v1.write_preempted(helped), OK if helped else UNSCHEDULABLE)
 
     async def _bind(self, body: bytes) -> VerbAnswer:
@@ -228,7 +228,7 @@ class Endpoints:
         view = self._view(request.path)
         if view is None:
             others = f"/healthz, /version, {_INSPECT}, {_INSPECT}/NODE, {_LEDGER}"
-            return _text(404, f"{request.path} is not known; verbs are {', '.join(self._verbs)}; others are {others}")
+            return _text(404, f"{request.path} is not known; verbs are {', '.join(self._handlers)}; others are {others}")
         if request.method != "GET":
             return _text(405, f"{request.path} takes GET, not {request.method}")
         if why:

@@ -73,7 +73,7 @@ def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
 
 
 def run_explain(arguments: argparse.Namespace, form: Format) -> int:
-    """0 if the pod fits on a node, or is on one; FITS_NOWHERE if not. With -A and without a pod: of all that wait."""
+    """0 if the pod fits on a node, or is on one; FITS_NOWHERE if not. With -A and without a pod it explains all pods that wait."""
     everywhere = arguments.all_namespaces
     if bool(arguments.pod) == bool(arguments.filename) and not (everywhere and not arguments.pod):
         raise UsageError("expected the name of a pod, or -f FILE with one, or -A for all pods that wait")

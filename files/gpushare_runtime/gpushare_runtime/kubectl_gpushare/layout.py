@@ -61,8 +61,8 @@ class TableRow:
 
 @dataclass
 class Table:
-    """One view. grid: headers of the cells of GPUs. marks: what the letters in them mean. glyphs: the same where GPUs are
-    glyphs. legend: what is below all."""
+    """One view. grid: headers of the cells of GPUs. marks: the meaning of the letters in these cells. glyphs: their meaning where a GPU is
+    drawn as a glyph. legend: the text below the table."""
 
     columns: Sequence[Column]
     rows: list[TableRow] = field(default_factory=list)

@@ -114,7 +114,7 @@ def run_trace(policy: str, hosts: Sequence[FreeResources], ledger: Ledger, pods:
         _take(by_name[node], by_uid[pending.uid])
 
     def asking() -> Iterator[PendingPod]:
-        """Those with GPUs; the others are placed in between, when it is their turn."""
+        """The pods that request GPUs, one after the other. A pod without GPUs is placed here when its turn comes."""
         for uid, pod in by_uid.items():
             if pod.request is not None:
                 yield PendingPod(uid, "trace", pod.name, pod.request)

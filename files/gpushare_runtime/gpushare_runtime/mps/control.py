@@ -163,7 +163,9 @@ class ControlDaemon:
         return not servers
 
     async def bound_clients(self, mib: int) -> None:
-        """No client that starts from now on gets more than this of the GPU, whatever its own environment says. Read back. ControlError.
+        """No client that starts from now on gets more than this of the GPU, whatever its own environment says.
+
+        It reads the limits back, and raises ControlError where one differs.
 
         The daemon's default is that of servers to come. One that runs has its own, for its clients to come.
         """

@@ -193,7 +193,7 @@ def test_what_kubelet_keeps_is_the_pods_effective_request_in_kubernetes(asks: li
     for keeps, amount in asks:
         sidecars += amount if keeps else 0
         most = max(most, sidecars + (0 if keeps else amount))
-    assert request.held(asks) == max(most, sum(amount for keeps, amount in asks if keeps))
+    assert request.kept(asks) == max(most, sum(amount for keeps, amount in asks if keeps))
 
 
 @given(ASKS, st.randoms())
@@ -209,7 +209,7 @@ def test_the_pool_is_that_of_kubelets_sets_of_ids(asks: list[tuple[bool, int]], 
         assert step.new == len(new)
         used += len(new)
         reusable = reusable - taken - new if keeps else reusable | taken | new
-    assert request.held(asks) == used
+    assert request.kept(asks) == used
 
 
 @pytest.mark.parametrize(("init", "app", "kept_right"), [(4, 4, True), (2, 4, True), (4, 2, False), (2, 0, True)])

@@ -148,4 +148,4 @@ def test_only_what_is_less_than_the_pool_is_taken_at_random() -> None:
     assert [(step.pool, step.reused, step.new, step.at_random) for step in request.steps(turns)] == [
         (0, 0, 4, False), (4, 0, 0, False), (4, 1, 0, True), (3, 3, 0, False), (3, 3, 1, False),
     ]  # fmt: skip
-    assert request.held(turns) == 5
+    assert request.kept(turns) == 5

@@ -114,7 +114,7 @@ class Asked:
         self.endpoints = Endpoints(self.cluster, service, Binder(NoApi(), self.cluster, placement), lambda: "")  # type: ignore[arg-type]
 
     def verb(self, name: str, question: Any) -> Any:
-        made = self.endpoints._verbs[f"{EXTENDER_PREFIX}/{name}"](orjson.dumps(question))
+        made = self.endpoints._handlers[f"{EXTENDER_PREFIX}/{name}"](orjson.dumps(question))
         answer = made if isinstance(made, VerbAnswer) else asyncio.run(made)  # type: ignore[arg-type]
         if answer.after is not None:
             answer.after()

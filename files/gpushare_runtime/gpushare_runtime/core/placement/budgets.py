@@ -64,11 +64,11 @@ class Budget:
 
     @property
     def requirements(self) -> int:
-        """How much a pod is compared with."""
+        """The number of labels and expressions that a pod is compared with."""
         return len(self.labels) + len(self.expressions)
 
     def wants(self) -> Iterator[Sequence[object]]:
-        """For each requirement what is one label or key of every pod that meets it; nothing for those about what a pod has not."""
+        """For each requirement the labels or keys of which every pod that meets it has one; nothing where a label must be absent."""
         yield from ([pair] for pair in self.labels.items())
         for key, operator, values in self.expressions:
             if operator == "In":

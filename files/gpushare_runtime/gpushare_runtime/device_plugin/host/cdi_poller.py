@@ -72,7 +72,10 @@ class CdiPoller:
                 await asyncio.sleep(_TOGETHER_SECONDS)
 
     def _look(self, gpus: Sequence[Gpu], known: Sequence[str], driver: str, kind: str) -> CdiSpecs:
-        """The specs, ours up to date. gpus: those that answer, known: UUIDs of all, kind: of the devices so far."""
+        """Read the CDI specs, and write ours first where it is out of date.
+
+        gpus: those that answer. known: UUIDs of all. kind: of the devices so far.
+        """
         specs = self._read()
         if self._own is None or not gpus or specs.kind(gpus, driver, kind) != protocol.CDI_KIND_OWN:
             return specs

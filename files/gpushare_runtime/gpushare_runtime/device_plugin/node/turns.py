@@ -90,7 +90,10 @@ class Turns:
         return mine
 
     def must_fail(self, turn: Turn) -> bool:
-        """Whether another request has begun since, or may have: it had arrived before, and not both are of kubelet's loop."""
+        """Whether another request has overtaken this one, or may have.
+
+        It may have if it came shortly before, and one of the two may start a container whose record is lost.
+        """
         if turn.overtaken or (turn.again and turn.crowded):
             return True
         before = takewhile(lambda other: other is not turn, self._began)
