@@ -81,7 +81,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/kubelet/podresources.py": ("device_plugin/kubelet/test_podresources.py",),
     "device_plugin/node/allocate_response.py": ("device_plugin/node/test_allocate_response.py", "device_plugin/node/test_requests.py"),
     "device_plugin/node/allocator.py": _ALLOCATED,
-    "device_plugin/node/container_start.py": _ALLOCATED,
+    "device_plugin/node/container_start.py": (*_ALLOCATED, "device_plugin/kubelet/test_taken_over.py"),
     "device_plugin/node/rejections.py": ("device_plugin/node/test_rejections.py", "device_plugin/node/test_told.py"),
     "device_plugin/node/preferred_ids.py": tuple(
         f"device_plugin/node/test_{name}.py" for name in ("preferred_ids", "requests", "allocator", "requesting_container")

@@ -94,9 +94,9 @@ class ContainerStarts:
     def _check_share(self, resource: str, ids: frozenset[str], recorded: Collection[DeviceKey]) -> None:
         """The environment of a container cannot be changed any more: it must be that of its owner, which only now is certain."""
         share = self.shares.get(ids)
-        for uid, container, of_resource in recorded:
+        for uid, container, _ in recorded:
             pod = self.pods.get(uid)
-            if share is None or of_resource != resource or pod is None or pod.request is None:
+            if share is None or pod is None or pod.request is None:
                 continue
             wanted = next((c.core for c in pod.request.containers if c.name == container), 0)
             if wanted != share:

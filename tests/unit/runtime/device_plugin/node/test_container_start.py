@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
-from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
+from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, parse_local_pod
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.runtime.device_plugin.device_manager import RESOURCES
@@ -315,3 +315,184 @@ def test_a_pod_whose_units_others_have_and_keep_can_never_start() -> None:
     status: dict[str, Any] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
     node.see({**memory(inventory(8, 4), 0, 4, uid=first, name="first"), "status": status})
     assert (starts.never_start(), starts.shortages[first]) == ({}, 0)
+
+
+# The checks of the owner's own rules, on what kubelet's checkpoint lists.
+
+
+def listed(node: Node, *given: tuple[dict[str, Any], set[str]]) -> None:
+    """kubelet's checkpoint lists these ids of memory for the main containers of these pods."""
+    entries = (CheckpointEntry(pod["metadata"]["uid"], "main", MEMORY, frozenset(ids)) for pod, ids in given)
+    node.state.usage.set_checkpoint(tuple(entries))
+
+
+def slots(gpu: int, *numbers: int) -> set[str]:
+    return {f"GPU-{gpu:08d}-_-{number}" for number in numbers}
+
+
+def rejection(node: Node, ids: set[str]) -> str:
+    """Why a container with these ids may not start; "" if it may."""
+    try:
+        assert node.state.starts.may_start(MEMORY, ids)
+    except AllocationRejected as rejected:
+        return str(rejected)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "models", "why"),
+    [
+        ({"models": "A100"}, ("T4", "A100", "A100"), "which its own annotations reject"),
+        ({"models": "T4"}, ("T4", "A100", "A100"), ""),
+        ({"models": "T4"}, ("T4", "T4", "A100"), ""),
+        ({"models-refused": "T4"}, ("T4", "A100", "A100"), "which its own annotations reject"),
+        ({"models-refused": "A100"}, ("T4", "A100", "A100"), ""),
+        ({"models-refused": "T4"}, ("T4", "T4", "T4"), ""),
+        ({"models": "A100", "gpus": "GPU-00000001"}, ("T4", "T4", "T4"), "which its own annotations reject"),
+        ({}, ("T4", "A100", "A100"), ""),
+    ],
+)
+def test_a_pods_rules_about_gpus_count_where_its_gpus_differ(rules: dict[str, str], models: tuple[str, ...], why: str) -> None:
+    node = Node(gpus := inventory(16, 16, 16))
+    for index, model in enumerate(models):
+        with_gpu(node, index, model=model)
+    pod = node.see(memory(gpus, 0, 2, annotations={f"gpushare.request/{key}": value for key, value in rules.items()}))
+    listed(node, (pod, slots(0, 0, 1)))
+    assert why in rejection(node, slots(0, 0, 1))
+    assert bool(why) == bool(node.state.starts.starts_never)
+
+
+NOISY, QUIET = {"app": "noisy"}, {"gpushare.request/not-with": "app=noisy"}
+
+
+@pytest.mark.parametrize(
+    ("other", "gpu", "why"),
+    [
+        ({"labels": NOISY}, 0, "beside pod default/other, with which it is not to be"),
+        ({"labels": NOISY}, 1, ""),
+        ({"labels": {"app": "else"}}, 0, ""),
+        ({"annotations": {"gpushare.request/not-with": "app=mine"}}, 0, "beside pod default/other, which is not to be with it"),
+        ({"annotations": {"gpushare.request/not-with": "app=mine"}}, 1, ""),
+        ({"labels": NOISY, "namespace": "elsewhere"}, 0, ""),
+        ({"labels": NOISY, "unknown": True}, 0, ""),
+        ({"labels": NOISY, "unreadable": True}, 0, ""),
+    ],
+    ids=["its rule", "another GPU", "other labels", "the other's rule", "that on another GPU", "namespace", "not shown", "no request"],
+)
+def test_neither_pods_rules_allow_a_start_beside_the_other(other: dict[str, Any], gpu: int, why: str) -> None:
+    node = Node(gpus := inventory(16, 16))
+    pod = node.see(memory(gpus, 0, 2, name="pod", labels={"app": "mine"}, annotations=QUIET))
+    namespace, unknown, unreadable = (other.pop(key, "") for key in ("namespace", "unknown", "unreadable"))
+    beside = memory(gpus, gpu, 2, name="other", **other)
+    if namespace:
+        beside["metadata"]["namespace"] = namespace
+    if unreadable:
+        beside["spec"]["containers"][0]["resources"] = {"limits": {MEMORY: "two"}}
+    if not unknown:
+        node.see(beside)
+    listed(node, (beside, slots(gpu, 4, 5)), (pod, slots(0, 0, 1)))
+    found = rejection(node, slots(0, 0, 1))
+    assert (why in found, bool(found)) == (True, bool(why))
+
+
+def test_a_pods_own_containers_are_no_company() -> None:
+    node = Node(gpus := inventory(16))
+    mine = {"labels": NOISY, "annotations": QUIET}
+    pod = node.see(bound(gpus, {0: {0: 2}, 1: {0: 2}}, container("main", mem=2), container("more", mem=2), **mine))
+    uid = pod["metadata"]["uid"]
+    node.state.usage.set_checkpoint(
+        (CheckpointEntry(uid, "main", MEMORY, frozenset(slots(0, 0, 1))), CheckpointEntry(uid, "more", MEMORY, frozenset(slots(0, 2, 3))))
+    )
+    assert rejection(node, slots(0, 0, 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ((), ""),
+        (((1, 1, 4, 5),), "not beside pod default/p0, with which it is to be"),
+        (((1, 1, 4, 5), (1, 1, 6, 7)), "not beside pod default/p0, with which it is to be"),
+        # Its units are of this GPU, wherever it was placed; or it was placed here, wherever its units are.
+        (((1, 0, 4, 5),), ""),
+        (((0, 1, 4, 5),), ""),
+        # It has nothing yet.
+        (((1, 1),), ""),
+    ],
+    ids=["none", "elsewhere", "two elsewhere", "by its units", "by its place", "without units"],
+)
+def test_a_pod_starts_beside_its_company(others: tuple[tuple[int, ...], ...], why: str) -> None:
+    node = Node(gpus := inventory(16, 16))
+    given = []
+    for number, (placed, gpu, *units) in enumerate(others):
+        other = node.see(memory(gpus, placed, 2, name=f"p{number}", labels=NOISY))
+        given += [(other, slots(gpu, *units))] if units else []
+    pod = node.see(memory(gpus, 0, 2, labels=NOISY, annotations={"gpushare.request/same-gpu-as": "app=noisy"}))
+    listed(node, *given, (pod, slots(0, 0, 1)))
+    found = rejection(node, slots(0, 0, 1))
+    assert (why in found, bool(found)) == (True, bool(why))
+
+
+def test_two_pods_with_the_same_ids_in_kubelets_record() -> None:
+    node = Node(gpus := inventory(16))
+    first, second = (node.see(memory(gpus, 0, 2, name=name, phase="Running")) for name in ("first", "second"))
+    listed(node, (first, slots(0, 0, 1)))
+    listed(node, (first, slots(0, 0, 1)), (second, slots(0, 0, 1)))
+    words = "kubelet's record has the same ids for pod default/first and pod default/second; delete the one that was created later"
+    assert words in rejection(node, slots(0, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("share", "shown", "why"),
+    [(30, True, ""), (50, True, "container main of pod default/pod requests 30 % of the GPU's compute and got 50 %"), (50, False, "")],
+)
+def test_the_share_of_the_compute_is_that_of_the_container(share: int, shown: bool, why: str) -> None:
+    node = Node(gpus := inventory(16))
+    parts = (container("first", mem=2, core=50), container("main", mem=2, core=30), container("last", mem=2, core=50))
+    pod = bound(gpus, {0: {0: 2}, 1: {0: 2}, 2: {0: 2}}, *parts, name="pod")
+    if shown:
+        node.see(pod)
+    listed(node, (pod, slots(0, 0, 1)))
+    node.state.starts.note_share(frozenset(slots(0, 0, 1)), share)
+    found = rejection(node, slots(0, 0, 1))
+    assert (why in found, bool(found)) == (True, bool(why))
+
+
+def test_shares_are_remembered_of_the_latest_containers() -> None:
+    starts = Node(inventory(16)).state.starts
+    for number in range(4096):
+        starts.note_share(frozenset([str(number)]), number)
+    starts.note_share(frozenset(["0"]), 7)
+    starts.note_share(frozenset(["new"]), 8)
+    assert len(starts.shares) == 4096
+    assert frozenset(["1"]) not in starts.shares
+    assert (starts.shares[frozenset(["0"])], starts.shares[frozenset(["2"])]) == (7, 2)
+
+
+def test_ids_of_a_pod_that_the_watch_has_not_shown_are_its_own() -> None:
+    node = Node(gpus := inventory(16))
+    unseen = memory(gpus, 0, 4, name="unseen")
+    listed(node, (unseen, slots(0, 0, 1, 2, 3)))
+    words = f"2 of its 2 ids (GPU-00000000-_-0 …) are those of container main of the pod with UID {unseen['metadata']['uid']}"
+    assert words in rejection(node, slots(0, 0, 1))
+
+
+def test_a_pod_that_starts_after_all_is_no_longer_one_that_never_does() -> None:
+    node = Node(gpus := inventory(16))
+    pod = node.see(memory(gpus, 0, 2))
+    listed(node, (pod, slots(0, 0, 1)))
+    node.state.starts.starts_never[pod["metadata"]["uid"]] = 0
+    assert rejection(node, slots(0, 0, 1)) == ""
+    assert node.state.starts.starts_never == {}
+
+
+def test_shortages_of_pods_that_are_gone_are_forgotten_and_the_first_gpu_is_named() -> None:
+    node = Node(gpus := inventory(16, 16))
+    starts = node.state.starts
+    gone, wide = (node.see(bound(gpus, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"})) for _ in range(2))
+    containers = [pod.container_devices[0] for pod in (parse_local_pod(gone), parse_local_pod(wide))]
+    starts.note_shortage(PendingContainer(parse_local_pod(gone), containers[0]))
+    node.pods.event("DELETED", parse_local_pod(gone))
+    for _ in range(5):
+        starts.note_shortage(PendingContainer(parse_local_pod(wide), containers[1]))
+    assert starts.shortages == {wide["metadata"]["uid"]: 5}
+    assert starts.never_start() == {wide["metadata"]["uid"]: 0}
