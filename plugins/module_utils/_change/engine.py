@@ -14,14 +14,17 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from .journal import Entry
 from .transaction import Service, Transaction, nothing
-from .undo import Texts, undone
+from .undo import Texts, Undone, undone
 
 NOT_RECORDED = "nothing of ours is recorded on this host"
 
 
 @dataclass
 class Converged:
-    """The changes that were made, or would be. why: what the running process lacked before; left: files that stay as they are, and why."""
+    """The changes that were made, or would be. why: what the running process lacked before; left: files that stay as they are, and why.
+
+    The journal keeps its entries of those that are left.
+    """
 
     changed: bool = False
     files: List[str] = field(default_factory=list)
@@ -29,6 +32,7 @@ class Converged:
     warnings: List[str] = field(default_factory=list)
     diff: List[Dict[str, str]] = field(default_factory=list)
     why: str = ""
+    left: Dict[str, str] = field(default_factory=dict)
 
     def add(self, other: "Converged") -> None:
         """The result of another subject as well."""
@@ -36,6 +40,7 @@ class Converged:
         for mine, theirs in ((self.files, other.files), (self.notes, other.notes), (self.warnings, other.warnings)):
             mine += theirs
         self.diff += other.diff
+        self.left.update(other.left)
         self.why = "; ".join(why for why in (self.why, other.why) if why)
 
 
@@ -59,15 +64,9 @@ class Subject(ABC):
     def present(self) -> Texts:
         """The texts that its files shall have; only those that it has something to say about."""
 
-    def absent(self, entries: Sequence[Entry]) -> Texts:
-        """The texts without our part."""
-        found = undone(entries, self.without_ours, self.root)
-        self.notes += found.notes
-        return found.texts
-
-    def without_ours(self, path: str, now: str, original: str) -> Optional[str]:
-        """The text of a file that others have changed since, without our part; None: no file. original: before us, "" without one."""
-        raise NotImplementedError
+    def absent(self, entries: Sequence[Entry]) -> Undone:
+        """The files of these entries without our part. As it is, for a subject that has no part in files of others."""
+        return undone(entries, root=self.root)
 
     def service(self, paths: Sequence[str]) -> Optional[Service]:
         """The service that runs on the files, None for nothing. paths: of all files of ours, before and after."""
@@ -97,10 +96,10 @@ def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str],
     if absent and not entries and not transaction.unfinished:
         return Converged(notes=[NOT_RECORDED])
     subject.look(entries)
-    texts = subject.absent([entry for entry in entries if entry.is_file]) if absent else subject.present()
-    if absent:
-        transaction.restore({path: None if text is None else text.encode() for path, text in texts.items()}, entries)
-    for path, text in () if absent else texts.items():
+    texts: Texts = {} if absent else subject.present()
+    back = subject.absent([entry for entry in entries if entry.is_file]) if absent else Undone({}, [], {})
+    transaction.restore(back.files, entries)
+    for path, text in texts.items():
         if text is None:
             transaction.remove(path)
         else:
@@ -110,13 +109,14 @@ def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str],
     due = bool(changes) or transaction.unfinished or (service is not None and service.due())
     why = subject.check(changes, due)
     diff = [dict(change, before=subject.shown(change["before"]), after=subject.shown(change["after"])) for change in transaction.diff()]
+    done = [entry for entry in entries if absent and entry.path not in back.left]
     if not check:
         if due:
             for name, (was, becomes) in subject.elsewhere().items():
                 transaction.note(name, was, becomes)
             transaction.apply(service)
+        for entry in done:
+            transaction.journal.forget(entry.path)
         if absent:
-            for entry in entries:
-                transaction.journal.forget(entry.path)
             subject.tidy()
-    return Converged(due or (absent and bool(entries)), changes, subject.notes, subject.warnings, diff, why)
+    return Converged(due or bool(done), changes, [*subject.notes, *back.messages], subject.warnings, diff, why, back.left)

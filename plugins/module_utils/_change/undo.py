@@ -44,6 +44,11 @@ class Undone(NamedTuple):
         """The files as texts. It raises Rejected if one is not UTF-8."""
         return {path: None if content is None else decoded(path, content) for path, content in self.files.items()}
 
+    @property
+    def messages(self) -> List[str]:
+        """The notes, and why each file stays that does."""
+        return [*self.notes, *(f"{path} stays: {why}" for path, why in self.left.items())]
+
 
 def as_before(entry: Entry, now: Optional[bytes]) -> bool:
     """Whether a file has its content from before us."""

@@ -107,7 +107,7 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
         transaction = Transaction(OWNER, root)
         back = undone(files, root=root)
         transaction.restore(back.files, files)
-        result.notes += [*back.notes, *(f"{path} stays: {why}" for path, why in back.left.items())]
+        result.notes += back.messages
         result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
         result.steps += [f"{'remove' if back.files[path] is None else 'restore'} {path}" for path in result.files]
         result.steps.append(f"rebuild the initramfs ({' '.join(initramfs)})")

@@ -11,7 +11,7 @@ from .._change import engine
 from .._change.engine import Converged, Subject
 from .._change.journal import Entry
 from .._change.transaction import Transaction, nothing
-from .._change.undo import Rejected, Texts
+from .._change.undo import Rejected, Texts, Undone, undone
 from .._facts import kubernetes
 from .._facts.kubernetes import from_argv
 from .._formats.versions import numbers
@@ -68,8 +68,8 @@ class KubeletGates(Subject):
         self.notes += notes
         return texts
 
-    def without_ours(self, path: str, now: str, original: str) -> str:
-        return without(path, now, original)
+    def absent(self, entries: Sequence[Entry]) -> Undone:
+        return undone(entries, without, self.root)
 
     def service(self, paths: Sequence[str]) -> Optional[KubeletService]:
         ready, wanted = _ready(self._host, self.found), self._wanted

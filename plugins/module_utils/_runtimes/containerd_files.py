@@ -87,22 +87,21 @@ class Installation:
             f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(rejections)}"
         )
 
-    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
-        """The files to write so that nothing of ours is left in the files of these journal entries."""
+    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
+        """The files of these journal entries without anything of ours, and what pods then get."""
         before = self.dump()
         rejections: List[str] = []
         # The runtime that we had to spell out on 1.x goes too, unless others have come to rely on it since.
         for builtin in (dump_section(loads(self._builtin)).get("runtimes") or {}, {}):
             back = self._undone(entries, builtin)
-            texts = back.texts
-            found = self._evaluate(texts)
+            found = self._evaluate(back.texts)
             section = dump_section(found)
             default, runtimes = section.get("default_runtime_name"), section.get("runtimes") or {}
             different = containerd_config.differences(containerd_config.undone(before, found), found)
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
-                return RuntimePlan(texts, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back.notes)
+                return back, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found)
             rejections.append(containerd_config.describe(different))
         raise Rejected(
             f"nothing was changed, because taking our part out would change more than that: {rejections[0]}. Put "

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
-from .._change.undo import Rejected
+from .._change.undo import Rejected, Undone
 from .._host.command import RunWithin
 from .._host.host import flag
 from . import cri
@@ -48,10 +48,10 @@ class ContainerdService(RuntimeService):
         self._cdi = plan.after.cdi is not None
         return plan
 
-    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
-        plan = self._installation.absent(entries)
-        self._cdi = plan.after.cdi is not None
-        return plan
+    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
+        back, after = self._installation.absent(entries)
+        self._cdi = after.cdi is not None
+        return back, after
 
     def paths(self) -> List[str]:
         return list(self._installation.read({}))

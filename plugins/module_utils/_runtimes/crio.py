@@ -15,7 +15,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
-from .._change.undo import Rejected, Texts, undone
+from .._change.undo import Rejected, Texts, Undone, undone
 from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import remove, remove_empty_header, set_value
 from .._host.command import RunWithin
@@ -90,7 +90,7 @@ class CrioService(RuntimeService):
         self._check(texts)
         return RuntimePlan(texts, after, notes)
 
-    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
         found = undone(entries, lambda path, now, original: reverted(now))
         texts = found.texts
         after = effective(self._files(texts))
@@ -100,7 +100,7 @@ class CrioService(RuntimeService):
                 "default_runtime, and run again"
             )
         self._check(texts)
-        return RuntimePlan(texts, after, found.notes)
+        return found, after
 
     def paths(self) -> List[str]:
         return list(self._files({}))

@@ -15,13 +15,13 @@ from .._change import engine
 from .._change.engine import Converged, Subject
 from .._change.journal import Entry
 from .._change.transaction import Transaction, nothing
-from .._change.undo import Rejected, Texts
+from .._change.undo import Rejected, Texts, Undone, read_or_none
 from .._host import command
 from .._host.command import RunWithin
 from .containerd_service import ContainerdService
 from .crio import CrioService
 from .docker import DockerService
-from .plan import Asked, RuntimePlan, read_text
+from .plan import Asked
 from .service import RuntimeService, RuntimeUnit, arguments_of, check_program, find_unit
 
 
@@ -94,15 +94,14 @@ class DefaultRuntime(Subject):
         problem = None if not runtimes.program or comes else check_program(runtimes.program, self._run)
         if problem:
             raise Rejected(problem)
-        return self._planned(self._service.present(runtimes))
-
-    def absent(self, entries: Sequence[Entry]) -> Texts:
-        return self._planned(self._service.absent(entries))
-
-    def _planned(self, plan: RuntimePlan) -> Texts:
+        plan = self._service.present(runtimes)
         self._after = plan.after
         self.notes += plan.notes
         return plan.files
+
+    def absent(self, entries: Sequence[Entry]) -> Undone:
+        back, self._after = self._service.absent(entries)
+        return back
 
     def service(self, paths: Sequence[str]) -> RuntimeService:
         return self._service
@@ -140,7 +139,8 @@ def converge(wanted: WantedRuntime, check: bool, run: RunWithin = command.run, p
 
 def _brought_along(service: RuntimeService, entries: Sequence[Entry]) -> List[str]:
     """The edits that others made and did not load: a restart brings them besides our change."""
-    ours = {entry.path for entry in entries if entry.untouched((read_text(entry.path) or "").encode())}
+    states = [(entry, read_or_none(entry.path)[0]) for entry in entries]
+    ours = {entry.path for entry, state in states if state is not None and entry.untouched(state.content)}
     name = service.unit.name.rpartition(".service")[0]
     return [
         f"{path} was changed after {name} was started, and not by us: its restart brings that change, too"

@@ -17,7 +17,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
-from .._change.undo import Rejected, Texts, undone
+from .._change.undo import Rejected, Undone, undone
 from .._formats.json_edit import remove
 from .._formats.versions import numbers
 from .._host.command import RunWithin
@@ -60,12 +60,12 @@ class DockerService(RuntimeService):
         data = docker_config.parsed(self.config, text)
         changes, notes = docker_config.needed(data, self.config, self._start, program, default)
         if not changes:
-            return self._plan({}, data, notes)
+            return RuntimePlan({}, self._after(data), notes)
         after = docker_config.edited(text, changes)
         self._check(after)
-        return self._plan({self.config: after}, docker_config.parsed(self.config, after), notes)
+        return RuntimePlan({self.config: after}, self._after(docker_config.parsed(self.config, after)), notes)
 
-    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
         def reverted(path: str, now: str, original: str) -> Optional[str]:
             docker_config.parsed(path, now)  # It raises Rejected, with the line, where it is broken.
             return docker_config.reverted(now, original)
@@ -74,7 +74,7 @@ class DockerService(RuntimeService):
         texts = found.texts
         after = texts[self.config] if self.config in texts else read_text(self.config)
         self._check(after or "{}\n")
-        return self._plan(texts, docker_config.parsed(self.config, after or ""), found.notes)
+        return found, self._after(docker_config.parsed(self.config, after or ""))
 
     def paths(self) -> List[str]:
         return [path for path in [self.config] if os.path.exists(path)]
@@ -114,9 +114,9 @@ class DockerService(RuntimeService):
         if not outcome.ok:
             raise RestartError(f"systemctl reload {self.unit.name} failed: {outcome.words or 'it did not end'}. It said:\n{self.journal()}")
 
-    def _plan(self, texts: Texts, data: Mapping[str, Any], notes: List[str]) -> RuntimePlan:
+    def _after(self, data: Mapping[str, Any]) -> Runtimes:
         self._next = data
-        return RuntimePlan(texts, docker_config.effective(data, self._start), notes)
+        return docker_config.effective(data, self._start)
 
     def _data(self) -> Dict[str, Any]:
         return docker_config.parsed(self.config, read_text(self.config) or "")

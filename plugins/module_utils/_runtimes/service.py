@@ -16,7 +16,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
 from .._change.transaction import Service
-from .._change.undo import Rejected
+from .._change.undo import Rejected, Undone
 from .._host.command import RunWithin
 from .._host.systemd import parsed, show_command, unix_time
 from .plan import Asked, RuntimePlan, Runtimes, SilentError
@@ -127,9 +127,8 @@ class RuntimeService(Service):
         """The files to write so that pods get what is asked. It raises Rejected if that cannot be."""
         raise NotImplementedError
 
-    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
-        """The files to write so that nothing of ours is left in the files of these journal entries. It raises Rejected if that cannot
-        be."""
+    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
+        """The files of these journal entries without anything of ours, and what pods then get. It raises Rejected if that cannot be."""
         raise NotImplementedError
 
     def paths(self) -> List[str]:

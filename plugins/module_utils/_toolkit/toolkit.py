@@ -18,7 +18,7 @@ from .._change import engine
 from .._change.engine import Converged, Subject
 from .._change.journal import Entry, Journal
 from .._change.transaction import Service, nothing
-from .._change.undo import Rejected, Texts, decoded, undo
+from .._change.undo import Rejected, Texts, Undone, decoded, undo, undone
 from .._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
 from .._facts.cdi_specs import specs
 from .._formats.toml import TomlError, loads
@@ -120,12 +120,8 @@ class ToolkitConfig(Subject):
             return {CONFIG: None}
         return {} if self._before is None and not after else {CONFIG: after}
 
-    def without_ours(self, path: str, now: str, original: str) -> str:
-        old = loads(original)
-        for name in STRICT:
-            if loads(now).get(name) is not old.get(name):
-                now = set_value(now, (name,), old[name]) if name in old else remove(now, (name,))
-        return now
+    def absent(self, entries: Sequence[Entry]) -> Undone:
+        return undone(entries, _without_ours, self.root)
 
     def is_as_before(self) -> bool:
         """Whether the settings are those from before us, so that nothing is left to take back."""
@@ -135,7 +131,7 @@ class ToolkitConfig(Subject):
         return _settings(self._host.data(CONFIG) or b"") == _settings(before)
 
     def _reverted(self, entry: Entry) -> str:
-        return decoded(CONFIG, undo(entry, self._before, self.without_ours).content or b"")
+        return decoded(CONFIG, undo(entry, self._before, _without_ours).content or b"")
 
 
 class CdiSpec(Subject):
@@ -186,6 +182,14 @@ def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point
 def restore(host: Host, run: RunWithin, dry: bool) -> ToolkitResult:
     """Take our part out of config.toml."""
     return ToolkitResult(**vars(engine.converge(ToolkitConfig(False, host, run), True, dry)))
+
+
+def _without_ours(path: str, now: str, original: str) -> str:
+    old = loads(original)
+    for name in STRICT:
+        if loads(now).get(name) is not old.get(name):
+            now = set_value(now, (name,), old[name]) if name in old else remove(now, (name,))
+    return now
 
 
 def _strict(text: str) -> str:

@@ -58,7 +58,8 @@ class Machine:
         return plan
 
     def absent(self) -> RuntimePlan:
-        plan = self.installation.absent(list(self.entries.values()))
+        back, after = self.installation.absent(list(self.entries.values()))
+        plan = RuntimePlan(back.texts, after, back.notes)
         self.do(plan)
         return plan
 

@@ -177,6 +177,16 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: CrioHost) -> None:
     assert found.notes == [f"{host.drop_in} was changed by others since: only our part is taken out"]
 
 
+def test_a_folder_in_the_place_of_our_file_stays_with_what_the_journal_has_of_it(host: CrioHost) -> None:
+    host.converge()
+    host.drop_in.unlink()
+    host.drop_in.mkdir()
+    for changed in (True, False):
+        found = host.converge("absent")
+        assert (found.changed, list(found.left), host.default()) == (changed, [str(host.drop_in)], "crun")
+        assert [entry.path for entry in journal.Journal().entries()] == [str(host.drop_in)]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -51,7 +51,7 @@ class Host:
 
     def start(self) -> bool:
         """The process keeps what it read in a file, so that it outlives a killed test process."""
-        bad = any(self.dislikes in path.read_text() for path in self.config.parent.rglob("*.toml"))
+        bad = any(self.dislikes in path.read_text() for path in self.config.parent.rglob("*.toml") if path.is_file())
         self.running.write_text("" if bad else self.default())
         return not bad
 
@@ -227,6 +227,17 @@ def test_the_file_that_is_asked_for_is_the_one_that_is_changed(host: Host) -> No
     other.write_text(CONFIG)
     wanted = WantedRuntime("present", str(host.program), "containerd.service", str(other), 0.2, False)
     assert [Path(path).name for path in converge(wanted, True, host.run).files] == ["zz-gpushare.toml", "other.toml"]
+
+
+def test_a_folder_in_the_place_of_our_file_stays_with_what_the_journal_has_of_it(host: Host) -> None:
+    host.converge()
+    host.config.write_text(CONFIG)
+    drop_in = host.config.parent / "conf.d/zz-gpushare.toml"
+    drop_in.unlink()
+    drop_in.mkdir()
+    found = host.converge("absent")
+    assert (list(found.left), host.running.read_text()) == ([str(drop_in)], "runc")
+    assert [entry.path for entry in journal.Journal().entries()] == [str(drop_in)]
 
 
 def test_check_mode_predicts_the_way_back_too(host: Host) -> None:

@@ -335,6 +335,16 @@ def test_a_file_of_ours_with_anothers_key_keeps_that(host: DockerHost) -> None:
     ]
 
 
+def test_a_folder_in_the_place_of_a_former_file_stays_with_what_the_journal_has_of_it(host: DockerHost) -> None:
+    host.converge()
+    former, host.config = host.config, host.folder / "other.json"
+    former.unlink()
+    former.mkdir()
+    found = host.converge("absent", allowed=True)
+    assert (list(found.left), host.default()) == ([str(former)], "runc")
+    assert [entry.path for entry in journal.Journal().entries()] == [str(former)]
+
+
 def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: DockerHost) -> None:
     host.converge()
     host.options.write_text("DOCKER_OPTS=--default-runtime=nvidia\n")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The lifecycle that all subjects share: a file that cannot be taken back keeps its entry in the journal, and the user hears why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import NOT_RECORDED, Converged, Subject, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
+
+ONE, TWO = "/etc/one", "/etc/two"
+
+
+class Whole(Subject):
+    """Two files that are ours as a whole."""
+
+    owner = "whole"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = str(root)
+
+    def look(self, entries: Sequence[Entry]) -> None:
+        pass
+
+    def present(self) -> dict[str, str | None]:
+        return {ONE: "ours", TWO: "ours"}
+
+
+def run(root: Path, state: str, check: bool = False) -> Converged:
+    return converge(Whole(root), state == "absent", check)
+
+
+def host(root: Path) -> tuple[Path, Path]:
+    """The two files, with what was there before us, and ours in it."""
+    (root / "etc").mkdir()
+    files = (root / "etc/one", root / "etc/two")
+    for file in files:
+        file.write_text("before")
+    run(root, "present")
+    assert [file.read_text() for file in files] == ["ours", "ours"]
+    return files
+
+
+def test_a_file_that_is_none_any_more_keeps_its_entry_until_it_is_one_again(tmp_path: Path) -> None:
+    one, two = host(tmp_path)
+    one.unlink()
+    one.mkdir()
+    predicted = run(tmp_path, "absent", check=True)
+    assert two.read_text() == "ours"
+    found = run(tmp_path, "absent")
+    assert found == predicted
+    assert two.read_text() == "before"
+    why = found.left[ONE]
+    assert why.startswith("it is no regular file (")
+    assert (found.changed, found.files, found.notes, list(found.left)) == (True, [TWO], [f"{ONE} stays: {why}"], [ONE])
+    # Nothing more can be done, and the bytes from before us are not lost.
+    again = run(tmp_path, "absent")
+    assert (again.changed, again.files, again.notes) == (False, [], found.notes)
+    (entry,) = Journal(str(tmp_path)).entries()
+    assert (entry.path, entry.original and entry.original.content) == (ONE, b"before")
+    one.rmdir()
+    one.write_text("ours")
+    assert run(tmp_path, "absent").left == {}
+    assert one.read_text() == "before"
+    assert run(tmp_path, "absent") == Converged(notes=[NOT_RECORDED])
+
+
+def test_a_file_of_others_that_we_cannot_take_our_part_out_of_keeps_its_entry(tmp_path: Path) -> None:
+    one, two = host(tmp_path)
+    one.write_text("theirs")
+    found = run(tmp_path, "absent")
+    assert (one.read_text(), two.read_text(), list(found.left)) == ("theirs", "before", [ONE])
+    assert [entry.path for entry in Journal(str(tmp_path)).entries()] == [ONE]
+
+
+def test_a_file_that_is_no_text_gets_its_bytes_back(tmp_path: Path) -> None:
+    one, _two = host(tmp_path)
+    run(tmp_path, "absent")
+    one.write_bytes(b"\xff")
+    run(tmp_path, "present")
+    run(tmp_path, "absent")
+    assert one.read_bytes() == b"\xff"
+
+
+def test_several_results_are_one() -> None:
+    whole = Converged(left={ONE: "why"}, notes=["a"])
+    whole.add(Converged(True, [TWO], ["b"], ["w"], [{"before": ""}], "it lacks it", {TWO: "because"}))
+    assert whole == Converged(True, [TWO], ["a", "b"], ["w"], [{"before": ""}], "it lacks it", {ONE: "why", TWO: "because"})
