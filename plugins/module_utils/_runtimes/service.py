@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -123,40 +124,40 @@ class RuntimeService(Service):
         self.silent: Optional[str] = None
         self._held = self._conditions()
 
+    @abstractmethod
     def present(self, asked: Asked) -> RuntimePlan:
         """The files to write so that pods get what is asked. It raises Rejected if that cannot be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
         """The files of these journal entries without anything of ours, and what pods then get. It raises Rejected if that cannot be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def paths(self) -> List[str]:
         """The files that it reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self, text: str) -> str:
         """A configuration as it may be shown: without secrets."""
-        raise NotImplementedError
 
     def tidy(self) -> None:
         """Remove what we may have made besides files, after they are gone."""
 
+    @abstractmethod
     def wanted(self) -> Runtimes:
         """The settings that the files on the disk say."""
-        raise NotImplementedError
 
+    @abstractmethod
     def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
         """The state that the process reports: conditions to (holds, reason), and its runtimes. SilentError if it does not answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
         """A message about what a process with `running` lacks of `wanted`, as far as it concerns us; None if nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
         """It raises Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
-        raise NotImplementedError
 
     def due(self) -> bool:
         """Whether the process does not run what the files on the disk say, as far as it concerns us."""
