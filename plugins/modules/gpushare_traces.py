@@ -29,12 +29,17 @@ options:
       - V(report) compares the host's journal with its present files. Returns the installed runtime and the running daemons. Changes
         nothing.
       - V(services) stops the daemons and removes their units, credentials, certificates, state and sockets.
-      - V(dashboard) does that for the dashboard alone.
       - V(leftovers), after the container runtime has been restored, removes kubectl's plugin, the runtime's environments and at last the
         journal.
     type: str
-    choices: [report, services, dashboard, leftovers]
+    choices: [report, services, leftovers]
     required: true
+  daemons:
+    description: With V(services), the daemons to remove while the others run on. Empty for all, and the folders that they share.
+    type: list
+    elements: str
+    choices: [gpushare-extender, gpushare-dashboard, gpushare-device-plugin, gpushare-mps, gpushare-cdi-refresh]
+    default: []
   keep_state:
     description: With V(services), whether the device plugin's state folder stays, because a pod needs it.
     type: bool
@@ -107,8 +112,9 @@ from dataclasses import fields
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.journal import JournalError
+from ..module_utils._change.subjects import DAEMONS
 from ..module_utils._host import lock
-from ..module_utils._removal.host import check_scheduler, plan_dashboard, plan_leftovers, plan_services
+from ..module_utils._removal.host import check_callers, plan_leftovers, plan_services
 from ..module_utils._removal.plan import Layout, RemoveError
 from ..module_utils._removal.report import report, words
 
@@ -116,7 +122,8 @@ from ..module_utils._removal.report import report, words
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": ["report", "services", "dashboard", "leftovers"], "required": True},
+            "what": {"type": "str", "choices": ["report", "services", "leftovers"], "required": True},
+            "daemons": {"type": "list", "elements": "str", "choices": [daemon.name for daemon in DAEMONS], "default": []},
             "keep_state": {"type": "bool", "default": False},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "config_dir": {"type": "path", "default": "/etc/gpushare"},
@@ -136,8 +143,7 @@ def main() -> None:
         return module.run_command(argv) if layout.root == "/" else (0, "", "")
 
     plans = {
-        "services": lambda: plan_services(layout, run, params["keep_state"]),
-        "dashboard": lambda: plan_dashboard(layout, run),
+        "services": lambda: plan_services(layout, run, params["daemons"], params["keep_state"]),
         "leftovers": lambda: plan_leftovers(layout, module.check_mode),
     }
     try:
@@ -147,7 +153,7 @@ def main() -> None:
         with lock.for_module(module, params["root"]):
             # In check mode the scheduler still calls the extender, because the step before has only been predicted.
             if params["what"] == "services" and not module.check_mode:
-                check_scheduler(layout)
+                check_callers(layout, params["daemons"])
             plan = plans[params["what"]]()
             if not module.check_mode:
                 plan.apply()

@@ -243,7 +243,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_sharing mps": {"waiting": [str], "diff": [_CHANGE]},
     "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_traces report": {"words": [str], "report": Any},
-    **dict.fromkeys(("gpushare_traces services", "gpushare_traces dashboard", "gpushare_traces leftovers"), _REMOVED),
+    **dict.fromkeys(("gpushare_traces services", "gpushare_traces leftovers"), _REMOVED),
     "gpushare_verify_cluster evidence": {
         "seen": {
             "nodes": [_NODE],

@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Collection, Dict, Mapping, Optional, Tuple
 
 from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DASHBOARD_PKI, EXTENDER, PLUGIN
 from .._host.systemd import UNITS
 
 #: The folder of the settings files that units read.
 SETTINGS = "/etc/gpushare"
+#: Folders of the GPUs with MPS, and in each the tmpfs that its containers have for shared memory.
+MPS_FOLDER, SHARED_MEMORY = "/run/gpushare-mps", "shm"
+#: The programs of the runtime that kubectl finds by links.
+KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
 _MARK = b"\n# Copyright: gpushare.kubernetes contributors\n"
 _HEAD = 512
 
@@ -25,8 +29,10 @@ _HEAD = 512
 class HostDaemon:
     """One of our daemons on a host. units: in the order in which they stop, so that none starts another.
 
-    credentials: names in the folder of settings. state: paths below /var/lib. pki: the folder of its certificates below the folder of
-    settings, "" for the one that a variable names. certificates: their names.
+    credentials: names in the folder of settings. state: folders of its own, below /var/lib where they are relative. pki: the folder of its
+    certificates below the folder of settings, "" for the one that a variable names. certificates: their names. mounts: patterns of the
+    mount points in its folders. sockets: a pattern of their names in kubelet's folder of device plugins. called_by: the owner that makes
+    another program call it, and whose part goes first.
     """
 
     name: str
@@ -35,6 +41,15 @@ class HostDaemon:
     state: Tuple[str, ...] = ()
     pki: str = ""
     certificates: Tuple[str, ...] = ()
+    mounts: Tuple[str, ...] = ()
+    sockets: str = ""
+    called_by: str = ""
+
+    @property
+    def files(self) -> str:
+        """A pattern of the names of its units and settings, with those of units that a host has one of for each GPU."""
+        stems = sorted({self.name, *(unit.rpartition(".")[0] for unit in self.units)})
+        return rf"(?:{'|'.join(map(re.escape, stems))})[\w@.-]*\.(?:service|socket|timer|path|env)"
 
     @property
     def settings(self) -> Tuple[str, ...]:
@@ -61,6 +76,7 @@ DAEMONS = (
         ("extender.kubeconfig", "extender.token", "extender-metrics.token"),
         (EXTENDER, f"private/{EXTENDER}", "systemd/timers/stamp-gpushare-pki.timer"),
         certificates=CERTIFICATES,
+        called_by="scheduler",
     ),
     HostDaemon(
         DASHBOARD,
@@ -75,9 +91,10 @@ DAEMONS = (
         (PLUGIN + "-metrics.socket", PLUGIN + ".service"),
         ("device-plugin.kubeconfig", "device-plugin.token", "device-plugin-metrics.token"),
         (PLUGIN,),
+        sockets=r"\.?aliyungpushare(-gpus)?\.sock(\.[0-9]+\.[0-9]+)?",
     ),
     # Its units have the UUIDs of GPUs in their names.
-    HostDaemon("gpushare-mps", state=("gpushare-mps",)),
+    HostDaemon("gpushare-mps", state=("gpushare-mps", MPS_FOLDER), mounts=(f"{MPS_FOLDER}/*/{SHARED_MEMORY}",)),
     HostDaemon("gpushare-cdi-refresh", ("gpushare-cdi-refresh.path", "gpushare-cdi-refresh.service")),
 )
 #: An owner's name may go on after a dot: "container_runtime.docker". The longest name that fits counts.
@@ -97,9 +114,8 @@ OWNERS: Mapping[str, Owner] = {
     "packages": Owner("uninstall.yml, whose step for packages has not ended"),
 }
 _OURS = Owner()
-_STEMS = sorted({daemon.name for daemon in DAEMONS} | {unit.rpartition(".")[0] for daemon in DAEMONS for unit in daemon.units})
-#: The names of our units and of their settings, with those of units that a host has one of for each GPU.
-NAME = re.compile(rf"(?:{'|'.join(map(re.escape, _STEMS))})[\w@.-]*\.(?:service|socket|timer|path|env)")
+#: The names of our units and of their settings.
+NAME = re.compile("|".join(daemon.files for daemon in DAEMONS))
 
 
 def owner_of(name: str) -> Owner:
@@ -107,6 +123,11 @@ def owner_of(name: str) -> Owner:
     while name not in OWNERS and "." in name:
         name = name.rpartition(".")[0]
     return OWNERS.get(name, _OURS)
+
+
+def daemons(names: Collection[str] = ()) -> Tuple[HostDaemon, ...]:
+    """The daemons of these names; all without any."""
+    return tuple(daemon for daemon in DAEMONS if not names or daemon.name in names)
 
 
 def units(daemons: Tuple[HostDaemon, ...] = DAEMONS) -> Dict[str, HostDaemon]:

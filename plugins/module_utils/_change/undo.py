@@ -73,14 +73,19 @@ def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs]
     return Undo(now, "", "it was there before this collection and others have changed it since; the journal keeps its content from before")
 
 
+def fate(entry: Entry, without_ours: Optional[WithoutOurs] = None, root: str = "/") -> Tuple[Optional[FileState], Undo]:
+    """The file of this entry as it is on the host, None if there is none, and its fate."""
+    state, odd = read_or_none(os.path.join(root, entry.path.lstrip("/")))
+    return state, Undo(None, stays=odd) if odd else undo(entry, None if state is None else state.content, without_ours)
+
+
 def undone(entries: Sequence[Entry], without_ours: Optional[WithoutOurs] = None, root: str = "/") -> Undone:
     """The fate of the files of these entries, in their order."""
     files: Dict[str, Optional[bytes]] = {}
     notes: List[str] = []
     left: Dict[str, str] = {}
     for entry in entries:
-        state, odd = read_or_none(os.path.join(root, entry.path.lstrip("/")))
-        found = Undo(None, stays=odd) if odd else undo(entry, None if state is None else state.content, without_ours)
+        state, found = fate(entry, without_ours, root)
         if found.note:
             notes.append(found.note)
         if found.stays:

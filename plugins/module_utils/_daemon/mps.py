@@ -14,10 +14,11 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .._change.subjects import SETTINGS
+from .._change.subjects import MPS_FOLDER, SETTINGS, SHARED_MEMORY
 from .._change.transaction import Service, Transaction
 from .._formats.finding import few
 from .._host.command import Run
+from .._host.mounts import unmount
 from .._host.systemd import UNITS
 from .service import Daemon, Health, SystemdError, apart
 
@@ -26,9 +27,6 @@ OWNER = "mps"
 PREFIX = "gpushare-mps-"
 #: Stands for the GPU in the unit that the role renders.
 GPU = "@gpu@"
-#: Folders of the GPUs, and in each the tmpfs that its containers have for shared memory.
-FOLDER = "/run/gpushare-mps"
-SHARED_MEMORY = "shm"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 _NAME = re.compile(rf"{PREFIX}({_UUID.pattern})\.service")
 
@@ -43,7 +41,7 @@ class Place:
 
     units: str = UNITS
     settings: str = SETTINGS
-    folder: str = FOLDER
+    folder: str = MPS_FOLDER
 
 
 class MpsServices(Service):
@@ -61,7 +59,7 @@ class MpsServices(Service):
         for daemon in self._daemons:
             daemon.restart()
         for folder in self._left():
-            why = unmount(self._run, folder)
+            why = unmount(self._run, os.path.join(folder, SHARED_MEMORY))
             if why:
                 raise SystemdError(why)
             shutil.rmtree(folder)
@@ -83,15 +81,6 @@ class MpsPlan:
     service: MpsServices
     disabled: Sequence[Daemon]
     waiting: Tuple[str, ...]
-
-
-def unmount(run: Run, folder: str) -> str:
-    """Take the shared memory of a GPU from the host's mounts; why that failed, "" if it is gone. A container keeps its own mount of it."""
-    path = os.path.join(folder, SHARED_MEMORY)
-    if not os.path.ismount(path):
-        return ""
-    status, out, err = run(["umount", path])
-    return "" if status == 0 else f"umount {path} failed with exit status {status}: {(err or out).strip()}; unmount it, and run again"
 
 
 def present(place: Place) -> List[str]:

@@ -10,91 +10,79 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import glob
 import os
 import re
 import socket
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Collection, Dict, List, Optional
 
 from .._change import subjects
 from .._change.journal import FOLDER, Entry, Journal
-from .._change.subjects import HostDaemon, owner_of
-from .._change.undo import Undo, read_or_none, undo
-from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, PLUGIN
-from .._daemon import mps
+from .._change.subjects import KUBECTL_PLUGINS, OWNERS, HostDaemon, owner_of
+from .._change.undo import fate, read_or_none
+from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, PLUGIN
 from .._daemon.environment import LINK, is_environment
 from .._daemon.exposure import exposed
 from .._daemon.service import VARIABLE
 from .._host.command import Run
 from .._host.files import remove, replace
+from .._host.mounts import unmount
 from .._host.systemd import show
 from .._scheduler import manifest
 from .plan import Layout, RemovalPlan, RemoveError, names, shown, shown_content
 
-PLUGIN_UNIT = PLUGIN + ".service"
 # Without a journal, a unit of ours is known by the variable that we give its process, or by its first lines.
 MARKS = (f"Environment={VARIABLE}=", "# Copyright: gpushare.kubernetes contributors\n")
 #: How the journal's entries of units begin that belong to others and that we have enabled.
 SERVICE = "service:"
-_SOCKET = re.compile(r"\.?aliyungpushare(-gpus)?\.sock(\.[0-9]+\.[0-9]+)?")
-KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
 
 
-def plan_services(layout: Layout, run: Run, keep_state: bool = False) -> RemovalPlan:
-    """The daemons, and all that goes with them; ask `check_scheduler` before it is applied. keep_state: a pod needs the device plugin's."""
+def plan_services(layout: Layout, run: Run, only: Collection[str] = (), keep_state: bool = False) -> RemovalPlan:
+    """The daemons, and all that goes with them; ask `check_callers` before it is applied.
+
+    only: daemons that go while the others run on, none for all and what they share. keep_state: a pod needs the device plugin's.
+    """
     daemons = tuple(
-        dataclasses.replace(daemon, state=()) if keep_state and daemon.name == PLUGIN else daemon for daemon in subjects.DAEMONS
+        dataclasses.replace(daemon, state=()) if keep_state and daemon.name == PLUGIN else daemon for daemon in subjects.daemons(only)
     )
-    journal = Journal(layout.root)
-    noted = [entry for entry in journal.entries() if not owner_of(entry.owner).cure]
-    plan, found = _plan_daemons(layout, run, daemons, noted, [os.path.basename(path) for path in _units_of_ours(layout, journal)])
-    near = [folder for owner in subjects.OWNERS.values() for folder in owner.folders]
-    near += [os.path.dirname(entry.path) for entry in journal.entries() if entry.is_file]
-    folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
-    plan.remove_staged([*folders, *near, *(os.path.dirname(folder) for folder in [*folders, *near])])
-    for folder in folders:
-        plan.remove_folder_if_empty(folder)
-    _plan_shared_memory(plan, run)
-    plan.remove_tree(mps.FOLDER)
-    if not found[PLUGIN_UNIT].active:
-        for path in _sockets(layout):
-            if not _listens(layout.real(path)):
-                plan.remove_file(path)
-            else:
-                plan.leave(path, "another process listens on it")
-    return plan
-
-
-def plan_dashboard(layout: Layout, run: Run) -> RemovalPlan:
-    """The dashboard, while the other daemons run on."""
-    daemons = tuple(daemon for daemon in subjects.DAEMONS if daemon.name == DASHBOARD)
-    paths = {os.path.join(layout.units, unit) for unit in subjects.units(daemons)}
-    paths |= {os.path.join(layout.config_dir, name) for daemon in daemons for name in (*daemon.settings, *daemon.credentials)}
-    return _plan_daemons(layout, run, daemons, [entry for entry in Journal(layout.root).entries() if entry.path in paths], [])[0]
-
-
-def _plan_daemons(
-    layout: Layout, run: Run, daemons: Tuple[HostDaemon, ...], entries: Sequence[Entry], more: Sequence[str]
-) -> Tuple[RemovalPlan, Dict[str, "_Unit"]]:
-    """These daemons with their files, and these entries of the journal. more: names of further units."""
     plan, journal = RemovalPlan(layout), Journal(layout.root)
-    units = {unit: _Unit(unit, layout, run, journal) for unit in dict.fromkeys([*subjects.units(daemons), *more])}
+    fixed = subjects.units(daemons)
+    more = [os.path.basename(path) for path in _units_of_ours(layout, journal) if not only or _belongs(layout, daemons, path)]
+    units = {name: _Unit(name, layout, run, journal, fixed.get(name)) for name in dict.fromkeys([*fixed, *more])}
     for unit in units.values():
         unit.plan_stop(plan)
-    for entry in entries:
-        if entry.is_file:
-            _plan_entry(plan, journal, entry)
-        elif entry.path.startswith(SERVICE):
-            _plan_service(plan, journal, entry, units, run)
+    for entry in journal.entries():
+        if not owner_of(entry.owner).cure and (not only or _belongs(layout, daemons, entry.path)):
+            _plan_entry(plan, journal, entry, units, run)
     for unit in units.values():
         unit.plan_file(plan)
     _plan_reload(plan, units, run)
     for daemon in daemons:
         _plan_credentials(plan, daemon)
     for daemon in daemons:
-        main = units.get(daemon.name + ".service")
-        for name in daemon.state if main is None or not main.foreign else ():
-            plan.remove_tree(os.path.join(layout.state, name))
-    return plan, units
+        _plan_state(plan, daemon, units.get(daemon.name + ".service"), run)
+    if not only:
+        _plan_shared(plan, journal)
+    return plan
+
+
+def _belongs(layout: Layout, daemons: Collection[HostDaemon], path: str) -> bool:
+    """Whether a file of the journal, or a unit, is one of these daemons'."""
+    folder, name = os.path.split(path)
+    return (folder in (layout.units, layout.config_dir) and any(re.fullmatch(daemon.files, name) for daemon in daemons)) or (
+        folder == layout.config_dir and any(name in daemon.credentials for daemon in daemons)
+    )
+
+
+def _plan_shared(plan: RemovalPlan, journal: Journal) -> None:
+    """The folders of all daemons, and what a run that was killed has left in them and near any file of ours."""
+    layout = plan.layout
+    near = [folder for owner in OWNERS.values() for folder in owner.folders]
+    near += [os.path.dirname(entry.path) for entry in journal.entries() if entry.is_file]
+    folders = [os.path.join(layout.pki_dir, "scheduler"), layout.pki_dir, layout.config_dir]
+    plan.remove_staged([*folders, *near, *(os.path.dirname(folder) for folder in [*folders, *near])])
+    for folder in folders:
+        plan.remove_folder_if_empty(folder)
 
 
 def _units_of_ours(layout: Layout, journal: Journal) -> List[str]:
@@ -110,22 +98,24 @@ def _content(path: str) -> Optional[bytes]:
     return None if state is None else state.content
 
 
-def check_scheduler(layout: Layout) -> None:
-    """RemoveError while the manifest on this host makes kube-scheduler call our extender."""
+def check_callers(layout: Layout, only: Collection[str] = ()) -> None:
+    """RemoveError while the manifest on this host makes kube-scheduler call one of these daemons (none: all)."""
+    called = [daemon for daemon in subjects.daemons(only) if daemon.called_by]
     state, _why = read_or_none(layout.real(layout.scheduler_manifest))
-    if state is not None and manifest.annotation_in(state.content.decode("utf-8", "replace")):
+    if called and state is not None and manifest.annotation_in(state.content.decode("utf-8", "replace")):
         raise RemoveError(
             f"{layout.scheduler_manifest} still points kube-scheduler at the extender (annotation {ANNOTATION_SCHEDULER_CONFIG}), so the "
             "extender was not stopped and nothing was changed: GPU pods could not be scheduled any more. Take the extender out of the "
-            "scheduler first (role scheduler with gpushare_scheduler_state: absent; uninstall.yml does it)"
+            f"scheduler first ({OWNERS[called[0].called_by].cure}; uninstall.yml does it)"
         )
 
 
 class _Unit:
-    """One systemd unit by our name, and whether it is ours."""
+    """One systemd unit by our name, and whether it is ours. daemon: whose unit it is, None for one that only the journal has."""
 
-    def __init__(self, name: str, layout: Layout, run: Run, journal: Journal) -> None:
+    def __init__(self, name: str, layout: Layout, run: Run, journal: Journal, daemon: Optional[HostDaemon]) -> None:
         self.name = name
+        self._sockets = daemon.sockets if daemon and name == daemon.name + ".service" else ""
         self.path = os.path.join(layout.units, name)
         self._layout = layout
         self._run = run
@@ -184,10 +174,9 @@ class _Unit:
                 f"{self.name} does not stop (it is {self.state}): {why}; see `journalctl -u {self.name}`, stop and disable it, "
                 "and run again"
             )
-        if self.name == PLUGIN_UNIT:
-            for path in _sockets(self._layout):
-                if not _listens(self._layout.real(path)):
-                    remove(self._layout.real(path))
+        for path in _sockets(self._layout, self._sockets):
+            if not _listens(self._layout.real(path)):
+                remove(self._layout.real(path))
 
 
 def properties(run: Run, unit: str) -> Dict[str, str]:
@@ -195,17 +184,19 @@ def properties(run: Run, unit: str) -> Dict[str, str]:
     return show(run, unit, "LoadState", "ActiveState", "UnitFileState", "FragmentPath", "DropInPaths", "NeedDaemonReload")
 
 
-def _undo(layout: Layout, entry: Entry) -> Tuple[Optional[bytes], Undo]:
-    """The content of the file of this entry now, and its fate."""
-    state, odd = read_or_none(layout.real(entry.path))
-    now = None if state is None else state.content
-    return now, Undo(None, stays=odd) if odd else undo(entry, now)
+def _plan_entry(plan: RemovalPlan, journal: Journal, entry: Entry, units: Dict[str, _Unit], run: Run) -> None:
+    """The file or the unit of this entry of the journal is as it was before."""
+    if entry.is_file:
+        _plan_file(plan, journal, entry)
+    elif entry.path.startswith(SERVICE):
+        _plan_service(plan, journal, entry, units, run)
 
 
-def _plan_entry(plan: RemovalPlan, journal: Journal, entry: Entry) -> None:
+def _plan_file(plan: RemovalPlan, journal: Journal, entry: Entry) -> None:
     """One file of the journal: it gets its old bytes, or goes, or is left alone if others have changed it."""
     path, real, before = entry.path, plan.layout.real(entry.path), entry.original
-    now, found = _undo(plan.layout, entry)
+    state, found = fate(entry, root=plan.layout.root)
+    now = None if state is None else state.content
 
     def do() -> None:
         if found.content is None:
@@ -268,19 +259,6 @@ def _plan_reload(plan: RemovalPlan, units: Dict[str, _Unit], run: Run) -> None:
     plan.add("removed", f"what systemd knew of {', '.join(stale)}", reload)
 
 
-def _plan_shared_memory(plan: RemovalPlan, run: Run) -> None:
-    for gpu in names(plan.layout.real(mps.FOLDER)):
-        folder = plan.layout.real(os.path.join(mps.FOLDER, gpu))
-
-        def do(folder: str = folder) -> None:
-            why = mps.unmount(run, folder)
-            if why:
-                raise RemoveError(why)
-
-        if os.path.ismount(os.path.join(folder, mps.SHARED_MEMORY)):
-            plan.add("removed", f"the mount of {os.path.join(mps.FOLDER, gpu, mps.SHARED_MEMORY)}", do)
-
-
 def _plan_credentials(plan: RemovalPlan, daemon: HostDaemon) -> None:
     """The settings, credentials and certificates of a daemon; a folder of certificates that is its own goes with them."""
     layout = plan.layout
@@ -295,9 +273,34 @@ def _plan_credentials(plan: RemovalPlan, daemon: HostDaemon) -> None:
         plan.remove_folder_if_empty(pki)
 
 
-def _sockets(layout: Layout) -> List[str]:
+def _plan_state(plan: RemovalPlan, daemon: HostDaemon, main: Optional[_Unit], run: Run) -> None:
+    """The mounts, folders and sockets of a daemon. main: its unit; what belongs to another's stays, and what a running one serves."""
+    layout = plan.layout
+    if main is None or not main.foreign:
+        for pattern in daemon.mounts:
+            for real in sorted(filter(os.path.ismount, glob.glob(os.path.join(glob.escape(layout.root), pattern.lstrip("/"))))):
+                _plan_unmount(plan, real, run)
+        for name in daemon.state:
+            plan.remove_tree(os.path.join(layout.state, name))
+    for path in [] if main is None or main.active else _sockets(layout, daemon.sockets):
+        if not _listens(layout.real(path)):
+            plan.remove_file(path)
+        else:
+            plan.leave(path, "another process listens on it")
+
+
+def _plan_unmount(plan: RemovalPlan, real: str, run: Run) -> None:
+    def do() -> None:
+        why = unmount(run, real)
+        if why:
+            raise RemoveError(why)
+
+    plan.add("removed", f"the mount of /{os.path.relpath(real, plan.layout.root)}", do)
+
+
+def _sockets(layout: Layout, pattern: str) -> List[str]:
     folder = os.path.join(layout.kubelet_root, "device-plugins")
-    return [os.path.join(folder, name) for name in names(layout.real(folder)) if _SOCKET.fullmatch(name)]
+    return [os.path.join(folder, name) for name in names(layout.real(folder)) if re.fullmatch(pattern, name)]
 
 
 def _listens(path: str) -> bool:
@@ -346,7 +349,7 @@ def _plan_journal(plan: RemovalPlan, check: bool) -> None:
         if cure and not check:
             plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {cure}")
             kept.append(entry)
-        elif not cure and entry.is_file and _undo(layout, entry)[1].stays:
+        elif not cure and entry.is_file and fate(entry, root=layout.root)[1].stays:
             kept.append(entry)  # the first half has said why
     if not kept:
         plan.remove_tree(folder)

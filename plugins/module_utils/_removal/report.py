@@ -13,11 +13,11 @@ import time
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 from .._change.journal import FOLDER, Entry, Journal
-from .._change.subjects import NAME, SETTINGS, is_ours, units
+from .._change.subjects import KUBECTL_PLUGINS, NAME, SETTINGS, is_ours, units
 from .._change.undo import as_before, read_or_none
 from .._daemon.environment import MARKER, Environments, is_environment
 from .._host.command import Run
-from .host import KUBECTL_PLUGINS, properties
+from .host import properties
 from .plan import Layout, names
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, MpsPlan, Place, plan, present
 
 from unit.plugins.daemon.fake_systemd import Systemd
@@ -151,7 +151,7 @@ def test_only_a_uuid_becomes_the_name_of_a_file(host: Host, gpu: str) -> None:
 @pytest.mark.parametrize("after", [(A,), ()])
 def test_the_folder_of_a_gpu_without_daemon_goes_with_its_mount(host: Host, after: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     folders, mounted = Path(host.place.folder), set()
-    monkeypatch.setattr(mps.os.path, "ismount", lambda path: path in mounted)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path in mounted)
     host.converge(A, B)
     for gpu in (A, B):
         (folders / gpu / "shm").mkdir(parents=True)
@@ -170,7 +170,7 @@ def test_the_folder_of_a_gpu_without_daemon_goes_with_its_mount(host: Host, afte
 
 
 def test_a_mount_that_does_not_go_is_said_and_the_daemon_comes_back(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mps.os.path, "ismount", lambda path: path.endswith("/shm"))
+    monkeypatch.setattr(os.path, "ismount", lambda path: path.endswith("/shm"))
     host.converge(A)
     (Path(host.place.folder) / A / "shm").mkdir(parents=True)
     host.umount = lambda argv: (32, "", "target is busy.")

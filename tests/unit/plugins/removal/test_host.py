@@ -14,14 +14,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import (
-    check_scheduler,
-    plan_dashboard,
-    plan_leftovers,
-    plan_services,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_callers, plan_leftovers, plan_services
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemovalPlan, RemoveError, shown
 
 from unit.plugins.fake_root import FakeRoot
@@ -448,12 +443,13 @@ def test_a_socket_on_which_somebody_listens_is_left(listening: Host) -> None:
 
 
 def test_the_extender_of_a_scheduler_that_needs_it_is_not_stopped(host: Host) -> None:
-    check_scheduler(host.layout)
+    check_callers(host.layout)
     host.root.file(MANIFEST, "metadata:\n  annotations:\n    other: x\n")
-    check_scheduler(host.layout)
+    check_callers(host.layout)
     host.root.file(MANIFEST, f"metadata:\n  annotations:\n    gpushare.kubernetes/scheduler-config-sha256: {'0' * 64}\n")
-    with pytest.raises(RemoveError, match="still points kube-scheduler at the extender"):
-        check_scheduler(host.layout)
+    with pytest.raises(RemoveError, match=r"still points kube-scheduler at the extender .* first \(the role scheduler with "):
+        check_callers(host.layout)
+    check_callers(host.layout, [DASHBOARD])
 
 
 def test_the_journal_stays_while_scheduler_or_container_runtime_are_not_undone(host: Host) -> None:
@@ -738,7 +734,7 @@ def test_the_shared_memory_of_a_gpu_is_unmounted_before_its_folder_goes(tmp_path
     root.file(f"{gpu}/shm/x", "")
     root.file("/run/gpushare-mps/GPU-b/state.json", "")
     mounted, systemd = {str(root.at(f"{gpu}/shm"))}, Systemd(root)
-    monkeypatch.setattr(mps.os.path, "ismount", lambda path: path in mounted)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path in mounted)
 
     def run(argv: list[str]) -> tuple[int, str, str]:
         if argv[0] != "umount":
@@ -805,7 +801,7 @@ DASHBOARD_UNITS = (
 def test_the_dashboard_goes_alone(tmp_path: Path) -> None:
     without = Host(tmp_path / "a").tree()
     host = with_dashboard(tmp_path / "b")
-    plan = plan_dashboard(host.layout, host.systemd)
+    plan = plan_services(host.layout, host.systemd, [DASHBOARD])
     plan.apply()
     assert host.tree() == without
     assert plan.left == []
@@ -816,7 +812,27 @@ def test_the_dashboard_goes_alone(tmp_path: Path) -> None:
         "gpushare-extender.service",
         "gpushare-device-plugin.service",
     }
-    assert not plan_dashboard(host.layout, host.systemd).result()["changed"]
+    assert not plan_services(host.layout, host.systemd, [DASHBOARD]).result()["changed"]
+
+
+def test_the_control_daemons_of_mps_go_alone(host: Host) -> None:
+    before, units = host.tree(), [f"gpushare-mps-GPU-{number}.service" for number in range(2)]
+    transaction = Transaction("mps", str(host.root))
+    for unit in units:
+        transaction.write(f"{UNITS}/{unit}", b"# Copyright: gpushare.kubernetes contributors\n[Service]\n", 0o644)
+    transaction.write("/etc/gpushare/gpushare-mps-GPU-0.env", b"x\n")
+    transaction.apply()
+    for unit in units:
+        host.systemd.start(unit)
+    # The journal does not have the second one any more.
+    Journal(str(host.root)).forget(f"{UNITS}/{units[1]}")
+    host.root.file("/run/gpushare-mps/GPU-0/state.json", "")
+    host.root.file("/var/lib/gpushare-mps/log", "")
+    plan = plan_services(host.layout, host.systemd, ["gpushare-mps"])
+    plan.apply()
+    assert what(plan, "stopped") == units
+    host.at("/run").rmdir()
+    assert host.tree() == before
 
 
 def test_uninstall_takes_the_dashboard_too(tmp_path: Path) -> None:
@@ -832,7 +848,7 @@ def test_a_dashboard_of_somebody_else_stays(tmp_path: Path) -> None:
     host.root.file("/var/lib/gpushare-dashboard/x", "theirs")
     host.systemd.start("gpushare-dashboard.service")
     before = host.tree()
-    plan = plan_dashboard(host.layout, host.systemd)
+    plan = plan_services(host.layout, host.systemd, [DASHBOARD])
     plan.apply()
     assert host.tree() == before
     assert [one["what"] for one in plan.left] == [f"{UNITS}/gpushare-dashboard.service"]
