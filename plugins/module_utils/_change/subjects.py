@@ -23,6 +23,7 @@ MPS_FOLDER, SHARED_MEMORY = "/run/gpushare-mps", "shm"
 KUBECTL_PLUGINS = ("kubectl-gpushare", "kubectl-inspect-gpushare", "kubectl_complete-gpushare")
 _MARK = b"\n# Copyright: gpushare.kubernetes contributors\n"
 _HEAD = 512
+_WITH_DAEMONS = "uninstall:services"
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,11 @@ class HostDaemon:
 class Owner:
     """A subject by the name of its entries in the journal. folders: in which it may leave a file that it was writing when it was killed.
 
-    cure: the way by which its own module takes its part out, because what runs on the files must be verified with them; "" for a subject
-    whose part goes with our daemons.
+    step: of the uninstallation, that takes its part out and verifies what runs on it: a role, with its list of tasks after a colon, or a
+    module. cure: the way by which a person does that; "" for a subject whose part goes with our daemons.
     """
 
+    step: str
     cure: str = ""
     folders: Tuple[str, ...] = ()
 
@@ -97,23 +99,25 @@ DAEMONS = (
     HostDaemon("gpushare-mps", state=("gpushare-mps", MPS_FOLDER), mounts=(f"{MPS_FOLDER}/*/{SHARED_MEMORY}",)),
     HostDaemon("gpushare-cdi-refresh", ("gpushare-cdi-refresh.path", "gpushare-cdi-refresh.service")),
 )
+#: In the order in which an uninstallation takes them out: what calls the daemons before them, packages after all that runs on them.
 #: An owner's name may go on after a dot: "container_runtime.docker". The longest name that fits counts.
 OWNERS: Mapping[str, Owner] = {
     "scheduler": Owner(
-        "the role scheduler with gpushare_scheduler_state: absent", ("/etc/kubernetes/manifests", "/etc/kubernetes/gpushare")
+        "scheduler", "the role scheduler with gpushare_scheduler_state: absent", ("/etc/kubernetes/manifests", "/etc/kubernetes/gpushare")
     ),
-    "kubelet": Owner("the playbook kubelet_gates with gpushare_kubelet_state: absent", ("/var/lib/kubelet",)),
+    "nvidia_container_toolkit.cdi": Owner(_WITH_DAEMONS, folders=(UNITS,)),
     "container_runtime": Owner(
+        "container_runtime",
         "the role container_runtime with gpushare_container_runtime_state: absent",
         ("/etc/containerd/conf.d", "/etc/docker", "/etc/crio/crio.conf.d"),
     ),
-    "nvidia_driver": Owner("the role nvidia_driver with gpushare_driver_state: absent"),
-    "nvidia_container_toolkit": Owner("the role nvidia_container_toolkit with tasks_from: restore"),
-    "nvidia_container_toolkit.cdi": Owner(folders=(UNITS,)),
-    # The module gpushare_packages takes back what any of its owners changed.
-    "packages": Owner("uninstall.yml, whose step for packages has not ended"),
+    "kubelet": Owner("kubelet:gates", "the playbook kubelet_gates with gpushare_kubelet_state: absent", ("/var/lib/kubelet",)),
+    "nvidia_container_toolkit": Owner("nvidia_container_toolkit:restore", "the role nvidia_container_toolkit with tasks_from: restore"),
+    "nvidia_driver": Owner("gpushare_driver", "the role nvidia_driver with gpushare_driver_state: absent"),
+    # The module takes back what any of its owners changed.
+    "packages": Owner("gpushare_packages", "uninstall.yml, whose step for packages has not ended"),
 }
-_OURS = Owner()
+_OURS = Owner(_WITH_DAEMONS)
 #: The names of our units and of their settings.
 NAME = re.compile("|".join(daemon.files for daemon in DAEMONS))
 
