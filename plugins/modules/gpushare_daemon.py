@@ -133,11 +133,13 @@ from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._change.engine import converge
 from ..module_utils._change.transaction import TransactionError
+from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon import pki
 from ..module_utils._daemon.exposure import exposed
-from ..module_utils._daemon.files import DaemonFiles, health_of, plan
-from ..module_utils._daemon.service import Companions, Daemon, SystemdError, Together, read_environ, rejection, sockets
+from ..module_utils._daemon.files import DaemonFiles, InstalledDaemon, health_of
+from ..module_utils._daemon.service import Companions, Daemon, SystemdError, read_environ, sockets
 from ..module_utils._host import lock
 from ..module_utils._host.systemd import UNITS
 from ..module_utils._identity.token import ask_api_server, own_token
@@ -183,35 +185,17 @@ def service(module: AnsibleModule) -> dict:
         units = {**sockets(params["name"], params["unit"]), **{name: content or None for name, content in params["companions"].items()}}
         companions = Companions(units, run, settings=folder, exposed=hurt)
         try:
-            transaction = plan(wanted, daemon)
-            companions.plan(transaction)
+            done = converge(InstalledDaemon(wanted, daemon, companions, hurt), False, module.check_mode)
         except (SystemdError, OSError) as error:
             module.fail_json(msg=f"{error}; nothing was changed")
-        paths = [change.path for change in transaction.changes]
-        why = hurt() if daemon.needs_reload(paths) or companions.needs_reload(paths) else None
-        if why:
-            module.fail_json(msg=rejection(daemon.unit, why))
-        together = Together(daemon, companions)
-        restart = bool({daemon.path, daemon.settings} & set(paths)) or daemon.is_stale() or companions.sockets_are_due(paths)
-        if transaction.forgotten:
-            module.warn(
-                f"the journal of this host, /var/lib/gpushare/journal, had no entry of {', '.join(transaction.forgotten)}, which are ours; "
-                "expected one of each: it is noted again, and uninstall.yml removes them"
-            )
-        due, enabled = bool(transaction.changes or transaction.forgotten) or transaction.unfinished or together.due(), daemon.is_enabled()
-        result = {"changed": due or not enabled or params["seed_due"], "restarted": restart, "diff": transaction.diff()}
-        if not module.check_mode:
-            try:
-                if due:
-                    transaction.apply(together)
-                if not enabled:
-                    daemon.enable()
-            except (TransactionError, SystemdError) as error:
-                module.fail_json(msg=str(error))
-            problem = None if due else daemon.problem()
-            if problem:
-                module.fail_json(msg=problem)
-        return result
+        except (Rejected, TransactionError) as error:
+            module.fail_json(msg=str(error))
+        for warning in done.warnings:
+            module.warn(warning)
+        problem = None if done.changed or module.check_mode else daemon.problem()
+        if problem:
+            module.fail_json(msg=problem)
+        return {"changed": done.changed or params["seed_due"], "restarted": bool(done.why), "diff": done.diff}
 
 
 def certificates(module: AnsibleModule) -> dict:

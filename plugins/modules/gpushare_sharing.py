@@ -96,9 +96,11 @@ from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._change.engine import converge
 from ..module_utils._change.transaction import TransactionError
+from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.exposure import exposed
-from ..module_utils._daemon.mps import MpsError, Place, plan, present
+from ..module_utils._daemon.mps import MpsDaemons, Place, present
 from ..module_utils._daemon.service import SystemdError, read_environ
 from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, Brings, choose, obstacles
 from ..module_utils._facts.node import gather
@@ -140,21 +142,15 @@ def mps(module: AnsibleModule) -> dict:
         sharing = gather(Host("/"), ["sharing"]).sharing
         holders = list(sharing.holders) if sharing else []
         try:
-            made = plan(params["gpus"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
-        except (MpsError, SystemdError, OSError) as error:
+            subject = MpsDaemons(params["gpus"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
+            done = converge(subject, False, module.check_mode)
+        except (SystemdError, OSError) as error:
             module.fail_json(msg=f"{error}; nothing was changed")
-        transaction = made.transaction
-        due = bool(transaction.changes) or transaction.unfinished or made.service.due()
-        result = {"changed": due or bool(made.disabled), "waiting": list(made.waiting), "diff": transaction.diff()}
-        if not module.check_mode:
-            try:
-                if due:
-                    transaction.apply(made.service)
-                for daemon in made.disabled:
-                    daemon.enable()
-            except (TransactionError, SystemdError) as error:
-                module.fail_json(msg=str(error))
-        return result
+        except (Rejected, TransactionError) as error:
+            module.fail_json(msg=str(error))
+        for warning in done.warnings:
+            module.warn(warning)
+        return {"changed": done.changed, "waiting": subject.waiting, "diff": done.diff}
 
 
 def main() -> None:

@@ -98,6 +98,8 @@ def main() -> None:
             module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it")
         except (Rejected, JournalError, TransactionError, OSError) as error:
             module.fail_json(msg=str(error))
+        for warning in result.warnings:
+            module.warn(warning)
         found = asdict(result)
         module.exit_json(**{name: found[name] for name in ("changed", "version", "managed_by", "files", "notes", "diff")})
 

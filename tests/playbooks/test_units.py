@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, apart
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, InstalledDaemon
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, apart
 
 from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.dashboard.access import TokenFile
@@ -287,7 +288,7 @@ class Host(Systemd):
         (self.root / "etc").mkdir(exist_ok=True)
         health, folder = Health(None, "synced", 0), str(self.path.parent)
         daemon = Daemon("gpushare-device-plugin", health, self, self.environ, folder, settings=folder)
-        plan(wanted, daemon).apply(daemon)
+        converge(InstalledDaemon(wanted, daemon, Companions({}, self, folder, folder), lambda: None), False, False)
 
 
 def test_a_release_whose_plugin_exits_is_put_back_with_its_code(units: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
-from .journal import Entry
+from .journal import FOLDER, Entry
 from .transaction import Service, Transaction, nothing
 from .undo import Texts, Undone, undone
 
@@ -51,14 +51,16 @@ class Subject(ABC):
     root = "/"
     #: Of its files while it is present; None: as they are, or the usual one.
     mode: Optional[int] = None
+    #: The paths of those that only root may read and whose content no diff shows.
+    secrets: Collection[str] = ()
 
     def __init__(self) -> None:
         self.notes: List[str] = []
         self.warnings: List[str] = []
 
-    @abstractmethod
     def look(self, entries: Sequence[Entry]) -> None:
         """Read what the plan needs. entries: what the journal has of this subject."""
+        return
 
     @abstractmethod
     def present(self) -> Texts:
@@ -100,13 +102,19 @@ def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str],
     back = subject.absent([entry for entry in entries if entry.is_file]) if absent else Undone({}, [], {})
     transaction.restore(back.files, entries)
     for path, text in texts.items():
+        secret = path in subject.secrets
         if text is None:
-            transaction.remove(path)
+            transaction.remove(path, secret)
         else:
-            transaction.write(path, text.encode(), subject.mode)
+            transaction.write(path, text.encode(), 0o600 if secret else subject.mode, secret)
     changes = [change.path for change in transaction.changes]
+    if transaction.forgotten:
+        subject.warnings.append(
+            f"the journal of this host, /{FOLDER}, had no entry of {', '.join(transaction.forgotten)}, which are ours; expected one of "
+            "each: it is noted again, and uninstall.yml removes them"
+        )
     service = subject.service([*texts, *(entry.path for entry in entries)])
-    due = bool(changes) or transaction.unfinished or (service is not None and service.due())
+    due = bool(changes or transaction.forgotten) or transaction.unfinished or (service is not None and service.due())
     why = subject.check(changes, due)
     diff = [dict(change, before=subject.shown(change["before"]), after=subject.shown(change["after"])) for change in transaction.diff()]
     done = [entry for entry in entries if absent and entry.path not in back.left]

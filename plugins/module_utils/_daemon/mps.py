@@ -12,10 +12,12 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence
 
+from .._change.engine import Subject
 from .._change.subjects import MPS_FOLDER, SETTINGS, SHARED_MEMORY
-from .._change.transaction import Service, Transaction
+from .._change.transaction import Service
+from .._change.undo import Rejected, Texts, read_or_none
 from .._formats.finding import few
 from .._host.command import Run
 from .._host.mounts import unmount
@@ -29,10 +31,6 @@ PREFIX = "gpushare-mps-"
 GPU = "@gpu@"
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,60}")
 _NAME = re.compile(rf"{PREFIX}({_UUID.pattern})\.service")
-
-
-class MpsError(Exception):
-    """The daemons cannot be as asked; nothing was changed. The message says what was found, what is expected and what to do."""
 
 
 @dataclass(frozen=True)
@@ -73,76 +71,73 @@ class MpsServices(Service):
         return "; ".join(problems) if problems else None
 
 
-@dataclass(frozen=True)
-class MpsPlan:
-    """transaction, service: to apply; waiting: services that are older than this release and run on, because pods have GPUs."""
-
-    transaction: Transaction
-    service: MpsServices
-    disabled: Sequence[Daemon]
-    waiting: Tuple[str, ...]
-
-
 def present(place: Place) -> List[str]:
     """UUIDs of the GPUs that have a service of ours."""
     names = sorted(os.listdir(place.units)) if os.path.isdir(place.units) else []
     return [found.group(1) for found in map(_NAME.fullmatch, names) if found]
 
 
-def plan(
-    gpus: Sequence[str],
-    unit: str,
-    holders: Sequence[str],
-    run: Run,
-    environ: Callable[[str], bytes],
-    timeout: float = 60,
-    place: Optional[Place] = None,
-    exposed: Callable[[], Optional[str]] = lambda: None,
-) -> MpsPlan:
-    """Exactly these GPUs have a daemon. unit: with GPU in it; holders: UIDs of the pods with GPUs. MpsError, SystemdError."""
-    where = place or Place()
-    for gpu in gpus:
-        if not _UUID.fullmatch(gpu):
-            raise MpsError(f"found the GPU {gpu[:80]!r}; expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it")
-    transaction, waiting = Transaction(OWNER), []
-    daemons: Dict[str, Daemon] = {}
-    there = present(where)
-    for gpu in sorted({*gpus, *there}):
+class MpsDaemons(Subject):
+    """The control daemons of this host: exactly these GPUs have one. unit: with GPU in it; holders: UIDs of the pods with GPUs.
+
+    waiting: services that are older than this release and run on, because pods have GPUs.
+    """
+
+    owner, mode = OWNER, 0o644
+
+    def __init__(
+        self,
+        gpus: Sequence[str],
+        unit: str,
+        holders: Sequence[str],
+        run: Run,
+        environ: Callable[[str], bytes],
+        timeout: float = 60,
+        place: Optional[Place] = None,
+        exposed: Callable[[], Optional[str]] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self.waiting: List[str] = []
+        self._gpus, self._unit, self._holders, self._run = gpus, unit, holders, run
+        self._place = where = place or Place()
+        for gpu in gpus:
+            if not _UUID.fullmatch(gpu):
+                raise Rejected(
+                    f"found the GPU {gpu[:80]!r}, expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it; nothing was changed"
+                )
         health = Health(None, "", timeout)
-        daemons[gpu] = Daemon(PREFIX + gpu, health, run, environ, where.units, settings=where.settings, exposed=exposed)
-    new = sorted(set(gpus) - set(there))
-    gone = sorted(set(there) - set(gpus))
-    if (new or gone) and holders:
-        raise MpsError(_rejection(new, gone, holders))
-    for gpu, daemon in daemons.items():
-        if gpu in gone:
-            transaction.remove(daemon.path)
-            transaction.remove(daemon.settings)
-            continue
-        content = unit.replace(GPU, gpu)
-        text, settings = apart(content, daemon.settings, [content])
-        runs = daemon.running_generation() is not None
-        if holders and runs and not _same(daemon, text, settings):
-            waiting.append(daemon.unit)
-            continue
-        transaction.write(daemon.path, text.encode(), 0o644)
-        transaction.write(daemon.settings, settings.encode(), 0o644)
-    kept = {os.path.join(where.folder, gpu): daemon for gpu, daemon in daemons.items() if daemon.unit not in waiting}
-    disabled = [daemon for gpu, daemon in daemons.items() if gpu not in gone and daemon.unit not in waiting and not daemon.is_enabled()]
-    return MpsPlan(transaction, MpsServices(kept, run), disabled, tuple(waiting))
+        self._daemons = {
+            gpu: Daemon(PREFIX + gpu, health, run, environ, where.units, settings=where.settings, exposed=exposed)
+            for gpu in sorted({*gpus, *present(where)})
+        }
+
+    def present(self) -> Texts:
+        there, holders = present(self._place), self._holders
+        new, gone = sorted(set(self._gpus) - set(there)), sorted(set(there) - set(self._gpus))
+        if (new or gone) and holders:
+            raise Rejected(_rejection(new, gone, holders))
+        texts: Texts = {}
+        for gpu, daemon in self._daemons.items():
+            if gpu in gone:
+                texts[daemon.path] = texts[daemon.settings] = None
+                continue
+            content = self._unit.replace(GPU, gpu)
+            text, settings = apart(content, daemon.settings, [content])
+            if holders and daemon.running_generation() is not None and not _same(daemon, text, settings):
+                self.waiting.append(daemon.unit)
+                continue
+            texts[daemon.path], texts[daemon.settings] = text, settings
+        return texts
+
+    def service(self, paths: Sequence[str]) -> MpsServices:
+        folder = self._place.folder
+        kept = {os.path.join(folder, gpu): daemon for gpu, daemon in self._daemons.items() if daemon.unit not in self.waiting}
+        return MpsServices(kept, self._run)
 
 
 def _same(daemon: Daemon, text: str, settings: str) -> bool:
-    found = [_read(path) for path in (daemon.path, daemon.settings)]
-    return found == [text, settings] and not daemon.is_stale()
-
-
-def _read(path: str) -> Optional[str]:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, ValueError):
-        return None
+    found = [state and state.content for state in (read_or_none(path)[0] for path in (daemon.path, daemon.settings))]
+    return found == [text.encode(), settings.encode()] and not daemon.is_stale()
 
 
 def _rejection(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) -> str:
@@ -152,5 +147,5 @@ def _rejection(new: Sequence[str], gone: Sequence[str], holders: Sequence[str]) 
     return (
         f"found {what} that gpushare_isolation changes, and {len(holders)} pods with GPUs (UID {few(sorted(holders), 3)}); "
         "expected no pod with GPUs, because their containers cannot use a GPU in the other way: drain the node and run again, or keep "
-        "gpushare_isolation"
+        "gpushare_isolation; nothing was changed"
     )

@@ -19,7 +19,8 @@ import time
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.subjects import SETTINGS
-from .._change.transaction import Service, Transaction
+from .._change.transaction import Service
+from .._change.undo import Texts
 from .._host.command import Run
 from .._host.files import read_state
 from .._host.systemd import UNITS, show
@@ -154,8 +155,8 @@ class Daemon(Service):
         self._copies = dict(copies or {})
 
     def due(self) -> bool:
-        """Whether what runs is older than the files on the disk."""
-        return self.is_stale() or self.has_old_copies()
+        """Whether what runs is older than the files on the disk, or is not started at boot."""
+        return self.is_stale() or self.has_old_copies() or self._is_disabled()
 
     def is_stale(self) -> bool:
         """Whether what runs was not started from the unit on the disk, whose hash covers all that it reads but its copies.
@@ -174,11 +175,13 @@ class Daemon(Service):
         return any(content_of(source) != content_of(copy) for source, copy in self._copies.items())
 
     def restart(self) -> None:
-        """Have the files on the disk in use. Where only copies are old, it is not restarted but told to reload."""
+        """Have the files on the disk in use, at boot too. Where only copies are old, it is not restarted but told to reload."""
         if self.is_stale():
             self.start_anew()
         elif self.has_old_copies():
             self.reload()
+        if self._is_disabled():
+            self.enable()
 
     def start_anew(self) -> None:
         """Run the unit on the disk, at boot too, or nothing if there is none. SystemdError if it does not come up."""
@@ -203,9 +206,9 @@ class Daemon(Service):
         """Have it started at boot. Without the daemon-reload that systemctl adds otherwise: what is enabled here is started, too."""
         self._must("enable", "--no-reload", "--quiet", self.unit)
 
-    def is_enabled(self) -> bool:
-        """Whether it is started at boot. The files are asked, since systemd keeps what it has once answered."""
-        return self._run(["systemctl", "is-enabled", "--quiet", self.unit])[0] == 0
+    def _is_disabled(self) -> bool:
+        """Whether it is not started at boot, but there. The files are asked, since systemd keeps what it has once answered."""
+        return read_state(self.path) is not None and self._run(["systemctl", "is-enabled", "--quiet", self.unit])[0] != 0
 
     def needs_reload(self, changes: Collection[str]) -> bool:
         """Whether the way there is a daemon-reload. changes: the paths of the files that are to be written."""
@@ -306,21 +309,17 @@ class Companions:
         self._settings = settings
         self._manager = Systemd(run, exposed)
 
-    def plan(self, transaction: Transaction) -> None:
+    def texts(self) -> Texts:
         """Their files. SystemdError for a command line that cannot be one."""
+        texts: Texts = {}
         for name, content in self.wanted.items():
             stem, _dot, kind = name.rpartition(".")
             settings = os.path.join(self._settings, f"{stem}.env")
-            if content is None:
-                transaction.remove(self.path(name))
-                if kind == "service":
-                    transaction.remove(settings)
-            elif kind == "service":
-                unit, lines = apart(content, settings, [content])
-                transaction.write(self.path(name), unit.encode(), 0o644)
-                transaction.write(settings, lines.encode(), 0o644)
-            else:
-                transaction.write(self.path(name), content.encode(), 0o644)
+            texts[self.path(name)] = content
+            if kind == "service":
+                both = (None, None) if content is None else apart(content, settings, [content])
+                texts[self.path(name)], texts[settings] = both
+        return texts
 
     def path(self, name: str) -> str:
         return os.path.join(self._units, name)
@@ -430,8 +429,8 @@ class Together(Service):
             self._companions.settle()
         if stale:
             self._daemon.start_anew()
-        elif self._daemon.has_old_copies():
-            self._daemon.reload()
+        else:
+            self._daemon.restart()
 
     def problem(self) -> Optional[str]:
         return self._daemon.problem()

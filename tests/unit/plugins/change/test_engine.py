@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import NOT_RECORDED, Converged, Subject, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 
-ONE, TWO = "/etc/one", "/etc/two"
+ONE, TWO, UNIT = "/etc/one", "/etc/two", "/etc/systemd/system/gpushare-extender.service"
+MARK = "# Copyright: gpushare.kubernetes contributors\n"
 
 
 class Whole(Subject):
@@ -21,9 +21,6 @@ class Whole(Subject):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = str(root)
-
-    def look(self, entries: Sequence[Entry]) -> None:
-        pass
 
     def present(self) -> dict[str, str | None]:
         return {ONE: "ours", TWO: "ours"}
@@ -83,6 +80,37 @@ def test_a_file_that_is_no_text_gets_its_bytes_back(tmp_path: Path) -> None:
     run(tmp_path, "present")
     run(tmp_path, "absent")
     assert one.read_bytes() == b"\xff"
+
+
+class Unit(Whole):
+    """A unit of ours, and a secret."""
+
+    mode = 0o644
+    secrets = (ONE,)
+
+    def present(self) -> dict[str, str | None]:
+        return {UNIT: MARK, ONE: "hidden"}
+
+
+def test_a_secret_is_for_root_and_in_no_diff(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    found = converge(Unit(tmp_path), False, False)
+    assert [(path, (tmp_path / path[1:]).stat().st_mode & 0o777) for path in found.files] == [(UNIT, 0o644), (ONE, 0o600)]
+    assert ["hidden" in difference["after"] for difference in found.diff] == [False, False]
+
+
+def test_files_of_ours_that_a_lost_journal_does_not_have_are_noted_again(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    converge(Unit(tmp_path), False, False)
+    Journal(str(tmp_path)).forget(UNIT)
+    predicted = converge(Unit(tmp_path), False, True)
+    assert Journal(str(tmp_path)).entry(UNIT) is None
+    found = converge(Unit(tmp_path), False, False)
+    assert found == predicted
+    (warning,) = found.warnings
+    assert (found.changed, found.files, f"had no entry of {UNIT}, which are ours" in warning) == (True, [], True)
+    assert Journal(str(tmp_path)).entry(UNIT) is not None
+    assert converge(Unit(tmp_path), False, False) == Converged()
 
 
 def test_several_results_are_one() -> None:

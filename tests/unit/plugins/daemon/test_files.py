@@ -10,18 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import engine, journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import pki
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, health_of, plan
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import (
-    Companions,
-    Daemon,
-    Health,
-    SystemdError,
-    Together,
-    sockets,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, InstalledDaemon, health_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, SystemdError, sockets
 
 from unit.plugins.identity.tokens import claims, jwt
 
@@ -33,9 +28,10 @@ def nothing_runs(argv: list[str]) -> tuple[int, str, str]:
     return 0, "ActiveState=inactive\nMainPID=0\n", ""
 
 
-def idle(folder: Path) -> Daemon:
+def idle(wanted: DaemonFiles, folder: Path) -> InstalledDaemon:
     """One that does not run."""
-    return Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder), settings=str(folder))
+    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder), settings=str(folder))
+    return InstalledDaemon(wanted, daemon, Companions({}, nothing_runs, str(folder), str(folder)), lambda: None)
 
 
 @pytest.fixture
@@ -52,9 +48,12 @@ def wanted(tmp_path: Path) -> DaemonFiles:
 
 
 def files(wanted: DaemonFiles, folder: Path) -> dict[str, str]:
-    """What the plan writes: name to content."""
-    daemon = idle(folder)
-    return {Path(change.path).name: (change.after or b"").decode() for change in plan(wanted, daemon).changes}
+    """The files that it shall have: name to content."""
+    return {Path(path).name: text for path, text in idle(wanted, folder).present().items() if text is not None}
+
+
+def diff(wanted: DaemonFiles, folder: Path) -> str:
+    return json.dumps(engine.converge(idle(wanted, folder), False, True).diff)
 
 
 def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: DaemonFiles, tmp_path: Path) -> None:
@@ -64,23 +63,14 @@ def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: DaemonFiles, t
     assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x-copies/tls.crt"}
 
 
-def test_every_file_has_its_mode_and_what_is_secret_is_said_to_be(wanted: DaemonFiles, tmp_path: Path) -> None:
-    daemon = idle(tmp_path)
+def test_every_file_has_its_mode_and_a_secret_that_is_not_wanted_goes(wanted: DaemonFiles, systemd: Systemd, tmp_path: Path) -> None:
     gone = tmp_path / "gone.token"
     gone.write_text("s3cret")
     secrets = {str(tmp_path / "m.token"): " s3cret\n\n", str(gone): ""}
-    changes = plan(replace(wanted, seed_content=" a.b.c ", secrets=secrets), daemon).changes
-    found = [(Path(one.path).name, one.after, oct(one.mode), one.secret) for one in changes[:-2]]
-    assert found == [
-        ("x.kubeconfig", b"server: a\n", "0o600", True),
-        ("x.token", b"a.b.c\n", "0o600", True),
-        ("gone.token", None, "0o0", True),
-        ("m.token", b"s3cret\n", "0o600", True),
-    ]
-    assert [(one.path, oct(one.mode), one.secret) for one in changes[-2:]] == [
-        (daemon.path, "0o644", False),
-        (daemon.settings, "0o644", False),
-    ]
+    assert converge(replace(wanted, seed_content=" a.b.c ", secrets=secrets), systemd).changed
+    found = {path.name: (path.read_text(), oct(path.stat().st_mode & 0o777)) for path in tmp_path.glob("*.*")}
+    assert found == {"x.kubeconfig": ("server: a\n", "0o600"), "x.token": ("a.b.c\n", "0o600"), "m.token": ("s3cret\n", "0o600")}
+    assert {oct(path.stat().st_mode & 0o777) for path in systemd.folder.iterdir()} == {"0o644"}
 
 
 def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_given(wanted: DaemonFiles, tmp_path: Path) -> None:
@@ -119,19 +109,14 @@ def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Daemo
     assert with_one == {**before, "x-metrics.token": "s3cret\n"}
     assert files(replace(wanted, secrets={path: ""}), tmp_path) == before
     Path(path).write_text("s3cret\n")
-    daemon = idle(tmp_path)
     for content in ("", "another"):
-        planned = plan(replace(wanted, secrets={path: content}), daemon)
-        (change,) = (change for change in planned.changes if change.path == path)
-        assert (change.after, change.secret) == ((content + "\n").encode() if content else None, True)
-        assert "s3cret" not in json.dumps(planned.diff())
-        assert "another" not in json.dumps(planned.diff())
+        shown = diff(replace(wanted, secrets={path: content}), tmp_path)
+        assert (path in shown, "s3cret" in shown, "another" in shown) == (True, False, False)
 
 
 def test_secrets_are_in_no_diff(wanted: DaemonFiles, tmp_path: Path) -> None:
     (tmp_path / "x.kubeconfig").write_text("token: of-a-former-release\n")
-    daemon = idle(tmp_path)
-    shown = json.dumps(plan(replace(wanted, seed_content="a.b.c"), daemon).diff())
+    shown = diff(replace(wanted, seed_content="a.b.c"), tmp_path)
     assert "of-a-former-release" not in shown
     assert "a.b.c" not in shown
 
@@ -171,6 +156,7 @@ class Systemd:
         self.taken = ""
         self.starts = True
         self.read_as_enabled = False
+        self.hurts: str | None = None
 
     def __call__(self, argv: list[str]) -> tuple[int, str, str]:
         if argv[0] == "journalctl":
@@ -282,20 +268,14 @@ class Killed(BaseException):
 
 def converge(
     wanted: DaemonFiles, systemd: Systemd, point: Callable[[str], None] = lambda name: None, held: dict[str, str | None] | None = None
-) -> bool:
-    """As the module does; whether it changed anything. held: other sockets than those of the unit."""
+) -> Converged:
+    """As the module does. held: other sockets than those of the unit."""
     folder = str(systemd.folder)
     daemon = Daemon("gpushare-x", Health(None, "synced", 0), systemd, systemd.environ, folder, settings=folder)
     others = {"p.timer": "timer", "p.service": "[Service]\nExecStart=/p\n"}
     of_unit = sockets(wanted.name, wanted.unit or "") if held is None else held
     companions = Companions({**of_unit, **others}, systemd, folder, folder)
-    transaction = plan(wanted, daemon, point)
-    companions.plan(transaction)
-    service = Together(daemon, companions)
-    due = bool(transaction.changes) or transaction.unfinished or service.due()
-    if due:
-        transaction.apply(service)
-    return due
+    return engine.converge(InstalledDaemon(wanted, daemon, companions, lambda: systemd.hurts), False, False, point)
 
 
 def test_killed_anywhere_the_next_run_converges(wanted: DaemonFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,13 +302,13 @@ def test_killed_anywhere_the_next_run_converges(wanted: DaemonFiles, tmp_path: P
         with pytest.raises(Killed):
             converge(replace(one, seed_content="a.b.c"), systemd, point)
         # The next run has made another seed, if the daemon has no token yet.
-        assert converge(replace(one, seed_content="d.e.f"), systemd)
+        assert converge(replace(one, seed_content="d.e.f"), systemd).changed
         assert Path(one.seed_path or "").read_text() == "d.e.f\n"
         assert systemd.process == (folder / "gpushare-x.env").read_text()
         assert systemd.reloads == 0
         assert (systemd.active, systemd.enabled) == ({"gpushare-x.service", SOCKET, "p.timer"},) * 2
         assert systemd.held == {SOCKET}
-        assert not converge(one, systemd)
+        assert not converge(one, systemd).changed
     assert len(points) > 15
 
 
@@ -339,16 +319,16 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
     folder.mkdir()
     monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal").lstrip("/"))
     systemd = Systemd(folder)
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     unit = folder / "gpushare-x.service"
     unit.write_text(unit.read_text() + "User=nobody\n")
     (folder / "p.timer").write_text("other")
     systemd(["systemctl", "daemon-reload"])
     systemd(["systemctl", "restart", unit.name])
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     assert systemd.loaded[unit.name] == unit.read_text()
     assert "User=nobody" not in unit.read_text()
-    assert not converge(wanted, systemd)
+    assert not converge(wanted, systemd).changed
 
 
 def with_address(wanted: DaemonFiles, *options: str) -> DaemonFiles:
@@ -365,32 +345,32 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
 
 def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: DaemonFiles, systemd: Systemd) -> None:
     both = with_address(wanted, "--listen", "127.0.0.1:7", "\\\n ", "--metrics-listen", "[::1]:8")
-    assert converge(both, systemd)
+    assert converge(both, systemd).changed
     assert systemd.held == {SOCKET, METRICS} <= systemd.enabled
     assert systemd.read_as_enabled
     text = (systemd.folder / METRICS).read_text()
     assert "\n[Socket]\nService=gpushare-x.service\nListenStream=[::1]:8\nBindIPv6Only=ipv6-only\n" in text
     assert "\n[Install]\nWantedBy=sockets.target gpushare-x.service\n" in text
-    assert not converge(both, systemd)
+    assert not converge(both, systemd).changed
     systemd.active.discard(METRICS)
-    assert converge(both, systemd)
+    assert converge(both, systemd).changed
     assert systemd.held == {SOCKET, METRICS}
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     assert (systemd.held, (systemd.folder / METRICS).exists(), METRICS in systemd.enabled) == ({SOCKET}, False, False)
-    assert not converge(wanted, systemd)
+    assert not converge(wanted, systemd).changed
     assert systemd.reloads == 0
 
 
 def test_a_daemon_that_holds_its_address_itself_gives_it_to_root_without_a_daemon_reload(wanted: DaemonFiles, systemd: Systemd) -> None:
-    assert converge(wanted, systemd, held={SOCKET: None, METRICS: None})
+    assert converge(wanted, systemd, held={SOCKET: None, METRICS: None}).changed
     assert systemd.held == set()
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     assert (systemd.held, systemd.reloads) == ({SOCKET}, 0)
-    assert not converge(wanted, systemd)
+    assert not converge(wanted, systemd).changed
 
 
 def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: DaemonFiles, systemd: Systemd) -> None:
-    assert converge(wanted, systemd, held={SOCKET: None, METRICS: None})
+    assert converge(wanted, systemd, held={SOCKET: None, METRICS: None}).changed
     before, process = {path.name: path.read_text() for path in systemd.folder.iterdir()}, systemd.process
     systemd.taken = "127.0.0.1:7"
     with pytest.raises(TransactionError, match=rf"systemctl start {SOCKET} failed with exit status 1: .*; put back what was there"):
@@ -398,7 +378,7 @@ def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: 
     assert {path.name: path.read_text() for path in systemd.folder.iterdir()} == before
     assert (systemd.active, systemd.process) == ({"gpushare-x.service", "p.timer"}, process)
     systemd.taken = ""
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     assert systemd.held == {SOCKET}
 
 
@@ -408,26 +388,45 @@ def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_bef
         converge(wanted, systemd)
     assert not {"gpushare-x.service", SOCKET} & systemd.active
     systemd.starts = True
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     systemd.rejects = "enable"
     with pytest.raises(TransactionError):
         converge(with_address(wanted, "--listen", "127.0.0.1:7", "--metrics-listen", "127.0.0.1:8"), systemd)
     systemd.rejects = ""
-    assert converge(wanted, systemd) in (True, False)
+    converge(wanted, systemd)
     assert (systemd.held, systemd.active) == ({SOCKET}, {"gpushare-x.service", SOCKET, "p.timer"})
 
 
 def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: DaemonFiles, systemd: Systemd) -> None:
-    assert converge(wanted, systemd)
+    assert converge(wanted, systemd).changed
     other = with_address(wanted, "--listen", "127.0.0.1:9")
     folder = str(systemd.folder)
     changed = Companions(sockets(other.name, other.unit or ""), systemd, folder, folder)
     assert changed.needs_reload([str(systemd.folder / SOCKET)])
     assert changed.sockets_are_due([str(systemd.folder / SOCKET)])
     assert not changed.sockets_are_due()
-    assert converge(other, systemd)
+    assert converge(other, systemd).changed
     assert (systemd.held, systemd.reloads, "ListenStream=127.0.0.1:9\n" in systemd.loaded[SOCKET]) == ({SOCKET}, 1, True)
-    assert not converge(other, systemd)
+    assert not converge(other, systemd).changed
+
+
+def test_what_would_hurt_containers_is_rejected_before_anything_changes(wanted: DaemonFiles, systemd: Systemd) -> None:
+    first = converge(wanted, systemd)
+    assert (first.changed, first.why) == (True, "gpushare-x.service is not as its files are")
+    before, systemd.hurts = {path.name: path.read_text() for path in systemd.folder.iterdir()}, "It hurts"
+    with pytest.raises(Rejected, match=r"^gpushare-x.service has changed, .* It hurts. Drain this node .*; nothing was changed$"):
+        converge(with_address(wanted, "--listen", "127.0.0.1:9"), systemd)
+    assert {path.name: path.read_text() for path in systemd.folder.iterdir()} == before
+    # What no daemon-reload is needed for goes on.
+    assert converge(replace(wanted, unit=UNIT.replace("/x", "/y")), systemd).changed
+
+
+def test_a_seed_alone_starts_nothing_again_and_a_missing_socket_does(wanted: DaemonFiles, systemd: Systemd) -> None:
+    converge(wanted, systemd)
+    found = converge(replace(wanted, seed_content="a.b.c"), systemd)
+    assert (found.changed, found.why) == (True, "")
+    systemd.active.discard(SOCKET)
+    assert converge(wanted, systemd).why == "gpushare-x.service does not have its sockets"
 
 
 def test_gpushare_pki_is_told_what_to_reload_only_when_it_writes() -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsError, MpsPlan, Place, plan, present
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsDaemons, Place, present
 
 from unit.plugins.daemon.fake_systemd import Systemd
 
@@ -53,15 +55,9 @@ class Host:
     def environ(self, pid: str) -> bytes:
         return list(self.services.values())[int(pid) - 1].environ("42") if pid != "0" else b""
 
-    def plan(self, *gpus: str, release: str = "1") -> MpsPlan:
-        return plan(gpus, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
-
     def converge(self, *gpus: str, release: str = "1") -> tuple[bool, Sequence[str]]:
-        made = self.plan(*gpus, release=release)
-        due = bool(made.transaction.changes) or made.service.due()
-        if due:
-            made.transaction.apply(made.service)
-        return due, made.waiting
+        subject = MpsDaemons(gpus, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
+        return converge(subject, False, False).changed, tuple(subject.waiting)
 
     @property
     def running(self) -> dict[str, str]:
@@ -110,10 +106,18 @@ def test_under_pods_no_gpu_gets_or_loses_mps(host: Host, before: Sequence[str], 
     host.converge(*before)
     host.holders = ["u1", "u2", "u3", "u4"]
     with pytest.raises(
-        MpsError, match=rf"found {found} that gpushare_isolation changes, and 4 pods with GPUs \(UID u1, u2, u3 and 1 more\)"
+        Rejected, match=rf"found {found} that gpushare_isolation changes, and 4 pods with GPUs \(UID u1, u2, u3 and 1 more\)"
     ):
-        host.plan(*after)
+        host.converge(*after)
     assert sorted(host.running) == sorted(before)
+
+
+def test_one_that_does_not_start_at_boot_will_and_goes_on_meanwhile(host: Host) -> None:
+    host.converge(A)
+    service = host.of(f"gpushare-mps-{A}.service")
+    service.enabled, calls = False, len(host.calls())
+    assert host.converge(A) == (True, ())
+    assert (service.enabled, host.calls()[calls:]) == (True, ["enable"])
 
 
 def test_a_new_release_waits_for_pods_and_comes_without_them(host: Host) -> None:
@@ -144,8 +148,8 @@ def test_where_one_does_not_start_everything_is_as_before(host: Host) -> None:
 
 @pytest.mark.parametrize("gpu", ["0", "GPU-../../../etc/x", "GPU-aaaa\nExecStart=/bin/sh", ""])
 def test_only_a_uuid_becomes_the_name_of_a_file(host: Host, gpu: str) -> None:
-    with pytest.raises(MpsError, match="expected a UUID"):
-        host.plan(gpu)
+    with pytest.raises(Rejected, match="expected a UUID"):
+        host.converge(gpu)
 
 
 @pytest.mark.parametrize("after", [(A,), ()])

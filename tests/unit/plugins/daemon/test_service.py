@@ -188,10 +188,13 @@ def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
     systemd.calls.clear()
     daemon = systemd.daemon()
     assert not daemon.due()
-    assert daemon.is_enabled()
     daemon.restart()
     assert daemon.problem() is None
     assert systemd.calls == []
+    systemd.enabled = False
+    assert daemon.due()
+    daemon.restart()
+    assert (systemd.enabled, systemd.calls, daemon.due()) == (True, ["enable"], False)
 
 
 INVOCATION = "0123456789abcdef" * 2
