@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from .._change.journal import Journal
+from .._change.journal import Entry, Journal
 from .._change.transaction import Service, Transaction
-from .._change.undo import undone
+from .._change.undo import Undone, undone
 from .._facts.driver import Driver, driver
 from .._host.command import Outcome, RunWithin
 from .._host.host import Host
@@ -108,14 +108,11 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
         back = undone(files, root=root)
         transaction.restore(back.files, files)
         result.notes += back.messages
-        result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-        result.steps += [f"{'remove' if back.files[path] is None else 'restore'} {path}" for path in result.files]
+        _note_files(transaction, back, result)
         result.steps.append(f"rebuild the initramfs ({' '.join(initramfs)})")
         if not dry:
             transaction.apply(_Initramfs(run, initramfs, transaction, Host(root)))
-            for entry in files:
-                if entry.path not in back.left:
-                    journal.forget(entry.path)
+            _forget(transaction, files, back)
     loaded = driver(Host(root)).loaded
     if result.changed and loaded:
         result.reboot = f"kernel module {loaded} stays loaded until then"
@@ -208,22 +205,34 @@ def _configure(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, resu
         texts[BLACKLIST_FILE] = BLACKLIST
     texts[OPTIONS_FILE] = options_text(wanted.options) if wanted.options else ""
     texts[MODULES_FILE] = modules_text(wanted.modules) if wanted.modules else ""
-    gone = [path for path, text in texts.items() if not text and transaction.journal.entry(path) is not None]
+    gone = [entry for entry in transaction.entries() if entry.path in texts and not texts[entry.path]]
+    back = undone(gone, root=host.root)
+    result.notes += back.messages
     for path, text in texts.items():
         if text:
             transaction.write(path, text.encode(), 0o644)
-    for path in gone:
-        transaction.remove(path)
-    if not transaction.changes and not transaction.unfinished:
-        return
-    result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    result.steps += [f"{'remove' if path in gone else 'write'} {path}" for path in result.files]
-    if transaction.unfinished or any(path != MODULES_FILE for path in result.files):
-        result.steps.append(f"rebuild the initramfs ({' '.join(wanted.initramfs)})")
+    transaction.restore(back.files, gone)
+    initramfs = _Initramfs(run, wanted.initramfs, transaction, host)
+    if transaction.changes or initramfs.due():
+        _note_files(transaction, back, result)
+        result.steps += [f"rebuild the initramfs ({' '.join(wanted.initramfs)})"] if initramfs.due() else []
+        if not dry:
+            transaction.apply(initramfs)
     if not dry:
-        transaction.apply(_Initramfs(run, wanted.initramfs, transaction, host))
-        for path in gone:
-            transaction.journal.forget(path)
+        _forget(transaction, gone, back)
+
+
+def _note_files(transaction: Transaction, back: Undone, result: DriverResult) -> None:
+    """The files that change; `back` has those that are as they were before us."""
+    result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
+    for path in result.files:
+        result.steps.append(f"{'write' if path not in back.files else 'remove' if back.files[path] is None else 'restore'} {path}")
+
+
+def _forget(transaction: Transaction, entries: Sequence[Entry], back: Undone) -> None:
+    for entry in entries:
+        if entry.path not in back.left:
+            transaction.journal.forget(entry.path)
 
 
 class _Initramfs(Service):

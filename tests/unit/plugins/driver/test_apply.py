@@ -542,6 +542,25 @@ def test_options_and_modules_of_the_kernel_come_stay_and_go(tmp_path: Path) -> N
     assert not machine.root.at(OPTIONS_FILE).exists()
 
 
+def test_a_file_of_before_us_that_is_no_longer_wanted_comes_back_or_stays(machine: Machine) -> None:
+    root, less = str(machine.root), WantedDriver(VERSION, blacklist=False, initramfs=INITRAMFS)
+    machine.root.file(OPTIONS_FILE, "options nvidia NVreg_Y=1\n")
+    present(replace(less, options=("nvidia NVreg_X=1",)), machine.run, False, root)
+    done = present(less, machine.run, False, root)
+    assert done.steps[0] == f"restore {OPTIONS_FILE}"
+    assert machine.root.at(OPTIONS_FILE).read_text() == "options nvidia NVreg_Y=1\n"
+    assert Journal(root).entry(OPTIONS_FILE) is None
+    # One that others have changed is theirs, with what the journal has of it.
+    present(replace(less, options=("nvidia NVreg_X=1",)), machine.run, False, root)
+    machine.root.file(OPTIONS_FILE, "options nvidia NVreg_Z=1\n")
+    done = present(less, machine.run, False, root)
+    assert (done.changed, [note.split(":")[0] for note in done.notes]) == (False, [f"{OPTIONS_FILE} stays"])
+    assert Journal(root).entry(OPTIONS_FILE) is not None
+    # One that is gone is noted once.
+    machine.root.at(OPTIONS_FILE).unlink()
+    assert [len(present(less, machine.run, False, root).notes) for _again in range(2)] == [1, 0]
+
+
 def test_an_option_that_the_loaded_module_lacks_needs_a_reboot() -> None:
     parts = Driver("580.1", "580.1", "/x", "580.1", "/y", "/z", False, options={"X": "0"})
     assert reboot_reason(parts, "580.1", "", ("nvidia NVreg_X=1",)) == "the loaded kernel module has X='0', '1' is configured"
