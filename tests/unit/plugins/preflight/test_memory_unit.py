@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core import quantity
+from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.device_plugin.gpu import discovery as runtime
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from unit.plugins.fake_root import FakeRoot, kubelet
@@ -58,7 +59,7 @@ def test_the_list_is_as_long_as_the_runtime_counts_it(gpus: list[tuple[str, int]
 
 def test_the_list_is_as_long_as_it_really_is() -> None:
     gpus = of(2, 1)
-    ids = [quantity.unit_id(uuid, slot) for uuid, mib in gpus for slot in range(mib)]
+    ids = [unit_id(uuid, slot) for uuid, mib in gpus for slot in range(mib)]
     message = pb.ListAndWatchResponse(devices=[pb.Device(ID=one, health="Unhealthy") for one in ids])
     assert list_bytes(gpus, "MiB") == message.ByteSize()
     assert count(gpus, "MiB") == len(ids)
@@ -169,7 +170,7 @@ def test_a_record_that_cannot_be_read_names_no_pod(tmp_path: Path, content: str)
 def test_the_record_of_the_smallest_units_is_read_whole(tmp_path: Path) -> None:
     """68,900 ids, and all of them given away: more than other files may have."""
     root = kubelet(FakeRoot(tmp_path))
-    ids = [quantity.unit_id(UUID.format(0), slot) for slot in range(68_900)]
+    ids = [unit_id(UUID.format(0), slot) for slot in range(68_900)]
     entry = {"PodUID": PODS[0], "ResourceName": "aliyun.com/gpu-mem", "DeviceIDs": {"-1": ids}}
     content = json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {"aliyun.com/gpu-mem": ids}}})
     assert len(content) > 4 * 1024 * 1024
