@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import config_file
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, read_manifest
 
 from generations.programs import KUBEADMS, kubeadm, release_of
 from unit.plugins.kubelet.found_states import FLAGS
@@ -82,11 +81,10 @@ def test_a_scheduler_of_the_real_kubeadm_is_wired_kept_by_kubeadm_and_given_back
     assert plan(after).diff == []
 
     # kubeadm takes its ClusterConfiguration with us in it, and writes what we have written, but for the hash.
-    again = yaml.safe_load(program.manifest(after.cluster or ""))
-    wanted = yaml.safe_load(after.files[MANIFEST_PATH] or "")
-    assert sorted(scheduler_manifest.words(again)) == sorted(scheduler_manifest.words(wanted))
-    assert scheduler_manifest.flag(again, flag) == path
-    assert sorted(scheduler_manifest.host_mounts(again)) == sorted(scheduler_manifest.host_mounts(wanted))
+    again, wanted = read_manifest(program.manifest(after.cluster or "")), read_manifest(after.files[MANIFEST_PATH] or "")
+    assert sorted(again.words) == sorted(wanted.words)
+    assert again.flags[flag] == path
+    assert sorted(again.mounts) == sorted(wanted.mounts)
     # From there it is one more run, and then as if it had been the first.
     upgraded = replace(after, files={**after.files, MANIFEST_PATH: program.read(MANIFEST_PATH)})
     rewired = done(upgraded, plan(upgraded))
@@ -106,11 +104,12 @@ def test_the_states_that_are_written_after_its_documentation_are_as_it_writes_th
     program = Kubeadm(tmp_path / "root", release)
     assert release_of(program.version) == release
     cluster = yaml.safe_dump(program.defaults())
-    real, ours = yaml.safe_load(program.manifest(cluster)), yaml.safe_load(manifest(program.version))
-    assert sorted(scheduler_manifest.words(real)) == sorted(scheduler_manifest.words(ours))
-    assert scheduler_manifest.host_mounts(real) == scheduler_manifest.host_mounts(ours)
-    assert {key: real["spec"][key] for key in ("volumes", "hostNetwork")} == {key: ours["spec"][key] for key in ("volumes", "hostNetwork")}
-    assert real["spec"]["containers"][0]["image"].rpartition(":")[2] == f"v{program.version}"
+    real, ours = read_manifest(program.manifest(cluster)), read_manifest(manifest(program.version))
+    assert sorted(real.words) == sorted(ours.words)
+    assert real.mounts == ours.mounts
+    for key in ("volumes", "hostNetwork"):
+        assert real.pod["spec"][key] == ours.pod["spec"][key]
+    assert real.image.rpartition(":")[2] == f"v{program.version}"
     assert yaml.safe_load(cluster)["apiVersion"] == yaml.safe_load(STATES[f"kubeadm {release}"][1] or "")["apiVersion"]
 
     program.written(cluster, "kubelet-start")

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, read_manifest
 
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
 from bench.scheduling.extender import Extender
@@ -72,7 +70,7 @@ class Cluster:
             if text is not None and path != MANIFEST_PATH:
                 (folder / str(number)).write_text(_moved(text, places))
                 places[path] = str(folder / str(number))
-        words = scheduler_manifest.words(yaml.safe_load(found.files[MANIFEST_PATH] or ""))
+        words = read_manifest(found.files[MANIFEST_PATH] or "").words
         assert words[0] == "kube-scheduler"
         command = [kube_scheduler(release), *(_moved(word, places) for word in words[1:]), "--secure-port=0", *GATES.get(release, [])]
         process = Process(f"kube-scheduler-{release}", command, self.plane.folder)

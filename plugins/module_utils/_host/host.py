@@ -69,13 +69,18 @@ class RunningProcess:
 
 def flag(argv: Sequence[str], name: str) -> Optional[str]:
     """The value of the last `--name value` or `--name=value` in these arguments; "true" for a flag without one."""
-    value = None
+    return flags(argv).get(name)
+
+
+def flags(argv: Sequence[str]) -> Dict[str, str]:
+    """The name of every flag in these arguments to its value, as `flag` has it."""
+    found = {}
     for place, word in enumerate(argv):
         key, equals, rest = word.partition("=")
-        if key in ("--" + name, "-" + name):
+        if key.startswith("-"):
             following = next(iter(argv[place + 1 : place + 2]), "-")
-            value = rest if equals else "true" if following.startswith("-") else following
-    return value
+            found[key[2 if key.startswith("--") else 1 :]] = rest if equals else "true" if following.startswith("-") else following
+    return found
 
 
 class Host:

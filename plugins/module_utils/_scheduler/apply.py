@@ -72,7 +72,7 @@ def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more:
         "nodes": _count_nodes(kubectl),
         "others": sorted(_others(pods, host.node)),
         "unfinished": transaction.unfinished,
-        "running": None if running is None else scheduler_manifest.shape(running),
+        "running": None if running is None else scheduler_manifest.SchedulerManifest.parsed(running).shape,
     }
 
 

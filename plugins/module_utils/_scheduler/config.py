@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.names import COMPUTE, NAMESPACE, SCHEDULER_TLS_FILES
 from . import releases
-from .manifest import SchedulerError, flag
+from .manifest import SchedulerError, SchedulerManifest
 from .releases import Release
 
 KIND = "KubeSchedulerConfiguration"
@@ -157,7 +157,7 @@ def check_config(config: Any, release: Optional[Release] = None) -> Dict[str, An
 
 def merge_config(
     current: Optional[Any],
-    manifest: Mapping[str, Any],
+    manifest: SchedulerManifest,
     extender: ExtenderEntry,
     percentage: Optional[int],
     release: Optional[Release] = None,
@@ -237,24 +237,20 @@ def without_extender(config: Mapping[str, Any], extender: ExtenderEntry, before:
     return kept
 
 
-def lease(manifest: Mapping[str, Any], config: Mapping[str, Any], release: Optional[Release] = None) -> Optional[SchedulerLock]:
+def lease(manifest: SchedulerManifest, config: Mapping[str, Any], release: Optional[Release] = None) -> Optional[SchedulerLock]:
     """The lock that this scheduler competes for, None without leader election. Flags win over the configuration."""
-    section = config.get("leaderElection") or {}
-    elect = flag(manifest, "leader-elect")
+    flags, section = manifest.flags, config.get("leaderElection") or {}
+    elect = flags.get("leader-elect")
     if not (_boolean(elect) if elect is not None else section.get("leaderElect", True)):
         return None
-
-    def of(name: str, key: str, default: str) -> str:
-        return str(flag(manifest, f"leader-elect-resource-{name}") or section.get(key) or flag(manifest, f"lock-object-{name}") or default)
-
-    by = flag(manifest, "leader-elect-resource-lock") or section.get("resourceLock")
+    namespace, name = (
+        str(flags.get(f"leader-elect-resource-{part}") or section.get(key) or flags.get(f"lock-object-{part}") or default)
+        for part, key, default in (("namespace", "resourceNamespace", NAMESPACE), ("name", "resourceName", "kube-scheduler"))
+    )
+    by = flags.get("leader-elect-resource-lock") or section.get("resourceLock")
     if by is None:
         by = "endpoints" if release is not None and release < releases.FIRST_LEASE else "leases"
-    return SchedulerLock(
-        of("namespace", "resourceNamespace", NAMESPACE),
-        of("name", "resourceName", "kube-scheduler"),
-        "endpoints" if by == "endpoints" else "leases",
-    )
+    return SchedulerLock(namespace, name, "endpoints" if by == "endpoints" else "leases")
 
 
 def scheduler_names(config: Mapping[str, Any]) -> List[str]:
@@ -262,14 +258,14 @@ def scheduler_names(config: Mapping[str, Any]) -> List[str]:
     return [str(profile.get("schedulerName") or "default-scheduler") for profile in config.get("profiles") or [{}]]
 
 
-def opens_port(manifest: Mapping[str, Any], release: Optional[Release]) -> bool:
+def opens_port(manifest: SchedulerManifest, release: Optional[Release]) -> bool:
     """Whether a configuration opens a port without TLS that the manifest's flags keep shut."""
-    return release is not None and release <= releases.LAST_INSECURE and flag(manifest, "port") == "0"
+    return release is not None and release <= releases.LAST_INSECURE and manifest.flags.get("port") == "0"
 
 
-def _new_config(manifest: Mapping[str, Any], release: Optional[Release]) -> Dict[str, Any]:
+def _new_config(manifest: SchedulerManifest, release: Optional[Release]) -> Dict[str, Any]:
     for name, default in _NOT_CARRIED:
-        value = flag(manifest, name)
+        value = manifest.flags.get(name)
         if value not in (None, default):
             raise SchedulerError(
                 f"the kube-scheduler manifest has --{name}={str(value)[:80]}, which kube-scheduler ignores beside a configuration: write a "
@@ -282,17 +278,17 @@ def _new_config(manifest: Mapping[str, Any], release: Optional[Release]) -> Dict
         "leaderElection": {"leaderElect": True},
     }
     for name, path, kind in _FLAGS_OF_CONFIG:
-        value = flag(manifest, name)
+        value = manifest.flags.get(name)
         if value is None:
             continue
         section = config
         for key in path[:-1]:
             section = section[key]
         section[path[-1]] = _boolean(value) if kind is bool else kind(value)
-    port = flag(manifest, "port")
+    port = manifest.flags.get("port")
     if port is not None and release is not None and release <= releases.LAST_INSECURE:
         # A configuration cannot switch this port off, and its default is every address.
-        address = "127.0.0.1" if port == "0" else flag(manifest, "address") or "0.0.0.0"
+        address = "127.0.0.1" if port == "0" else manifest.flags.get("address") or "0.0.0.0"
         config.update(dict.fromkeys(_ADDRESSES, f"{address}:{_INSECURE_PORT if port == '0' else port}"))
     return config
 

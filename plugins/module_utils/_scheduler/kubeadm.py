@@ -11,7 +11,7 @@ import copy
 from typing import Any, Dict, List, Mapping, Optional
 
 from .._cluster.names import NAMESPACE
-from .manifest import CONFIG, TLS_VOLUME, VOLUME, SchedulerError, flag, scheduler_container
+from .manifest import CONFIG, TLS_VOLUME, VOLUME, SchedulerError, SchedulerManifest
 
 NAME, KEY = "kubeadm-config", "ClusterConfiguration"
 # In the journal, and as the header of a diff.
@@ -29,14 +29,14 @@ def config_argument(cluster: Mapping[str, Any], name: str = CONFIG) -> Optional[
     return found[-1] if found else None
 
 
-def merge(cluster: Any, manifest: Mapping[str, Any], name: str = CONFIG) -> Dict[str, Any]:
+def merge(cluster: Any, manifest: SchedulerManifest, name: str = CONFIG) -> Dict[str, Any]:
     """The ClusterConfiguration by which kubeadm writes the flag of this name, with the volumes that it needs. All else stays.
 
     Another argument of this name that is there stays as well: it is a decision of others.
     """
     merged = copy.deepcopy(_checked(cluster))
     scheduler = merged["scheduler"] = dict(_scheduler(merged))
-    path = flag(manifest, name)
+    path = manifest.flags.get(name)
     if path is not None and config_argument(merged, name) is None:
         arguments = scheduler.get("extraArgs") or ({} if merged.get("apiVersion") in _WITH_MAPS else [])
         if isinstance(arguments, list):
@@ -66,12 +66,7 @@ def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     if path is None or known is None or config_argument(before, name) is not None:
         return kept
     scheduler = kept["scheduler"] = dict(_scheduler(kept))
-    arguments = scheduler["extraArgs"]
-    if isinstance(arguments, Mapping):
-        arguments = {key: value for key, value in arguments.items() if key != name}
-    else:
-        arguments = [argument for argument in arguments if argument.get("name") != name]
-    _put_back(scheduler, "extraArgs", arguments)
+    _drop_arguments(scheduler, name)
     volumes, there = scheduler.get("extraVolumes") or [], known.get("extraVolumes") or []
     left = [volume for volume in volumes if not _holds(volume, path) or volume in there or volume.get("name") == VOLUME]
     _put_back(scheduler, "extraVolumes", left)
@@ -95,13 +90,8 @@ def unmerge(cluster: Any, config_path: Optional[str], name: str = CONFIG) -> Dic
     ours = {TLS_VOLUME} if config_path is None else {TLS_VOLUME, VOLUME}
     volumes = [volume for volume in scheduler.get("extraVolumes") or [] if volume.get("name") not in ours]
     _put_back(scheduler, "extraVolumes", volumes)
-    arguments = scheduler.get("extraArgs") or []
     if config_path is not None and config_argument(kept, name) == config_path:
-        if isinstance(arguments, Mapping):
-            arguments = {key: value for key, value in arguments.items() if key != name}
-        else:
-            arguments = [argument for argument in arguments if argument != {"name": name, "value": config_path}]
-    _put_back(scheduler, "extraArgs", arguments)
+        _drop_arguments(scheduler, name, config_path)
     if scheduler != _scheduler(kept):
         kept["scheduler"] = scheduler
     return kept
@@ -119,13 +109,12 @@ def _scheduler(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
     return cluster.get("scheduler") or {}
 
 
-def _volumes(manifest: Mapping[str, Any], config_path: Optional[str]) -> List[Dict[str, Any]]:
+def _volumes(manifest: SchedulerManifest, config_path: Optional[str]) -> List[Dict[str, Any]]:
     """The mounts that carry the configuration and our certificates, as kubeadm's extraVolumes."""
-    sources = {mounted.get("name"): mounted["hostPath"] for mounted in manifest["spec"].get("volumes") or [] if mounted.get("hostPath")}
     found = []
-    for mount in scheduler_container(manifest).get("volumeMounts") or []:
+    for mount in manifest.container.get("volumeMounts") or []:
         inside = config_path is not None and (config_path + "/").startswith(mount["mountPath"].rstrip("/") + "/")
-        source = sources.get(mount.get("name"))
+        source = manifest.volumes.get(mount.get("name"))
         if source is None or mount.get("subPath") or not (inside or mount["name"] == TLS_VOLUME):
             continue
         volume = {"name": mount["name"], "hostPath": source["path"], "mountPath": mount["mountPath"]}
@@ -139,6 +128,16 @@ def _volumes(manifest: Mapping[str, Any], config_path: Optional[str]) -> List[Di
 
 def _holds(volume: Mapping[str, Any], path: str) -> bool:
     return (path + "/").startswith(str(volume.get("mountPath")).rstrip("/") + "/")
+
+
+def _drop_arguments(scheduler: Dict[str, Any], name: str, value: Optional[str] = None) -> None:
+    """value: of those that go, None for all of this name."""
+    arguments: Any = scheduler["extraArgs"]
+    if isinstance(arguments, Mapping):
+        arguments = {key: argument for key, argument in arguments.items() if key != name}
+    else:
+        arguments = [argument for argument in arguments if argument.get("name") != name or value not in (None, argument.get("value"))]
+    _put_back(scheduler, "extraArgs", arguments)
 
 
 def _put_back(parent: Dict[str, Any], key: str, items: Any) -> None:

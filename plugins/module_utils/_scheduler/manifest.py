@@ -1,6 +1,6 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""kube-scheduler's static pod: where it reads its configuration, and the pod with ours, its volumes and the annotation that restarts it.
+"""kube-scheduler's static pod: what it says, and the pod with our configuration, its volumes and the annotation that restarts it.
 
 Pure: works on what the YAML files load as, and never changes its arguments.
 """
@@ -19,6 +19,8 @@ from .._host import host
 VOLUME = "gpushare-scheduler-config"
 TLS_VOLUME = "gpushare-pki"
 CANDIDATE_PATH = "/gpushare-candidate.yaml"
+#: The flags of kube-scheduler that name its configuration, or its policy.
+CONFIG, POLICY, POLICY_CONFIGMAP = "config", "policy-config-file", "policy-configmap"
 
 
 class SchedulerError(ValueError):
@@ -33,23 +35,65 @@ class Location:
     container: str
 
 
-CONFIG, POLICY, POLICY_CONFIGMAP = "config", "policy-config-file", "policy-configmap"
+@dataclass(frozen=True)
+class SchedulerManifest:
+    """kube-scheduler's static pod, parsed once: its manifest, or what the API server says of the pod that kubelet runs.
 
+    text: of the manifest, "" for a pod of the API server. pod: what the text loads as; container: the element of it that is kube-scheduler.
+    words: its command line. flags: name to value, "true" for a flag without one; the last one counts. image: "" without one.
+    volumes: name to hostPath of each volume that has one. mounts: (path on the host, path in the container) of those that it mounts.
+    """
 
-def config_location(manifest: Mapping[str, Any], default: str, name: str = CONFIG) -> Location:
-    """The file that the flag of this name names, or `default` if the manifest names none."""
-    return location_of(manifest, flag(manifest, name) or default, default, f"--{name}=")
+    text: str
+    pod: Dict[str, Any]
+    container: Dict[str, Any]
+    words: List[str]
+    flags: Mapping[str, str]
+    image: str
+    annotations: Mapping[str, str]
+    volumes: Mapping[str, Mapping[str, Any]]
+    mounts: List[Tuple[str, str]]
 
+    @classmethod
+    def parsed(cls, pod: Any, text: str = "") -> "SchedulerManifest":
+        """SchedulerError if it is no Pod, or has not exactly one container that is kube-scheduler."""
+        if not isinstance(pod, dict) or pod.get("kind") != "Pod":
+            raise SchedulerError("the kube-scheduler manifest must be a Pod; this file is something else")
+        found = [c for c in pod.get("spec", {}).get("containers") or [] if is_scheduler(c)]
+        if len(found) != 1:
+            raise SchedulerError(f"the kube-scheduler manifest must have one container whose command is kube-scheduler; found {len(found)}")
+        container, words = found[0], _words(found[0])
+        volumes = {v.get("name"): v["hostPath"] for v in pod["spec"].get("volumes") or [] if v.get("hostPath")}
+        mounts = [m for m in container.get("volumeMounts") or [] if m.get("name") in volumes and not m.get("subPath")]
+        places = [(volumes[m["name"]]["path"], m["mountPath"]) for m in mounts]
+        annotations = (pod.get("metadata") or {}).get("annotations") or {}
+        return cls(text, pod, container, words, host.flags(words), str(container.get("image") or ""), annotations, volumes, places)
 
-def location_of(manifest: Mapping[str, Any], container_path: str, default: str, said_by: str) -> Location:
-    """Where this path of the container lies on the host. said_by: what names it, for the message."""
-    host_path = _host_path(manifest, container_path)
-    if host_path is None and container_path != default:
-        raise SchedulerError(
-            f"the kube-scheduler manifest has {said_by}{container_path}, but no hostPath volume is mounted there, so the file "
-            "cannot be found on this host; mount it with a hostPath volume"
-        )
-    return Location(host_path or default, container_path)
+    @property
+    def shape(self) -> Dict[str, Any]:
+        """The part that is the same in the manifest and in what the API server says of the pod that kubelet runs."""
+        return {"words": self.words, "mounts": sorted(list(mount) for mount in self.mounts)}
+
+    def location(self, default: str, name: str = CONFIG) -> Location:
+        """The file that the flag of this name names, or `default` if there is no such flag."""
+        return self.location_of(self.flags.get(name) or default, default, f"--{name}=")
+
+    def location_of(self, path: str, default: str, said_by: str) -> Location:
+        """Where this path of the container lies on the host. said_by: what names it, for the message."""
+        host_path = self.host_path(path)
+        if host_path is None and path != default:
+            raise SchedulerError(
+                f"the kube-scheduler manifest has {said_by}{path}, but no hostPath volume is mounted there, so the file "
+                "cannot be found on this host; mount it with a hostPath volume"
+            )
+        return Location(host_path or default, path)
+
+    def host_path(self, path: str) -> Optional[str]:
+        """The path on the host of a path in the container, None where no volume of the host is mounted."""
+        around = [(target.rstrip("/"), source.rstrip("/")) for source, target in self.mounts]
+        around = [(target, source) for target, source in around if path == target or path.startswith(target + "/")]
+        target, source = max(around, key=lambda mount: len(mount[0]), default=("", None))
+        return None if source is None else source + path[len(target) :]
 
 
 def config_paths(manifest: str) -> List[str]:
@@ -66,45 +110,44 @@ def policy_configmap(manifest: str) -> Optional[Tuple[str, str]]:
 
 
 def merge_manifest(
-    manifest: Mapping[str, Any], location: Optional[Location], config_sha256: str, tls_dir: str = "", name: str = CONFIG
+    manifest: SchedulerManifest, location: Optional[Location], config_sha256: str, tls_dir: str = "", name: str = CONFIG
 ) -> Dict[str, Any]:
     """The static pod with the flag of this name, its volume and the certificates', and the annotation that restarts it.
 
     All else is as it was. location: None for a policy in a ConfigMap, which needs no flag and no volume. name: "" for a file that
     another one names.
     """
-    merged: Dict[str, Any] = copy.deepcopy(dict(manifest))
-    container = scheduler_container(merged)
-    if location is not None and name and flag(merged, name) is None:
+    pod, container = copy.deepcopy((manifest.pod, manifest.container))
+    if location is not None and name and name not in manifest.flags:
         container["args" if container.get("args") else "command"].append(f"--{name}={location.container}")
-    if location is not None and _host_path(merged, location.container) is None:
+    if location is not None and manifest.host_path(location.container) is None:
         folder, host_folder = posixpath.dirname(location.container), posixpath.dirname(location.host)
-        _mount(merged, VOLUME, host_folder, folder, "DirectoryOrCreate")
+        _mount(pod, container, VOLUME, host_folder, folder, "DirectoryOrCreate")
     if tls_dir:
-        _mount(merged, TLS_VOLUME, tls_dir, tls_dir, "Directory")
+        _mount(pod, container, TLS_VOLUME, tls_dir, tls_dir, "Directory")
     else:
-        unmount(merged, TLS_VOLUME)
-    if not merged.get("metadata"):
-        merged["metadata"] = {}
-    if not merged["metadata"].get("annotations"):
-        merged["metadata"]["annotations"] = {}
-    merged["metadata"]["annotations"][ANNOTATION_SCHEDULER_CONFIG] = config_sha256
-    return merged
+        _unmount(pod, container, TLS_VOLUME)
+    if not pod.get("metadata"):
+        pod["metadata"] = {}
+    if not pod["metadata"].get("annotations"):
+        pod["metadata"]["annotations"] = {}
+    pod["metadata"]["annotations"][ANNOTATION_SCHEDULER_CONFIG] = config_sha256
+    return pod
 
 
-def unmount(manifest: Dict[str, Any], name: str) -> None:
-    """Take a volume out of a manifest in place."""
-    for parent, key in ((manifest["spec"], "volumes"), (scheduler_container(manifest), "volumeMounts")):
-        kept = [item for item in parent.get(key) or [] if item.get("name") != name]
-        if kept:
-            parent[key] = kept
-        elif parent.get(key):
-            del parent[key]
-
-
-def flag(manifest: Mapping[str, Any], name: str) -> Optional[str]:
-    """The value of a flag of kube-scheduler, "true" for one without a value, None if it is not given. The last one counts."""
-    return host.flag(words(manifest), name)
+def unmerge_manifest(manifest: SchedulerManifest, config_path: Optional[str], name: str = CONFIG) -> Dict[str, Any]:
+    """The static pod without our annotation and certificates, and without `--name=<config_path>` and its volume (None: they stay)."""
+    pod, container = copy.deepcopy((manifest.pod, manifest.container))
+    _unmount(pod, container, TLS_VOLUME)
+    if config_path is not None:
+        _unmount(pod, container, VOLUME)
+        for key in ("command", "args"):
+            if f"--{name}={config_path}" in (container.get(key) or []):
+                container[key] = [word for word in container[key] if word != f"--{name}={config_path}"]
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if annotations.pop(ANNOTATION_SCHEDULER_CONFIG, None) is not None and not annotations:
+        del pod["metadata"]["annotations"]
+    return pod
 
 
 def annotation_in(manifest: str) -> Optional[str]:
@@ -119,74 +162,40 @@ def is_scheduler(container: Mapping[str, Any]) -> bool:
     return bool(line) and posixpath.basename(line[0]) == "kube-scheduler"
 
 
-def image(manifest: Mapping[str, Any]) -> str:
-    """The image of the scheduler's container, "" without one."""
-    return str(scheduler_container(manifest).get("image") or "")
-
-
-def shape(pod: Mapping[str, Any]) -> Dict[str, Any]:
-    """The part of a scheduler's pod that is the same in its manifest and in what the API server says of the pod that kubelet runs."""
-    return {"words": words(pod), "mounts": sorted(list(mount) for mount in host_mounts(pod))}
-
-
-def words(manifest: Mapping[str, Any]) -> List[str]:
-    """The scheduler's command line."""
-    return _words(scheduler_container(manifest))
-
-
-def candidate_command(manifest: Mapping[str, Any], name: str = CONFIG) -> List[str]:
+def candidate_command(manifest: SchedulerManifest, name: str = CONFIG) -> List[str]:
     """The scheduler's own command, reading the configuration or policy at CANDIDATE_PATH, printing what it understood, and ending.
 
     name: of the flag that names it. Without any if the manifest has none.
     """
     command, skip = [], False
-    for word in words(manifest):
+    for word in manifest.words:
         if skip:
             skip = False
         elif word in (f"--{name}", f"-{name}"):
             skip = True
         elif not word.startswith((f"--{name}=", f"-{name}=")):
             command.append(word)
-    if flag(manifest, name) is not None:
+    if name in manifest.flags:
         command.append(f"--{name}={CANDIDATE_PATH}")
     return command + ["--write-config-to=/dev/stdout"]
-
-
-def host_mounts(manifest: Mapping[str, Any]) -> List[Tuple[str, str]]:
-    """(path on the host, path in the container) of each hostPath volume of the scheduler's container."""
-    volumes = {v.get("name"): v["hostPath"]["path"] for v in manifest["spec"].get("volumes") or [] if v.get("hostPath")}
-    mounts = scheduler_container(manifest).get("volumeMounts") or []
-    return [(volumes[m["name"]], m["mountPath"]) for m in mounts if m.get("name") in volumes and not m.get("subPath")]
-
-
-def scheduler_container(manifest: Mapping[str, Any]) -> Dict[str, Any]:
-    """The container of the static pod that is kube-scheduler, itself and not a copy; SchedulerError if there is not exactly one."""
-    if not isinstance(manifest, dict) or manifest.get("kind") != "Pod":
-        raise SchedulerError("the kube-scheduler manifest must be a Pod; this file is something else")
-    found = [c for c in manifest.get("spec", {}).get("containers") or [] if is_scheduler(c)]
-    if len(found) != 1:
-        raise SchedulerError(f"the kube-scheduler manifest must have one container whose command is kube-scheduler; found {len(found)}")
-    container: Dict[str, Any] = found[0]
-    return container
 
 
 def _words(container: Mapping[str, Any]) -> List[str]:
     return [str(word) for word in [*(container.get("command") or []), *(container.get("args") or [])]]
 
 
-def _host_path(manifest: Mapping[str, Any], container_path: str) -> Optional[str]:
-    best: Optional[Tuple[str, str]] = None
-    for source, target in host_mounts(manifest):
-        target = target.rstrip("/")
-        inside = container_path == target or container_path.startswith(target + "/")
-        if inside and (best is None or len(target) > len(best[1])):
-            best = (source.rstrip("/"), target)
-    return None if best is None else best[0] + container_path[len(best[1]) :]
+def _mount(pod: Dict[str, Any], container: Dict[str, Any], name: str, host_path: str, mount_path: str, kind: str) -> None:
+    _put(pod["spec"], "volumes", {"name": name, "hostPath": {"path": host_path, "type": kind}})
+    _put(container, "volumeMounts", {"name": name, "mountPath": mount_path, "readOnly": True})
 
 
-def _mount(manifest: Dict[str, Any], name: str, host_path: str, mount_path: str, kind: str) -> None:
-    _put(manifest["spec"], "volumes", {"name": name, "hostPath": {"path": host_path, "type": kind}})
-    _put(scheduler_container(manifest), "volumeMounts", {"name": name, "mountPath": mount_path, "readOnly": True})
+def _unmount(pod: Dict[str, Any], container: Dict[str, Any], name: str) -> None:
+    for parent, key in ((pod["spec"], "volumes"), (container, "volumeMounts")):
+        kept = [item for item in parent.get(key) or [] if item.get("name") != name]
+        if kept:
+            parent[key] = kept
+        elif parent.get(key):
+            del parent[key]
 
 
 def _put(parent: Dict[str, Any], key: str, wanted: Dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from .._cluster.names import ANNOTATION_MIRROR, ANNOTATION_SCHEDULER_CONFIG, NAMESPACE
-from .manifest import is_scheduler, shape
+from .manifest import SchedulerManifest, is_scheduler
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2
@@ -39,7 +39,7 @@ def not_running(
     if pod is None:
         return "kubelet has not created its pod yet"
     annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SCHEDULER_CONFIG)
-    if annotation != config_sha256 or (wanted is not None and shape(pod) != wanted):
+    if annotation != config_sha256 or (wanted is not None and SchedulerManifest.parsed(pod).shape != wanted):
         return "kubelet still runs the pod of the former manifest"
     statuses = (pod.get("status") or {}).get("containerStatuses") or []
     if not statuses:

@@ -58,7 +58,7 @@ class SchedulerHost:
 class ExpectedScheduler:
     """The facts that the plan knows of the scheduler: its lease (namespace and name) if it has one, and what a probe pod must name.
 
-    shapes: what kubelet must run of a manifest (`manifest.shape`), by the SHA-256 of the manifest's bytes.
+    shapes: what kubelet must run of a manifest (`SchedulerManifest.shape`), by the SHA-256 of the manifest's bytes.
     """
 
     lease: Optional[Mapping[str, str]]

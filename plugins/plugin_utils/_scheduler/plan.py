@@ -16,11 +16,19 @@ from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPAC
 from ...module_utils._host.files import FileState, digest
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import kubeadm, releases
-from ...module_utils._scheduler import manifest as scheduler_manifest
 from ...module_utils._scheduler import policy as scheduler_policy
-from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP
+from ...module_utils._scheduler.manifest import (
+    CONFIG,
+    POLICY,
+    POLICY_CONFIGMAP,
+    TLS_VOLUME,
+    SchedulerError,
+    SchedulerManifest,
+    candidate_command,
+    merge_manifest,
+)
 from .. import _yaml
-from .wiring import CONFIGURATION, POLICY_MAP, PolicyMap, UnreadFile, find, policy_path, policy_text
+from .wiring import PolicyMap, UnreadFile, Wiring, find, policy_path, policy_text
 from .yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
@@ -108,14 +116,14 @@ class SchedulerPlan:
 def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None:
     """SchedulerError where two schedulers would be active at once, or the extender would read another lease. wanted: "" for any."""
     if lease == NO_LEASE and control_planes > 1:
-        raise scheduler_manifest.SchedulerError(
+        raise SchedulerError(
             f"kube-scheduler on {node} runs with leader election off, and {control_planes} control planes have a scheduler: several would "
             "be active on the same GPU nodes, and each would give the same GPU away; expected --leader-elect=true on all of them "
             "(leaderElection.leaderElect: true), or one control plane in the inventory"
         )
     if wanted not in ("", lease):
         found = "runs without leader election" if lease == NO_LEASE else f"competes for the lease {lease}"
-        raise scheduler_manifest.SchedulerError(
+        raise SchedulerError(
             f"kube-scheduler on {node} {found}, and the extender was told {wanted}; set gpushare_scheduler_lease: {lease} for all control "
             "planes, or have this scheduler compete for the same lease as theirs: of two leases the holders are active at once, and each "
             "would give the same GPU away"
@@ -123,68 +131,72 @@ def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None
 
 
 def build(
+    found: Found,
+    before: SchedulerManifest | None,
+    after: SchedulerManifest | None,
     changes: Sequence[FileChange],
     values: Sequence[tuple[str, str | None, str | None]],
     cluster: FileChange | None,
-    found: Found,
+    policy: FileChange | None,
     notes: list[str],
-    policy: FileChange | None = None,
     upgrades: Sequence[str] = (),
 ) -> SchedulerPlan:
-    """The plan of these changes. The first is the configuration or policy, the last the manifest.
+    """The plan of these changes. The first is the configuration or policy, the last the manifest, which is parsed in `before` and `after`.
 
     values: for the journal, (name, before, after). policy: of a ConfigMap, which is then the first one of the changes' stead.
     upgrades: what is to be done before Kubernetes is upgraded.
     """
     shown = [change for change in [*([policy] if policy else []), *changes, *([cluster] if cluster else [])] if change.differs]
-    manifest_before, manifest_after = changes[-1].before, changes[-1].after
-    texts = {text: _yaml.load(text) for text in (manifest_before, manifest_after) if text is not None}
     for_module: dict[str, Any] = {
         "files": [change.for_module for change in changes],
         "values": [list(value) for value in values],
         "cluster": {**cluster.for_module, "version": found.cluster_version} if cluster and cluster.differs else None,
-        "policy": _policy_order(policy, found),
-        "shapes": {digest(text.encode()): scheduler_manifest.shape(pod) for text, pod in texts.items()},
-        "scheduler": None,
+        "policy": None,
+        "shapes": {digest(manifest.text.encode()): manifest.shape for manifest in (before, after) if manifest is not None},
+        "scheduler": None if after is None else _expected(after, changes, policy, found),
     }
-    if manifest_after is not None:
-        manifest = texts[manifest_after]
-        release = releases.release_of(scheduler_manifest.image(manifest), found.server)
-        is_old = release is not None and release <= releases.LAST_POLICY
-        flag = POLICY if policy or (is_old and scheduler_manifest.flag(manifest, POLICY) is not None) else CONFIG
-        named = scheduler_manifest.flag(manifest, flag) is not None
-        config = _configuration(manifest, [*changes], found)
-        lease = scheduler_config.lease(manifest, config, release)
-        candidate = policy.after if policy else changes[0].after if named or _names(config, changes[0].path) else None
-        for_module["scheduler"] = {
-            "image": scheduler_manifest.image(manifest),
-            "command": scheduler_manifest.candidate_command(manifest, flag),
-            "candidate": candidate,
-            "kind": "Policy" if flag == POLICY else scheduler_config.KIND,
-            "mounts": scheduler_manifest.host_mounts(manifest),
-            "lease": None if lease is None else asdict(lease),
-            "name": scheduler_config.scheduler_names(config)[0],
-            "read_once": _read_once(manifest, changes[0].path if named and policy is None else None),
-        }
-    shape = None if manifest_before is None else scheduler_manifest.shape(texts[manifest_before])
+    if policy and found.policy:
+        place = {"namespace": found.policy.namespace, "name": found.policy.name}
+        for_module["policy"] = {**policy.for_module, **place, "before": policy.before}
     warnings = [*(words for words in map(_lost, shown) if words), *upgrades]
-    return SchedulerPlan(bool(shown), [change.diff for change in shown], notes, warnings, for_module, shape)
+    return SchedulerPlan(
+        bool(shown), [change.diff for change in shown], notes, warnings, for_module, None if before is None else before.shape
+    )
 
 
-def _policy_order(policy: FileChange | None, found: Found) -> dict[str, Any] | None:
-    """For the module: the policy's ConfigMap as it was and as it becomes, so that a scheduler that fails gets the former one back."""
-    if policy is None or found.policy is None:
-        return None
-    return {**policy.for_module, "namespace": found.policy.namespace, "name": found.policy.name, "before": policy.before}
+def _expected(manifest: SchedulerManifest, changes: Sequence[FileChange], policy: FileChange | None, found: Found) -> dict[str, Any]:
+    """For the module: what the scheduler of the new manifest reads, how it is tried before, and how it is verified."""
+    path = changes[0].path
+    release = releases.release_of(manifest.image, found.server)
+    is_old = release is not None and release <= releases.LAST_POLICY
+    flag = POLICY if policy or (is_old and POLICY in manifest.flags) else CONFIG
+    config = _configuration(manifest, changes, found)
+    lease = scheduler_config.lease(manifest, config, release)
+    # What it reads at its start only: a configuration whose hash the manifest does not have, and the extender's authority.
+    is_noted = policy is not None or ANNOTATION_SCHEDULER_CONFIG in manifest.annotations
+    read_once = [path] if flag in manifest.flags and not is_noted else []
+    if TLS_VOLUME in manifest.volumes:
+        read_once.append(f"{manifest.volumes[TLS_VOLUME]['path']}/{SCHEDULER_TLS_FILES[0]}")
+    is_read = flag in manifest.flags or _names(config, path)
+    return {
+        "name": scheduler_config.scheduler_names(config)[0],
+        "lease": None if lease is None else asdict(lease),
+        "image": manifest.image,
+        "mounts": manifest.mounts,
+        "command": candidate_command(manifest, flag),
+        "candidate": policy.after if policy else changes[0].after if is_read else None,
+        "kind": "Policy" if flag == POLICY else scheduler_config.KIND,
+        "read_once": read_once,
+    }
 
 
-def _configuration(manifest: Mapping[str, Any], changes: Sequence[FileChange], found: Found) -> Mapping[str, Any]:
+def _configuration(manifest: SchedulerManifest, changes: Sequence[FileChange], found: Found) -> Mapping[str, Any]:
     """The KubeSchedulerConfiguration that the manifest names, as it becomes. A wrong one of others cannot be read."""
-    if scheduler_manifest.flag(manifest, CONFIG) is None:
+    if CONFIG not in manifest.flags:
         return {}
     try:
-        path = scheduler_manifest.config_location(manifest, changes[0].path).host
-    except scheduler_manifest.SchedulerError:
+        path = manifest.location(changes[0].path).host
+    except SchedulerError:
         return {}
     texts = {**found.files, **{change.path: change.after for change in changes}}
     config = _yaml.load(texts.get(path) or "{}")
@@ -208,15 +220,9 @@ def _lost(change: FileChange) -> str:
     )
 
 
-def _read_once(manifest: Mapping[str, Any], config: str | None) -> list[str]:
-    """The files that the scheduler reads at its start only: the extender's authority, and a configuration whose hash the manifest does not
-    have."""
-    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in manifest["spec"].get("volumes") or [] if volume.get("hostPath")}
-    annotated = ANNOTATION_SCHEDULER_CONFIG in ((manifest.get("metadata") or {}).get("annotations") or {})
-    found = [config] if config is not None and not annotated else []
-    if scheduler_manifest.TLS_VOLUME in volumes:
-        found.append(f"{volumes[scheduler_manifest.TLS_VOLUME]}/{SCHEDULER_TLS_FILES[0]}")
-    return found
+def read_manifest(text: str) -> SchedulerManifest:
+    """SchedulerError for a text that is not kube-scheduler's static pod."""
+    return SchedulerManifest.parsed(_yaml.load(text), text)
 
 
 def plan_present(
@@ -226,77 +232,69 @@ def plan_present(
 
     SchedulerError where the files cannot be merged with, UnreadFile if another file is needed.
     """
-    manifest_text = found.files[manifest_path] or ""
-    manifest = _yaml.load(manifest_text)
-    wiring = find(manifest, default_config, found.files, found.server)
+    before = read_manifest(found.files[manifest_path] or "")
+    wiring = find(before, default_config, found.files, found.server)
+    path, text = _wired_file(before, wiring, default_config, found)
+    current = None if text is None else _yaml.load(text)
     notes: list[str] = []
     upgrades: list[str] = []
-    if wiring.kind == POLICY_MAP:
-        return _present_in_map(manifest_path, manifest_text, manifest, found, extender, notes)
-    location = wiring.location
-    if location is None:
-        raise scheduler_manifest.SchedulerError(f"{manifest_path}: found no place of the configuration; expected one. Report this")
-    if location.host not in found.files:
-        raise UnreadFile(location.host)
-    text = found.files[location.host]
-    default = default_config if wiring.kind == CONFIGURATION else policy_path(default_config)
-    if text is None and (not wiring.flag or scheduler_manifest.flag(manifest, wiring.flag) not in (None, default)):
-        raise scheduler_manifest.SchedulerError(
-            f"the kube-scheduler manifest has --{wiring.flag or CONFIG}={location.container}, which is {location.host} on this host, and "
-            "that file does not exist; restore it, or remove the flag"
-        )
-    current = None if text is None else _yaml.load(text)
     values: list[tuple[str, str | None, str | None]] = []
-    if wiring.kind == CONFIGURATION:
-        entry = found.journal.get(location.host)
+    if wiring.policy:
+        wired = FileChange(path, text, policy_text(text, scheduler_policy.merge_policy(current, extender)))
+        upgrades += _ends_with_1_23(wiring)
+    else:
+        entry = found.journal.get(path)
         is_ours = entry is not None and entry.original is None and text is not None and entry.untouched(text.encode())
         if is_ours and isinstance(current, dict):
             current = scheduler_config.renewed(current, wiring.release)
         now = current.get(scheduler_config.PERCENTAGE) if isinstance(current, dict) else None
         wanted = _percentage(percentage, now, found)
-        config = scheduler_config.merge_config(current, manifest, extender, wanted, wiring.release)
-        upgrades += scheduler_config.next_upgrade(config, wiring.release, location.host)
-        after = HEADER + dump(config) if text is None else splice(text, config)
+        config = scheduler_config.merge_config(current, before, extender, wanted, wiring.release)
+        upgrades += scheduler_config.next_upgrade(config, wiring.release, path)
+        wired = FileChange(path, text, HEADER + dump(config) if text is None else splice(text, config))
         values = [] if wanted in (None, now) else [(NOTED_PERCENTAGE, None if now is None else str(now), str(wanted))]
-        if text is None and scheduler_config.opens_port(manifest, wiring.release):
+        if text is None and scheduler_config.opens_port(before, wiring.release):
             notes.append(
                 "with a configuration, this kube-scheduler listens without TLS although --port=0 switches that off: the configuration "
                 "limits it to 127.0.0.1"
             )
-    else:
-        after = policy_text(text, scheduler_policy.merge_policy(current, extender))
-        upgrades += _ends_with_1_23(wiring.release, wiring.flag)
-    merged = scheduler_manifest.merge_manifest(manifest, location, digest(after.encode()), extender.tls_dir, wiring.flag)
-    cluster = _cluster(found, merged, wiring.flag, notes, upgrades)
-    changes = [FileChange(location.host, text, after), FileChange(manifest_path, manifest_text, splice(manifest_text, merged))]
-    return build(changes, values, cluster, found, notes, upgrades=upgrades)
+    pod = merge_manifest(before, wiring.location, digest((wired.after or "").encode()), extender.tls_dir, wiring.flag)
+    after = read_manifest(splice(before.text, pod))
+    cluster = _cluster(found, after, wiring.flag, notes, upgrades)
+    policy = wired if wiring.location is None else None
+    changes = [*([] if policy else [wired]), FileChange(manifest_path, before.text, after.text)]
+    return build(found, before, after, changes, values, cluster, policy, notes, upgrades)
 
 
-def _present_in_map(
-    manifest_path: str, manifest_text: str, manifest: Any, found: Found, extender: scheduler_config.ExtenderEntry, notes: list[str]
-) -> SchedulerPlan:
-    """The plan for a policy in a ConfigMap: the manifest gets the certificates and the hash, and the ConfigMap our extender."""
-    if found.policy is None:
-        name = scheduler_manifest.flag(manifest, POLICY_CONFIGMAP)
-        raise scheduler_manifest.SchedulerError(
-            f"the kube-scheduler manifest has --policy-configmap={name}, and there is no such ConfigMap with a key {scheduler_policy.KEY}; "
-            "restore it, or remove the flag"
+def _wired_file(manifest: SchedulerManifest, wiring: Wiring, default_config: str, found: Found) -> tuple[str, str | None]:
+    """Path and text of the configuration or policy that gets our extender. Without a text it is to be made."""
+    location, policy = wiring.location, found.policy
+    if location is None and policy is not None:
+        return policy.path, policy.text
+    if location is None:
+        raise SchedulerError(
+            f"the kube-scheduler manifest has --policy-configmap={manifest.flags[POLICY_CONFIGMAP]}, and there is no such ConfigMap with a "
+            f"key {scheduler_policy.KEY}; restore it, or remove the flag"
         )
-    upgrades = _ends_with_1_23(releases.release_of(scheduler_manifest.image(manifest), found.server), POLICY_CONFIGMAP)
-    before = found.policy.text
-    after = policy_text(before, scheduler_policy.merge_policy(_yaml.load(before), extender))
-    merged = scheduler_manifest.merge_manifest(manifest, None, digest(after.encode()), extender.tls_dir)
-    cluster = _cluster(found, merged, "", notes, upgrades)
-    changes = [FileChange(manifest_path, manifest_text, splice(manifest_text, merged))]
-    return build(changes, [], cluster, found, notes, FileChange(found.policy.path, before, after), upgrades)
+    if location.host not in found.files:
+        raise UnreadFile(location.host)
+    text = found.files[location.host]
+    default = policy_path(default_config) if wiring.policy else default_config
+    if text is None and (not wiring.flag or manifest.flags.get(wiring.flag) not in (None, default)):
+        raise SchedulerError(
+            f"the kube-scheduler manifest has --{wiring.flag or CONFIG}={location.container}, which is {location.host} on this host, and "
+            "that file does not exist; restore it, or remove the flag"
+        )
+    return location.host, text
 
 
-def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
-    """The advice about a policy that this flag names before the upgrade after which it is no longer read."""
-    if release != releases.LAST_POLICY or not name:
+def _ends_with_1_23(wiring: Wiring) -> list[str]:
+    """The advice about a policy that a flag names before the upgrade after which it is no longer read."""
+    flag = POLICY_CONFIGMAP if wiring.location is None else wiring.flag
+    if wiring.release != releases.LAST_POLICY or not flag:
         return []
     return [
-        f"kube-scheduler from 1.23 on does not start with --{name}: before that upgrade, remove the flag from this manifest and from "
+        f"kube-scheduler from 1.23 on does not start with --{flag}: before that upgrade, remove the flag from this manifest and from "
         f"{kubeadm.PATH}, and run again, which makes a configuration; predicates and priorities of the policy must become a profile of it"
     ]
 
@@ -304,7 +302,7 @@ def _ends_with_1_23(release: releases.Release | None, name: str) -> list[str]:
 def _percentage(setting: int, now: int | None, found: Found) -> int | None:
     """The new value of percentageOfNodesToScore; None: an administrator's own value stays."""
     if not -1 <= setting <= 100:
-        raise scheduler_manifest.SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
+        raise SchedulerError(f"percentage_of_nodes_to_score must be -1 (automatic) or 0 to 100; found {setting}")
     if setting >= 0:
         return setting
     entry = found.journal.get(NOTED_PERCENTAGE)
@@ -313,7 +311,7 @@ def _percentage(setting: int, now: int | None, found: Found) -> int | None:
     return None
 
 
-def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str], upgrades: list[str]) -> FileChange | None:
+def _cluster(found: Found, manifest: SchedulerManifest, flag: str, notes: list[str], upgrades: list[str]) -> FileChange | None:
     if found.cluster is None:
         notes.append(
             f"this cluster has no ConfigMap {NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
@@ -332,14 +330,14 @@ def _cluster(found: Found, merged: Mapping[str, Any], flag: str, notes: list[str
         entry = found.journal.get(kubeadm.PATH)
         before = _yaml.load(entry.original.content) if entry is not None and entry.original is not None else None
         current = kubeadm.without_argument(current, POLICY, before)
-    wanted = kubeadm.merge(current, merged, flag or CONFIG)
+    wanted = kubeadm.merge(current, manifest, flag or CONFIG)
     for name in (POLICY, POLICY_CONFIGMAP) if flag == CONFIG else ():
         if kubeadm.config_argument(wanted, name) is not None:
             upgrades.append(
                 f"{kubeadm.PATH} has --{name} for the scheduler, and this host's manifest has not: a kubeadm upgrade will bring it, and "
                 "kube-scheduler from 1.23 on does not start with it; remove it there"
             )
-    theirs, ours = kubeadm.config_argument(wanted, flag), scheduler_manifest.flag(merged, flag)
+    theirs, ours = kubeadm.config_argument(wanted, flag), manifest.flags.get(flag)
     if flag and theirs != ours:
         notes.append(
             f"{kubeadm.PATH} has --{flag}={theirs} for the scheduler, but this host's manifest has {ours}: a kubeadm upgrade will "

@@ -8,22 +8,18 @@ that we made and others have changed since continues being used, without our par
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils._change.journal import Entry
-from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import kubeadm
-from ...module_utils._scheduler import manifest as scheduler_manifest
 from ...module_utils._scheduler import policy as scheduler_policy
 from ...module_utils._scheduler.config import PERCENTAGE, ExtenderEntry, check_config
-from ...module_utils._scheduler.manifest import CONFIG, TLS_VOLUME, VOLUME, scheduler_container, unmount
+from ...module_utils._scheduler.manifest import CONFIG, TLS_VOLUME, VOLUME, Location, SchedulerError, SchedulerManifest, unmerge_manifest
 from .. import _yaml
-from .plan import NOTED_PERCENTAGE, FileChange, Found, SchedulerPlan, build
-from .wiring import UnreadFile, Wiring, find, policy_text
+from .plan import NOTED_PERCENTAGE, FileChange, Found, SchedulerPlan, build, read_manifest
+from .wiring import UnreadFile, find, policy_text
 from .yaml_splice import splice
 
 
@@ -39,9 +35,7 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     notes: list[str] = []
     found = _without_inherited(found, manifest_path)
     manifest_text = found.files[manifest_path]
-    manifest = None if manifest_text is None else _yaml.load(manifest_text)
-    if manifest_text is not None and not isinstance(manifest, dict):
-        raise scheduler_manifest.SchedulerError(f"{manifest_path} is not a YAML object; expected a Pod: restore it, then run again")
+    manifest = None if manifest_text is None else read_manifest(manifest_text)
     name, location = _where(manifest, default_config, found)
     used = default_config if location is None else location.host
     for path in (used, *found.journal):
@@ -50,14 +44,16 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     others = [path for path, entry in found.journal.items() if entry.is_file and path not in (used, manifest_path)]
     ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config, name)
     # A file that another --config names must be there, even if it was us who made it.
-    named = ours is None and manifest is not None and scheduler_manifest.flag(manifest, name) is not None
+    named = ours is None and manifest is not None and name in manifest.flags
     changes = [_config(path, found, extender, notes, named and path == used) for path in (used, *others)]
     stays = changes[0].after is not None and _is_edited(changes[0], found.journal.get(used))
     if ours is not None and stays:
         notes.append(f"{used} holds settings of somebody else, so {manifest_path} goes on naming it")
         ours = None
-    changes.append(_manifest(manifest_path, manifest_text, manifest, found, (ours, name), stays, notes))
-    return build(changes, [], _cluster(found, ours, name, stays, notes), found, notes, _policy_map(found, extender, notes))
+    changed = _manifest(manifest_path, manifest, found, (ours, name), stays, notes)
+    after = None if changed.after is None else read_manifest(changed.after)
+    cluster = _cluster(found, ours, name, stays, notes)
+    return build(found, manifest, after, [*changes, changed], [], cluster, _policy_map(found, extender, notes), notes)
 
 
 def _without_inherited(found: Found, manifest_path: str) -> Found:
@@ -72,24 +68,17 @@ def _without_inherited(found: Found, manifest_path: str) -> Found:
     return replace(found, journal={path: noted for path, noted in found.journal.items() if path != manifest_path})
 
 
-def _where(manifest: Any, default_config: str, found: Found) -> tuple[str, scheduler_manifest.Location | None]:
+def _where(manifest: SchedulerManifest | None, default_config: str, found: Found) -> tuple[str, Location | None]:
     """The flag that names the file with our extender, and that file."""
     if manifest is None:
         return CONFIG, None
-    wiring = find_wiring(manifest, default_config, found)
-    if wiring is None or wiring.location is None:
-        return CONFIG, scheduler_manifest.config_location(manifest, default_config)
-    return wiring.flag or CONFIG, wiring.location
-
-
-def find_wiring(manifest: Any, default_config: str, found: Found) -> Wiring | None:
-    """None for a scheduler that could not be wired, from which nothing of ours has to be taken."""
     try:
-        return find(manifest, default_config, found.files, found.server)
-    except scheduler_manifest.SchedulerError:
-        # Of a --config without a volume, it is an error all the same.
-        scheduler_manifest.config_location(manifest, default_config)
-        return None
+        wiring = find(manifest, default_config, found.files, found.server)
+    except SchedulerError:
+        wiring = None  # nothing of ours has to be taken from a scheduler that could not be wired
+    if wiring is None or wiring.location is None:
+        return CONFIG, manifest.location(default_config)
+    return wiring.flag or CONFIG, wiring.location
 
 
 def _policy_map(found: Found, extender: ExtenderEntry, notes: list[str]) -> FileChange | None:
@@ -112,16 +101,16 @@ def _policy_map(found: Found, extender: ExtenderEntry, notes: list[str]) -> File
 
 
 def _our_config_path(
-    manifest: Any, location: scheduler_manifest.Location | None, entry: Entry | None, default_config: str, name: str
+    manifest: SchedulerManifest | None, location: Location | None, entry: Entry | None, default_config: str, name: str
 ) -> str | None:
     """The file that the flag of this name names in the manifest if it was us who put it there."""
-    if location is None or scheduler_manifest.flag(manifest, name) is None:
+    if manifest is None or location is None or name not in manifest.flags:
         return None
     if entry is not None and entry.original is not None:
-        before = _yaml.load(entry.original.content)
-        return location.container if scheduler_manifest.flag(before, name) is None else None
-    mounted = any(volume.get("name") == scheduler_manifest.VOLUME for volume in manifest["spec"].get("volumes") or [])
-    return location.container if mounted or location.container == default_config else None
+        ours = name not in read_manifest(entry.original.content.decode()).flags
+    else:
+        ours = VOLUME in manifest.volumes or location.container == default_config
+    return location.container if ours else None
 
 
 def _is_edited(change: FileChange, entry: Entry | None) -> bool:
@@ -154,18 +143,18 @@ def _config(path: str, found: Found, extender: scheduler_config.ExtenderEntry, n
 
 
 def _manifest(
-    path: str, text: str | None, manifest: Any, found: Found, ours: tuple[str | None, str], stays: bool, notes: list[str]
+    path: str, manifest: SchedulerManifest | None, found: Found, ours: tuple[str | None, str], stays: bool, notes: list[str]
 ) -> FileChange:
-    """ours: what `without_us` takes out."""
-    entry = found.journal.get(path)
+    """ours: what `unmerge_manifest` takes out."""
+    text, entry = None if manifest is None else manifest.text, found.journal.get(path)
     if entry is not None and entry.untouched(_bytes(text)) and not stays:
         return _original(path, text, entry)
-    if text is None:
+    if manifest is None:
         return FileChange(path, None, None)
-    kept = without_us(manifest, *ours)
-    if kept != manifest and not (entry and entry.untouched(_bytes(text))):
+    kept = unmerge_manifest(manifest, *ours)
+    if kept != manifest.pod and not (entry and entry.untouched(_bytes(text))):
         notes.append(_only_ours(path, entry))
-    return FileChange(path, text, splice(text, kept))
+    return FileChange(path, text, splice(manifest.text, kept))
 
 
 def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list[str]) -> FileChange | None:
@@ -189,7 +178,7 @@ def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list
 def _carries_ours(cluster: Any) -> bool:
     """Whether kubeadm's argument `config` names the file in our volume."""
     volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or [] if kubeadm.is_one(cluster) else []
-    return any(volume.get("name") == scheduler_manifest.VOLUME for volume in volumes)
+    return any(volume.get("name") == VOLUME for volume in volumes)
 
 
 def _original(path: str, text: str | None, entry: Entry) -> FileChange:
@@ -219,20 +208,4 @@ def without_extender(config: Any, extender: ExtenderEntry, percentage: Percentag
         kept.pop(PERCENTAGE, None)
     elif percentage is not None:
         kept[PERCENTAGE] = percentage.before
-    return kept
-
-
-def without_us(manifest: Mapping[str, Any], config_path: str | None, name: str = CONFIG) -> dict[str, Any]:
-    """A static pod without our annotation and certificates, and without `--name=<config_path>` and its volume (None: they stay)."""
-    kept: dict[str, Any] = copy.deepcopy(dict(manifest))
-    unmount(kept, TLS_VOLUME)
-    if config_path is not None:
-        unmount(kept, VOLUME)
-        container = scheduler_container(kept)
-        for key in ("command", "args"):
-            if f"--{name}={config_path}" in (container.get(key) or []):
-                container[key] = [word for word in container[key] if word != f"--{name}={config_path}"]
-    annotations = (kept.get("metadata") or {}).get("annotations") or {}
-    if annotations.pop(ANNOTATION_SCHEDULER_CONFIG, None) is not None and not annotations:
-        del kept["metadata"]["annotations"]
     return kept

@@ -15,14 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils._scheduler import manifest as scheduler_manifest
 from ...module_utils._scheduler import policy as scheduler_policy
 from ...module_utils._scheduler import releases
-from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP, Location, SchedulerError
+from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP, Location, SchedulerError, SchedulerManifest
 from .. import _yaml
 from .yaml_splice import splice
 
-CONFIGURATION, POLICY_FILE, POLICY_MAP = "configuration", "policy file", "policy ConfigMap"
 _POLICY_NAME = "scheduler-policy.json"
 _INDENT = re.compile(r"\n([ \t]+)\S")
 
@@ -52,44 +50,44 @@ class PolicyMap:
 
 @dataclass(frozen=True)
 class Wiring:
-    """flag: by which the manifest names the file, "" if something else does; location: of the file, None for a ConfigMap."""
+    """policy: whether a Policy has the extenders, not a configuration. flag: by which the manifest names the file, "" if something else
+    does; location: of the file, None for a ConfigMap."""
 
-    kind: str
     release: releases.Release | None
+    policy: bool
     flag: str
     location: Location | None
 
 
-def find(manifest: Mapping[str, Any], default_config: str, files: Mapping[str, str | None], server: str) -> Wiring:
+def find(manifest: SchedulerManifest, default_config: str, files: Mapping[str, str | None], server: str) -> Wiring:
     """The scheduler's wiring. server: version of the API server, for an image whose tag says none.
 
     SchedulerError where there is none that could be extended; UnreadFile if another file is needed.
     """
-    release = releases.release_of(scheduler_manifest.image(manifest), server)
+    release = releases.release_of(manifest.image, server)
     old = release is not None and release <= releases.LAST_POLICY
-    policy, config_map = (scheduler_manifest.flag(manifest, name) for name in (POLICY, POLICY_CONFIGMAP))
+    policy, config_map = (manifest.flags.get(name) for name in (POLICY, POLICY_CONFIGMAP))
     if release is not None and not old and (policy or config_map):
         raise SchedulerError(
             f"the kube-scheduler manifest has --{POLICY if policy else POLICY_CONFIGMAP}, with which kube-scheduler "
             f"{release[0]}.{release[1]} does not start: remove it from the manifest and from kubeadm's ClusterConfiguration, and run "
             "again, which makes a configuration"
         )
-    if old and config_map and scheduler_manifest.flag(manifest, "use-legacy-policy-config") != "true":
-        return Wiring(POLICY_MAP, release, "", None)
+    if old and config_map and manifest.flags.get("use-legacy-policy-config") != "true":
+        return Wiring(release, True, "", None)
     if old and policy:
-        return Wiring(POLICY_FILE, release, POLICY, scheduler_manifest.config_location(manifest, policy_path(default_config), POLICY))
-    location = scheduler_manifest.config_location(manifest, default_config)
-    named = scheduler_manifest.flag(manifest, CONFIG) is not None
+        return Wiring(release, True, POLICY, manifest.location(policy_path(default_config), POLICY))
+    location = manifest.location(default_config)
     if release is not None and release < releases.FIRST_CONFIGURATION:
-        if not named:
+        if CONFIG not in manifest.flags:
             default = policy_path(default_config)
-            return Wiring(POLICY_FILE, release, POLICY, scheduler_manifest.location_of(manifest, default, default, ""))
+            return Wiring(release, True, POLICY, manifest.location_of(default, default, ""))
         if location.host not in files:
             raise UnreadFile(location.host)
         by_config = _of_alpha(manifest, location, _yaml.load(files[location.host] or "{}"), release)
         if by_config is not None:
             return by_config
-    return Wiring(CONFIGURATION, release, CONFIG, location)
+    return Wiring(release, False, CONFIG, location)
 
 
 def policy_path(default_config: str) -> str:
@@ -97,15 +95,15 @@ def policy_path(default_config: str) -> str:
     return posixpath.join(posixpath.dirname(default_config), _POLICY_NAME)
 
 
-def _of_alpha(manifest: Mapping[str, Any], location: Location, config: Any, release: releases.Release) -> Wiring | None:
+def _of_alpha(manifest: SchedulerManifest, location: Location, config: Any, release: releases.Release) -> Wiring | None:
     """The policy that a configuration names, up to v1alpha1; None for a later one, which has extenders itself."""
     if not isinstance(config, dict) or config.get("apiVersion") not in releases.ALPHA[:2]:
         return None
     policy = ((config.get("algorithmSource") or {}).get("policy")) or {}
     path = (policy.get("file") or {}).get("path")
     if path:
-        place = scheduler_manifest.location_of(manifest, str(path), "", f"in {location.host} algorithmSource.policy.file.path: ")
-        return Wiring(POLICY_FILE, release, "", place)
+        place = manifest.location_of(str(path), "", f"in {location.host} algorithmSource.policy.file.path: ")
+        return Wiring(release, True, "", place)
     raise SchedulerError(
         f"{location.host} has apiVersion {config['apiVersion']} and names no policy file, and only a policy has extenders in Kubernetes "
         f"{release[0]}.{release[1]}: set algorithmSource.policy.file.path to a file with a policy, mount it with a hostPath volume, and "

@@ -17,8 +17,8 @@ import yaml
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY, NAMESPACE
 from ...module_utils._formats.finding import HostFindings
 from ...module_utils._scheduler import config as scheduler_config
-from ...module_utils._scheduler import manifest as scheduler_manifest
 from ...module_utils._scheduler import proof
+from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
 from .. import _yaml
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
@@ -43,20 +43,20 @@ def _scheduler(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mir
         found.error("scheduler_stopped", f"no manifest {path}", "kube-scheduler's static pod", cure)
         return
     try:
-        manifest = _yaml.load(files["manifest"])
-        location = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"])
-        named = scheduler_manifest.flag(manifest, "config")
-    except (yaml.YAMLError, scheduler_manifest.SchedulerError) as error:
+        manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"]))
+        location = manifest.location(seen["places"]["scheduler_config"])
+    except (yaml.YAMLError, SchedulerError) as error:
         found.error("scheduler_not_configured", f"{path}: {error}", "a manifest that names its configuration", SITE)
         return
     _others(found, files["others"], path, manifest)
     config = files["configs"].get(location.host)
-    if named is None or config is None:
-        lacks = f"no --config in {path}" if named is None else f"no file {location.host}, which {path} means by --config"
+    named = CONFIG in manifest.flags
+    if not named or config is None:
+        lacks = f"no --config in {path}" if not named else f"no file {location.host}, which {path} means by --config"
         found.error("scheduler_not_configured", lacks, "a configuration that names the extender", SITE)
         return
     _config(found, seen, doctor, location.host, config["text"])
-    noted = scheduler_manifest.annotation_in(files["manifest"])
+    noted = annotation_in(files["manifest"])
     if noted != config["sha256"]:
         old = f"a scheduler started with another {location.host} than the one on the disk"
         cure = f"{SITE}: it checks the file and restarts the scheduler with it; or put the file back as it was"
@@ -65,16 +65,15 @@ def _scheduler(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mir
         _running(found, manifest, mirror, noted, path)
 
 
-def _others(found: HostFindings, others: Mapping[str, str], path: str, manifest: Mapping[str, Any]) -> None:
+def _others(found: HostFindings, others: Mapping[str, str], path: str, manifest: SchedulerManifest) -> None:
     """Other files beside the manifest that kubelet runs as kube-scheduler, too."""
     for other, text in sorted(others.items()):
         try:
             pod = _yaml.load(text)
-            if not any(scheduler_manifest.is_scheduler(container) for container in pod["spec"]["containers"]):
+            if not any(is_scheduler(container) for container in pod["spec"]["containers"]):
                 continue
-            same = pod["metadata"]["name"] == manifest["metadata"]["name"]
-            same = same or (scheduler_manifest.flag(pod, "config") is None and _lease(pod) == _lease(manifest))
-        except (yaml.YAMLError, scheduler_manifest.SchedulerError, LookupError, TypeError, AttributeError):
+            same = pod["metadata"]["name"] == manifest.pod["metadata"]["name"] or _same_lease(SchedulerManifest.parsed(pod), manifest)
+        except (yaml.YAMLError, SchedulerError, LookupError, TypeError, AttributeError):
             continue  # no pod, which kubelet passes over as well
         if same:
             seen = f"{other}, which kubelet runs as kube-scheduler beside {path}"
@@ -82,8 +81,8 @@ def _others(found: HostFindings, others: Mapping[str, str], path: str, manifest:
             found.error("stale_scheduler_file", seen, "one manifest of kube-scheduler", cure)
 
 
-def _lease(manifest: Mapping[str, Any]) -> object:
-    return scheduler_config.lease(manifest, {})
+def _same_lease(other: SchedulerManifest, manifest: SchedulerManifest) -> bool:
+    return CONFIG not in other.flags and scheduler_config.lease(other, {}) == scheduler_config.lease(manifest, {})
 
 
 def _config(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
@@ -147,20 +146,19 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
     return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
 
 
-def _running(found: HostFindings, manifest: Mapping[str, Any], mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
+def _running(found: HostFindings, manifest: SchedulerManifest, mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
     """Whether the scheduler that runs is the one of the manifest."""
     try:
-        missing = proof.not_running(mirror, noted, scheduler_manifest.shape(manifest))
-    except (proof.HopelessError, scheduler_manifest.SchedulerError) as error:
+        missing = proof.not_running(mirror, noted, manifest.shape)
+    except (proof.HopelessError, SchedulerError) as error:
         missing = str(error)
     if missing is not None:
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
         older = mirror is not None and annotations.get(ANNOTATION_SCHEDULER_CONFIG) != noted
         code = "scheduler_older_than_file" if older else "scheduler_stopped"
         found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", _cure(path, older))
-    elif mirror is not None and scheduler_manifest.image(mirror) != scheduler_manifest.image(manifest):
-        seen = f"a scheduler of image {scheduler_manifest.image(mirror)}"
-        found.error("scheduler_older_than_file", seen, f"{scheduler_manifest.image(manifest)}, as {path} says", _cure(path, True))
+    elif mirror is not None and (image := SchedulerManifest.parsed(mirror).image) != manifest.image:
+        found.error("scheduler_older_than_file", f"a scheduler of image {image}", f"{manifest.image}, as {path} says", _cure(path, True))
 
 
 def _cure(path: str, runs: bool) -> str:

@@ -17,8 +17,8 @@ import yaml
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import NOTE, WARNING, Finding, HostFindings, few
 from ...module_utils._scheduler import config as scheduler_config
-from ...module_utils._scheduler import manifest as scheduler_manifest
 from ...module_utils._scheduler import proof
+from ...module_utils._scheduler.manifest import SchedulerError, SchedulerManifest
 from .. import _yaml
 from .containers import free_units, judge_containers, judge_strangers
 from .control_plane import judge_plane
@@ -137,10 +137,10 @@ def scheduler_names(evidence: Evidence) -> list[str]:
             continue
         files = seen["plane"]["scheduler"]
         try:
-            manifest = _yaml.load(files["manifest"] or "")
-            path = scheduler_manifest.config_location(manifest, seen["places"]["scheduler_config"]).host
+            manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"] or ""))
+            path = manifest.location(seen["places"]["scheduler_config"]).host
             config = _yaml.load((files["configs"].get(path) or {"text": ""})["text"])
-        except (yaml.YAMLError, scheduler_manifest.SchedulerError):
+        except (yaml.YAMLError, SchedulerError):
             continue
         if isinstance(config, dict) and config.get("kind") == scheduler_config.KIND:
             # kubectl makes all probe pods in one call, and one bad name would reject all.

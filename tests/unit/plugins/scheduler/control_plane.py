@@ -19,8 +19,9 @@ from typing import Any
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import SCHEDULER_TLS_FILES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerManifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.service import SchedulerHost
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
@@ -74,10 +75,10 @@ class ControlPlane:
 
     def config_in_use(self) -> str:
         """The configuration that a scheduler with the present manifest reads."""
-        pod = parsed(self.manifest.read_text())
-        if manifest.flag(pod, "policy-configmap"):
+        flags = SchedulerManifest.parsed(parsed(self.manifest.read_text())).flags
+        if "policy-configmap" in flags:
             return str(self.known()["policy"])
-        path = manifest.flag(pod, "config")
+        path = flags.get("config")
         return Path(path).read_text() if path and Path(path).exists() else ("" if path is None else "no such file")
 
     def kubelet(self) -> None:

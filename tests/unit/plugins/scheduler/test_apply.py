@@ -241,7 +241,7 @@ def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
         "nodes": 3,
         "others": [],
         "unfinished": False,
-        "running": manifest.shape(parsed(MANIFEST)),
+        "running": manifest.SchedulerManifest.parsed(parsed(MANIFEST)).shape,
     }
     plane.converge()
     plane.other_pods = [

@@ -14,9 +14,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
+    Location,
+    SchedulerError,
+    SchedulerManifest,
+    merge_manifest,
+    unmerge_manifest,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, SchedulerPlan, UnreadFile, plan_present
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import Percentage, without_extender, without_us
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import Percentage, without_extender
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,10 +49,14 @@ CONFIGS = st.fixed_dictionaries(
 )
 
 
-def manifest(*flags: str) -> dict[str, Any]:
+def static_pod(*flags: str) -> dict[str, Any]:
     pod: dict[str, Any] = yaml.safe_load(MANIFEST)
     pod["spec"]["containers"][0]["command"] += flags
     return pod
+
+
+def manifest(*flags: str) -> SchedulerManifest:
+    return SchedulerManifest.parsed(static_pod(*flags))
 
 
 def with_others_config(pod: dict[str, Any]) -> dict[str, Any]:
@@ -77,17 +87,17 @@ def test_a_configuration_keeps_all_but_our_entry(config: dict[str, Any]) -> None
 @settings(max_examples=40)
 @given(st.lists(FLAGS, max_size=4), st.booleans(), st.booleans())
 def test_a_manifest_keeps_all_but_what_we_add(flags: list[str], annotated: bool, has_config: bool) -> None:
-    pod = with_others_config(manifest(*flags)) if has_config else manifest(*flags)
+    pod = with_others_config(static_pod(*flags)) if has_config else static_pod(*flags)
     if annotated:
         pod["metadata"]["annotations"] = {"somebody": "else"}
     before = copy.deepcopy(pod)
-    location = scheduler_manifest.config_location(pod, CONFIG_PATH)
-    merged = scheduler_manifest.merge_manifest(pod, location, "0" * 64)
+    location = SchedulerManifest.parsed(pod).location(CONFIG_PATH)
+    merged = SchedulerManifest.parsed(merge_manifest(SchedulerManifest.parsed(pod), location, "0" * 64))
     assert pod == before
-    assert scheduler_manifest.flag(merged, "config") == location.container
-    assert scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, CONFIG_PATH), "0" * 64) == merged
-    assert scheduler_manifest.config_location(merged, CONFIG_PATH) == location
-    undone = copy.deepcopy(merged)
+    assert merged.flags["config"] == location.container
+    assert merge_manifest(merged, merged.location(CONFIG_PATH), "0" * 64) == merged.pod
+    assert merged.location(CONFIG_PATH) == location
+    undone = copy.deepcopy(merged.pod)
     container = undone["spec"]["containers"][0]
     if not has_config:
         container["command"].remove(f"--config={CONFIG_PATH}")
@@ -171,7 +181,7 @@ def test_a_configuration_opens_a_port_up_to_1_22_only() -> None:
 
 def test_a_configuration_that_no_volume_carries_is_rejected() -> None:
     with pytest.raises(SchedulerError, match="no hostPath volume is mounted there"):
-        scheduler_manifest.config_location(manifest("--config=/nowhere/scheduler.yaml"), CONFIG_PATH)
+        manifest("--config=/nowhere/scheduler.yaml").location(CONFIG_PATH)
 
 
 # The plan for a host: texts in, texts out.
@@ -193,7 +203,7 @@ def test_every_line_of_kubeadms_manifest_stays() -> None:
 
 
 def test_somebody_elses_configuration_is_found_through_its_volume_and_keeps_its_comments() -> None:
-    text = yaml.safe_dump(with_others_config(manifest()), sort_keys=False)
+    text = yaml.safe_dump(with_others_config(static_pod()), sort_keys=False)
     with pytest.raises(UnreadFile) as unread:
         plan({MANIFEST_PATH: text, CONFIG_PATH: None})
     assert unread.value.path == "/srv/k8s/sched-7.yaml"
@@ -235,16 +245,17 @@ def test_files_that_the_text_may_mean_are_sent_along(line: str) -> None:
     ],
 )
 def test_a_flag_is_read_as_kube_scheduler_reads_it(line: str, value: str | None) -> None:
-    assert scheduler_manifest.flag(manifest(*line.split()), "config") == value
-    pod = manifest()
+    assert manifest(*line.split()).flags.get("config") == value
+    pod = static_pod()
     pod["spec"]["containers"][0].update(command=["kube-scheduler"], args=line.split() or None)
-    assert scheduler_manifest.flag(pod, "config") == value
-    assert scheduler_manifest.words(pod) == ["kube-scheduler", *line.split()]
+    parsed = SchedulerManifest.parsed(pod)
+    assert parsed.flags.get("config") == value
+    assert parsed.words == ["kube-scheduler", *line.split()]
 
 
 def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
-    """A manifest with these hostPath volumes: (on the host, in the container)."""
-    pod = manifest()
+    """A static pod with these hostPath volumes: (on the host, in the container)."""
+    pod = static_pod()
     pod["spec"]["volumes"] = [{"name": str(place), "hostPath": {"path": host}} for place, (host, _inside) in enumerate(mounts)]
     inside = [{"name": str(place), "mountPath": path, **more} for place, (_host, path) in enumerate(mounts)]
     pod["spec"]["containers"][0]["volumeMounts"] = inside
@@ -264,21 +275,21 @@ def mounted(*mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_file_lies_where_the_innermost_volume_has_it(mounts: list[tuple[str, str]], host: str) -> None:
-    assert scheduler_manifest.config_location(mounted(*mounts), "/default/c.yaml") == scheduler_manifest.Location(host, "/default/c.yaml")
+    assert SchedulerManifest.parsed(mounted(*mounts)).location("/default/c.yaml") == Location(host, "/default/c.yaml")
 
 
 def test_what_is_no_volume_of_the_host_carries_no_file() -> None:
     pod = mounted(("/h", "/default"), subPath="x")
-    assert scheduler_manifest.host_mounts(pod) == []
+    assert SchedulerManifest.parsed(pod).mounts == []
     pod = mounted(("/h", "/default"))
     pod["spec"]["volumes"] = [{"name": "0", "emptyDir": {}}, {"name": "unused", "hostPath": {"path": "/u"}}]
-    assert scheduler_manifest.host_mounts(pod) == []
+    assert SchedulerManifest.parsed(pod).mounts == []
     pod["spec"].pop("volumes")
-    assert scheduler_manifest.host_mounts(pod) == []
+    assert SchedulerManifest.parsed(pod).mounts == []
     pod["spec"]["containers"][0]["volumeMounts"] = None
-    assert scheduler_manifest.config_location(pod, "/default/c.yaml").host == "/default/c.yaml"
-    pod = mounted(("/b", "/2"), ("/a", "/1"))
-    assert scheduler_manifest.shape(pod) == {"words": scheduler_manifest.words(pod), "mounts": [["/a", "/1"], ["/b", "/2"]]}
+    assert SchedulerManifest.parsed(pod).location("/default/c.yaml").host == "/default/c.yaml"
+    parsed = SchedulerManifest.parsed(mounted(("/b", "/2"), ("/a", "/1")))
+    assert parsed.shape == {"words": parsed.words, "mounts": [["/a", "/1"], ["/b", "/2"]]}
 
 
 def config(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -317,8 +328,8 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
         "percentageOfNodesToScore": 100,
         "extenders": [EXTENDER.entry()],
     }
-    bare = {"kind": "Pod", "spec": {"containers": [{"command": ["/usr/bin/kube-scheduler"]}]}}
-    assert scheduler_manifest.image(bare) == ""
+    bare = SchedulerManifest.parsed({"kind": "Pod", "spec": {"containers": [{"command": ["/usr/bin/kube-scheduler"]}]}})
+    assert bare.image == ""
     made = scheduler_config.merge_config(None, bare, EXTENDER, None)
     assert (made["clientConnection"], made["leaderElection"]) == ({"kubeconfig": "/etc/kubernetes/scheduler.conf"}, {"leaderElect": True})
     with pytest.raises(SchedulerError, match=r"^a flag of kube-scheduler must be true or false; found 'yes'$"):
@@ -327,10 +338,10 @@ def test_every_flag_that_a_configuration_replaces_is_taken_over() -> None:
 
 def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
     bare: dict[str, Any] = {"kind": "Pod", "metadata": None, "spec": {"containers": [{"command": ["kube-scheduler"], "args": ["--v=4"]}]}}
-    merged = scheduler_manifest.merge_manifest(bare, scheduler_manifest.Location("/h/c.yaml", "/c/c.yaml"), "x", "/pki")
-    container = merged["spec"]["containers"][0]
+    pod = merge_manifest(SchedulerManifest.parsed(bare), Location("/h/c.yaml", "/c/c.yaml"), "x", "/pki")
+    merged, container = SchedulerManifest.parsed(pod), pod["spec"]["containers"][0]
     assert (container["command"], container["args"]) == (["kube-scheduler"], ["--v=4", "--config=/c/c.yaml"])
-    assert merged["spec"]["volumes"] == [
+    assert pod["spec"]["volumes"] == [
         {"name": scheduler_manifest.VOLUME, "hostPath": {"path": "/h", "type": "DirectoryOrCreate"}},
         {"name": scheduler_manifest.TLS_VOLUME, "hostPath": {"path": "/pki", "type": "Directory"}},
     ]
@@ -338,28 +349,28 @@ def test_a_manifest_without_any_volume_gets_ours_and_loses_them_again() -> None:
         {"name": scheduler_manifest.VOLUME, "mountPath": "/c", "readOnly": True},
         {"name": scheduler_manifest.TLS_VOLUME, "mountPath": "/pki", "readOnly": True},
     ]
-    assert merged["metadata"] == {"annotations": {ANNOTATION_SCHEDULER_CONFIG: "x"}}
+    assert pod["metadata"] == {"annotations": {ANNOTATION_SCHEDULER_CONFIG: "x"}}
     # A volume of ours that leads elsewhere is put right in its place.
-    moved = scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, "/c/c.yaml"), "x", "/new")
+    moved = merge_manifest(merged, merged.location("/c/c.yaml"), "x", "/new")
     assert [one["hostPath"]["path"] for one in moved["spec"]["volumes"]] == ["/h", "/new"]
-    plain = scheduler_manifest.merge_manifest(merged, scheduler_manifest.config_location(merged, "/c/c.yaml"), "x")
+    plain = merge_manifest(merged, merged.location("/c/c.yaml"), "x")
     assert [one["name"] for one in plain["spec"]["volumes"]] == [scheduler_manifest.VOLUME]
-    assert without_us(merged, "/c/c.yaml") == {**bare, "metadata": {}}
-    assert without_us(bare, "/c/c.yaml") == bare
+    assert unmerge_manifest(merged, "/c/c.yaml") == {**bare, "metadata": {}}
+    assert unmerge_manifest(SchedulerManifest.parsed(bare), "/c/c.yaml") == bare
 
 
 def test_without_us_only_what_is_ours_goes() -> None:
-    pod = manifest("--config=/theirs")
+    pod = static_pod("--config=/theirs")
     pod["metadata"]["annotations"] = {ANNOTATION_SCHEDULER_CONFIG: "x", "own": "y"}
-    assert without_us(pod, "/ours") == {**pod, "metadata": {**pod["metadata"], "annotations": {"own": "y"}}}
-    named = scheduler_manifest.merge_manifest(manifest(), scheduler_manifest.Location("/h/c", "/c/c"), "x", "/pki")
-    kept = without_us(named, None)
+    assert unmerge_manifest(SchedulerManifest.parsed(pod), "/ours") == {**pod, "metadata": {**pod["metadata"], "annotations": {"own": "y"}}}
+    named = merge_manifest(manifest(), Location("/h/c", "/c/c"), "x", "/pki")
+    kept = unmerge_manifest(SchedulerManifest.parsed(named), None)
     assert [one["name"] for one in kept["spec"]["volumes"]] == ["kubeconfig", scheduler_manifest.VOLUME]
-    assert scheduler_manifest.flag(kept, "config") == "/c/c"
+    assert SchedulerManifest.parsed(kept).flags["config"] == "/c/c"
     pod["metadata"] = None
-    assert without_us(pod, None) == pod
+    assert unmerge_manifest(SchedulerManifest.parsed(pod), None) == pod
     pod["metadata"] = {"annotations": {}}
-    assert without_us(pod, None) == pod
+    assert unmerge_manifest(SchedulerManifest.parsed(pod), None) == pod
 
 
 @pytest.mark.parametrize(
@@ -394,9 +405,10 @@ def test_a_configuration_without_our_extender(percentage: Percentage | None, lef
     ],
 )
 def test_a_flag_wins_over_the_configuration(flags: list[str], found: dict[str, Any], wanted: tuple[str, str] | None) -> None:
-    pod = manifest(*flags)
+    pod = static_pod(*flags)
     pod["spec"]["containers"][0]["command"].remove("--leader-elect=true")
-    assert scheduler_config.lease(pod, found) == (None if wanted is None else scheduler_config.SchedulerLock(*wanted))
+    lock = scheduler_config.lease(SchedulerManifest.parsed(pod), found)
+    assert lock == (None if wanted is None else scheduler_config.SchedulerLock(*wanted))
 
 
 @pytest.mark.parametrize(
@@ -410,22 +422,23 @@ def test_a_flag_wins_over_the_configuration(flags: list[str], found: dict[str, A
     ],
 )
 def test_the_candidates_command_is_the_schedulers_with_another_configuration(line: str, command: str) -> None:
-    pod = manifest()
+    pod = static_pod()
     pod["spec"]["containers"][0]["command"] = ["kube-scheduler", *line.split()]
-    assert scheduler_manifest.candidate_command(pod) == ["kube-scheduler", *command.split(), "--write-config-to=/dev/stdout"]
+    made = scheduler_manifest.candidate_command(SchedulerManifest.parsed(pod))
+    assert made == ["kube-scheduler", *command.split(), "--write-config-to=/dev/stdout"]
 
 
 def test_only_one_container_may_be_the_scheduler() -> None:
-    pod = manifest()
+    pod = static_pod()
     pod["spec"]["containers"].insert(0, {"command": ["sh"], "image": "x"})
-    assert scheduler_manifest.image(pod) == "registry.k8s.io/kube-scheduler:v1.36.3"
+    assert SchedulerManifest.parsed(pod).image == "registry.k8s.io/kube-scheduler:v1.36.3"
     pod["spec"]["containers"].append({"args": ["/bin/kube-scheduler"]})
     with pytest.raises(SchedulerError, match=r"found 2$"):
-        scheduler_manifest.scheduler_container(pod)
+        SchedulerManifest.parsed(pod)
     shell = {"command": ["sh", "-c", "exec kube-scheduler --leader-elect"]}
     for other in ({"kind": "Pod"}, {"kind": "Pod", "spec": {"containers": None}}, {"kind": "Pod", "spec": {"containers": [shell]}}):
         with pytest.raises(SchedulerError, match=r"found 0$"):
-            scheduler_manifest.scheduler_container(other)
+            SchedulerManifest.parsed(other)
     for wrong in ({"kind": "Deployment"}, ["a list"]):
         with pytest.raises(SchedulerError, match="must be a Pod"):
-            scheduler_manifest.scheduler_container(wrong)  # type: ignore[arg-type]
+            SchedulerManifest.parsed(wrong)

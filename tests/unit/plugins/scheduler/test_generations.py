@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof, releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CandidateError, check
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError, annotation_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import merge_policy, unmerge_policy
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, read_manifest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import policy_text
 
 from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES, configuration, manifest
@@ -40,11 +39,11 @@ def test_each_generation_gets_our_extender_where_it_reads_extenders_and_gives_ba
     (ours,) = [entry for entry in wired["extenders"] if entry["urlPrefix"] == TLS.url_prefix]
     https, timeout = ("enableHttps", 1_000_000_000) if version == "v1" else ("enableHTTPS", "1s")
     assert (ours[https], ours["httpTimeout"], ours["bindVerb"]) == (True, timeout, "bind")
-    pod = yaml.safe_load(after.files[MANIFEST_PATH] or "")
-    assert scheduler_manifest.flag(pod, flag) is not None
-    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in scheduler_manifest.host_mounts(pod)
+    pod = read_manifest(after.files[MANIFEST_PATH] or "")
+    assert flag in pod.flags
+    assert ("/etc/gpushare/pki/scheduler", "/etc/gpushare/pki/scheduler") in pod.mounts
     text = after.policy.text if not path and after.policy else after.files[path]
-    assert scheduler_manifest.annotation_in(after.files[MANIFEST_PATH] or "") == digest(str(text).encode())
+    assert annotation_in(after.files[MANIFEST_PATH] or "") == digest(str(text).encode())
     again = plan(after)
     assert (again.changed, again.diff) == (False, [])
     gone = done(after, plan(after, "absent"))
@@ -63,10 +62,8 @@ def test_what_was_there_stays(name: str) -> None:
             assert now[key] == value
     others = [entry for entry in was.get("extenders", ()) if "gpushare" not in entry["urlPrefix"]]
     assert [entry for entry in now["extenders"] if "gpushare" not in entry["urlPrefix"]] == others
-    flags_before = scheduler_manifest.words(yaml.safe_load(before.files[MANIFEST_PATH] or ""))
-    assert [
-        word for word in scheduler_manifest.words(yaml.safe_load(after.files[MANIFEST_PATH] or "")) if word in flags_before
-    ] == flags_before
+    words_before, words = (read_manifest(found.files[MANIFEST_PATH] or "").words for found in (before, after))
+    assert [word for word in words if word in words_before] == words_before
     if "#" in str(before.files.get(path)):
         assert (after.files[path] or "").count("#") == (before.files[path] or "").count("#")
 

@@ -15,12 +15,14 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerManifest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
     Found,
     SchedulerPlan,
     UnreadFile,
     check_lease,
     plan_present,
+    read_manifest,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
@@ -93,9 +95,9 @@ def test_http_and_certificates_follow_the_setting_both_ways() -> None:
 
 def test_what_kubeadm_writes_from_it_is_the_manifest_that_we_made(changed: Found) -> None:
     upgraded = replace(changed, files={**changed.files, MANIFEST_PATH: REGENERATED})
-    ours, theirs = (yaml.safe_load(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
-    assert scheduler_manifest.shape(ours)["mounts"] == scheduler_manifest.shape(theirs)["mounts"]
-    assert sorted(scheduler_manifest.words(ours)) == sorted(scheduler_manifest.words(theirs))
+    ours, theirs = (read_manifest(found.files[MANIFEST_PATH] or "") for found in (changed, upgraded))
+    assert ours.shape["mounts"] == theirs.shape["mounts"]
+    assert sorted(ours.words) == sorted(theirs.words)
     again = files_done(upgraded, present(upgraded))
     text = again.files[MANIFEST_PATH] or ""
     assert [
@@ -266,10 +268,10 @@ def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_pa
     edited = replace(changed, files={**changed.files, CONFIG_PATH: text})
     plan = absent(edited)
     back = files_done(edited, plan)
-    config, manifest = (yaml.safe_load(back.files[path] or "") for path in (CONFIG_PATH, MANIFEST_PATH))
+    config = yaml.safe_load(back.files[CONFIG_PATH] or "")
     assert config["parallelism"] == 4
     assert set(config) & {"extenders", "percentageOfNodesToScore"} == set()
-    assert scheduler_manifest.flag(manifest, "config") == CONFIG_PATH
+    assert read_manifest(back.files[MANIFEST_PATH] or "").flags["config"] == CONFIG_PATH
     assert "gpushare-pki" not in (back.files[MANIFEST_PATH] or "") + (back.cluster or "")
     assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
     assert kubeadm.config_argument(yaml.safe_load(back.cluster or "")) == CONFIG_PATH
@@ -324,8 +326,11 @@ def test_two_schedulers_that_would_be_active_at_once_are_rejected() -> None:
 
 # kubeadm's part, value by value.
 
-OURS = scheduler_manifest.merge_manifest(yaml.safe_load(MANIFEST), scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x", TLS.tls_dir)
-PLAIN = scheduler_manifest.merge_manifest(yaml.safe_load(MANIFEST), scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x")
+BARE = read_manifest(MANIFEST)
+OURS, PLAIN = (
+    SchedulerManifest.parsed(scheduler_manifest.merge_manifest(BARE, scheduler_manifest.Location(CONFIG_PATH, CONFIG_PATH), "x", tls_dir))
+    for tls_dir in (TLS.tls_dir, "")
+)
 ARGUMENT = {"name": "config", "value": CONFIG_PATH}
 FOLDER = "/etc/kubernetes/gpushare"
 VOLUME = {"name": scheduler_manifest.VOLUME, "hostPath": FOLDER, "mountPath": FOLDER, "readOnly": True, "pathType": "DirectoryOrCreate"}
@@ -382,15 +387,15 @@ def test_kubeadms_last_argument_counts(arguments: Any, found: str | None) -> Non
             cluster(extraArgs=[ARGUMENT], extraVolumes=[{**OTHER, "mountPath": FOLDER}]),
         ),
         # A manifest without our configuration.
-        (cluster(extraVolumes=[PKI]), yaml.safe_load(MANIFEST), cluster()),
+        (cluster(extraVolumes=[PKI]), BARE, cluster()),
     ],
 )
-def test_kubeadm_is_told_what_its_manifest_needs(before: dict[str, Any], pod: dict[str, Any], after: dict[str, Any]) -> None:
+def test_kubeadm_is_told_what_its_manifest_needs(before: dict[str, Any], pod: SchedulerManifest, after: dict[str, Any]) -> None:
     kept = copy.deepcopy(before)
     assert kubeadm.merge(before, pod) == after
     assert kubeadm.merge(after, pod) == after
     assert before == kept
-    if pod is not OURS and pod is not PLAIN:
+    if pod is BARE:
         return
     without_scheduler = {key: value for key, value in before.items() if key != "scheduler"}
     assert kubeadm.merge(without_scheduler, pod)["scheduler"]["extraVolumes"] == ([VOLUME, PKI] if pod is OURS else [VOLUME])
@@ -405,7 +410,7 @@ def test_only_volumes_of_the_host_that_carry_our_files_are_told() -> None:
     container["volumeMounts"][4]["subPath"] = "x"
     pod["spec"]["volumes"] = [{"name": name, "hostPath": {"path": f"/{name}"}} for name in places if name != "empty"]
     pod["spec"]["volumes"].append({"name": "empty", "emptyDir": {}})
-    assert kubeadm.merge(cluster(), pod)["scheduler"]["extraVolumes"] == [
+    assert kubeadm.merge(cluster(), SchedulerManifest.parsed(pod))["scheduler"]["extraVolumes"] == [
         {"name": name, "hostPath": f"/{name}", "mountPath": places[name]} for name in ("deep", "outer", "file")
     ]
 
@@ -450,7 +455,7 @@ def test_the_orders_say_all_that_the_module_does() -> None:
     plan = present(replace(UNTOUCHED, cluster_version="42"))
     after = files_done(UNTOUCHED, plan)
     texts = [after.files[path] or "" for path in (CONFIG_PATH, MANIFEST_PATH)]
-    shapes = {digest(text.encode()): scheduler_manifest.shape(yaml.safe_load(text)) for text in (MANIFEST, texts[1])}
+    shapes = {digest(text.encode()): read_manifest(text).shape for text in (MANIFEST, texts[1])}
     assert plan.for_module == {
         "files": [
             {"path": CONFIG_PATH, "content": texts[0], "mode": None, "sha256_before": ""},
@@ -468,8 +473,8 @@ def test_the_orders_say_all_that_the_module_does() -> None:
         "shapes": shapes,
         "scheduler": {
             "image": "registry.k8s.io/kube-scheduler:v1.36.3",
-            "command": scheduler_manifest.candidate_command(yaml.safe_load(texts[1])),
-            "mounts": scheduler_manifest.host_mounts(yaml.safe_load(texts[1])),
+            "command": scheduler_manifest.candidate_command(read_manifest(texts[1])),
+            "mounts": read_manifest(texts[1]).mounts,
             "candidate": texts[0],
             "kind": "KubeSchedulerConfiguration",
             "lease": {"namespace": "kube-system", "name": "kube-scheduler", "by": "leases"},
@@ -584,7 +589,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(ch
     theirs = files_done(start, present(start))
     plan = absent(forgotten(theirs))
     assert plan.notes[1:] == [f"{MANIFEST_PATH} is not in the journal: only our part is taken out"]
-    assert scheduler_manifest.flag(yaml.safe_load(plan.for_module["files"][-1]["content"]), "config") == "/config/scheduler.yaml"
+    assert read_manifest(plan.for_module["files"][-1]["content"]).flags["config"] == "/config/scheduler.yaml"
 
 
 def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_host_goes_silently(changed: Found) -> None:
