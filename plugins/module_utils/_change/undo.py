@@ -55,8 +55,8 @@ def as_before(entry: Entry, now: Optional[bytes]) -> bool:
     return now == (None if entry.original is None else entry.original.content)
 
 
-def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs] = None) -> Undo:
-    """The fate of the file of this entry, which has this content now."""
+def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs] = None, why: str = "was changed by others since") -> Undo:
+    """The fate of the file of this entry, which has this content now. why: in the note, the reason to take only our part out."""
     path, original = entry.path, None if entry.original is None else entry.original.content
     if now is None and not (original is not None and entry.untouched(now)):
         return Undo(None, "" if original is None else f"{path} was there before this collection and is gone now; it is not brought back")
@@ -67,7 +67,7 @@ def undo(entry: Entry, now: Optional[bytes], without_ours: Optional[WithoutOurs]
         text = decoded(path, now or b"")
         kept = without_ours(path, text, before)
         part = "nothing of ours is left in it" if kept == text else "only our part is taken out"
-        return Undo(None if kept is None else kept.encode(), f"{path} was changed by others since: {part}")
+        return Undo(None if kept is None else kept.encode(), f"{path} {why}: {part}")
     if original is None:
         return Undo(None, f"{path} is removed although others have changed it: without this collection it would not be there")
     return Undo(now, "", "it was there before this collection and others have changed it since; the journal keeps its content from before")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How one host's kube-scheduler files, and kubeadm's ClusterConfiguration, go back to what they would be without us.
 
-Pure. A file that still is as we left it gets its old bytes back; one that others have changed since loses exactly our part. A configuration
-that we made and others have changed since continues being used, without our part: their settings live in it.
+Pure. `undo` decides about each of them by its entry in the journal; this file knows our part. A configuration that we made and others have
+changed since continues being used, without our part: their settings live in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils._change.journal import Entry
+from ...module_utils._change.undo import WithoutOurs, undo
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import kubeadm
 from ...module_utils._scheduler import policy as scheduler_policy
@@ -43,17 +44,40 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
             raise UnreadFile(path)
     others = [path for path, entry in found.journal.items() if entry.is_file and path not in (used, manifest_path)]
     ours = _our_config_path(manifest, location, found.journal.get(manifest_path), default_config, name)
+    entry, take_out = found.journal.get(used), _without_extender(found, extender)
     # A file that another --config names must be there, even if it was us who made it.
-    named = ours is None and manifest is not None and name in manifest.flags
-    changes = [_config(path, found, extender, notes, named and path == used) for path in (used, *others)]
-    stays = changes[0].after is not None and _is_edited(changes[0], found.journal.get(used))
+    is_needed = ours is None and manifest is not None and name in manifest.flags and entry is not None and entry.original is None
+    change = _undone(used, found.files[used], found, take_out, notes, is_needed)
+    if is_needed and change.differs:
+        notes.append(f"{used} stays without our part, because {manifest_path} named it before us")
+    changes = [change, *(_undone(path, found.files[path], found, take_out, notes) for path in others)]
+    stays = change.after is not None and (entry is None or not entry.untouched(_bytes(change.before)))
     if ours is not None and stays:
-        notes.append(f"{used} holds settings of somebody else, so {manifest_path} goes on naming it")
+        notes.append(f"{used} has settings of others, so {manifest_path} goes on naming it")
         ours = None
-    changed = _manifest(manifest_path, manifest, found, (ours, name), stays, notes)
-    after = None if changed.after is None else read_manifest(changed.after)
+    changes.append(_manifest(manifest_path, manifest, found, (ours, name), stays, notes))
+    after = None if changes[-1].after is None else read_manifest(changes[-1].after)
     cluster = _cluster(found, ours, name, stays, notes)
-    return build(found, manifest, after, [*changes, changed], [], cluster, _policy_map(found, extender, notes), notes)
+    return build(found, manifest, after, changes, [], cluster, _policy_map(found, extender, notes), notes)
+
+
+def _undone(path: str, text: str | None, found: Found, without_ours: WithoutOurs, notes: list[str], stays: bool = False) -> FileChange:
+    """One file, or object of the cluster, without us. stays: whether only our part is taken out even of one that is as we left it."""
+    entry, now = found.journal.get(path), _bytes(text)
+    known = entry or Entry(path, "", None, ("", ""), True)
+    why = "was changed by others since" if entry else "is not in the journal"
+    undone = undo(replace(known, others=known.others or stays), now, without_ours, why)
+    # Another control plane has put our part into an object that the journal lacks.
+    is_said = not entry.untouched(now) if entry else path.startswith("/")
+    if is_said and undone.note and undone.content != now:
+        notes.append(undone.note)
+    original = entry.original if entry is not None and entry.is_file and not undone.note else None
+    content = None if undone.content is None else undone.content.decode()
+    return FileChange(path, text, content, None if original is None else original.mode)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def _without_inherited(found: Found, manifest_path: str) -> Found:
@@ -83,21 +107,10 @@ def _where(manifest: SchedulerManifest | None, default_config: str, found: Found
 
 def _policy_map(found: Found, extender: ExtenderEntry, notes: list[str]) -> FileChange | None:
     """The policy's ConfigMap without our extender. The other schedulers have read it at their start, and lose theirs by their own turn."""
-    if found.policy is None:
+    policy = None if found.policy is None else _yaml.load(found.policy.text)
+    if found.policy is None or not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
         return None
-    text, path = found.policy.text, found.policy.path
-    entry = found.journal.get(path)
-    policy = _yaml.load(text)
-    if entry is not None and entry.original is not None and entry.untouched(text.encode()):
-        return FileChange(path, text, entry.original.content.decode())
-    if not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
-        return None
-    kept = scheduler_policy.unmerge_policy(policy, extender, _before(entry))
-    if kept == policy:
-        return FileChange(path, text, text)
-    if entry is not None:  # without one, another control plane has put it in
-        notes.append(_only_ours(path, entry))
-    return FileChange(path, text, policy_text(text, kept))
+    return _undone(found.policy.path, found.policy.text, found, _without_extender(found, extender), notes)
 
 
 def _our_config_path(
@@ -113,54 +126,39 @@ def _our_config_path(
     return location.container if ours else None
 
 
-def _is_edited(change: FileChange, entry: Entry | None) -> bool:
-    """Whether others have changed a configuration since we wrote it. Without a word in the journal it is unknown, so: yes."""
-    return entry is None or not entry.untouched(_bytes(change.before))
-
-
-def _config(path: str, found: Found, extender: scheduler_config.ExtenderEntry, notes: list[str], needed: bool) -> FileChange:
-    text, entry = found.files[path], found.journal.get(path)
-    if entry is not None and entry.untouched(_bytes(text)) and not (needed and entry.original is None):
-        return _original(path, text, entry)
-    if text is None:
-        return FileChange(path, None, None)
-    config = _yaml.load(text)
-    if isinstance(config, dict) and config.get("kind") == scheduler_policy.KIND:
-        policy = scheduler_policy.unmerge_policy(config, extender, _before(entry))
-        if policy != config:
-            notes.append(_only_ours(path, entry))
-        return FileChange(path, text, policy_text(text, policy))
-    if not isinstance(config, dict) or config.get("kind") != scheduler_config.KIND:
-        return FileChange(path, text, text)
+def _without_extender(found: Found, extender: ExtenderEntry) -> WithoutOurs:
+    """It takes our extender out of a configuration or policy, and leaves any other text as it is."""
     noted = found.journal.get(NOTED_PERCENTAGE)
-    percentage = None
-    if noted is not None and noted.untouched(str(config.get(scheduler_config.PERCENTAGE)).encode()):
-        percentage = Percentage(None if noted.original is None else int(noted.original.content))
-    kept = without_extender(config, extender, percentage, _before(entry))
-    if kept != config:
-        notes.append(_only_ours(path, entry))
-    return FileChange(path, text, splice(text, kept))
+
+    def take_out(_path: str, text: str, text_before: str) -> str:
+        config, before = _yaml.load(text), _yaml.load(text_before)
+        kind = config.get("kind") if isinstance(config, dict) else None
+        if kind == scheduler_policy.KIND:
+            return policy_text(text, scheduler_policy.unmerge_policy(config, extender, before))
+        if kind != scheduler_config.KIND:
+            return text
+        percentage = None
+        if noted is not None and noted.untouched(str(config.get(PERCENTAGE)).encode()):
+            percentage = Percentage(None if noted.original is None else int(noted.original.content))
+        return splice(text, without_extender(config, extender, percentage, before))
+
+    return take_out
 
 
 def _manifest(
     path: str, manifest: SchedulerManifest | None, found: Found, ours: tuple[str | None, str], stays: bool, notes: list[str]
 ) -> FileChange:
-    """ours: what `unmerge_manifest` takes out."""
-    text, entry = None if manifest is None else manifest.text, found.journal.get(path)
-    if entry is not None and entry.untouched(_bytes(text)) and not stays:
-        return _original(path, text, entry)
+    """ours: what `unmerge_manifest` takes out. stays: as `_undone` has it."""
     if manifest is None:
         return FileChange(path, None, None)
     kept = unmerge_manifest(manifest, *ours)
-    if kept != manifest.pod and not (entry and entry.untouched(_bytes(text))):
-        notes.append(_only_ours(path, entry))
-    return FileChange(path, text, splice(manifest.text, kept))
+    return _undone(path, manifest.text, found, lambda _path, text, _before: splice(text, kept), notes, stays)
 
 
 def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list[str]) -> FileChange | None:
     if found.cluster is None:
         return None
-    text, entry, current = found.cluster, found.journal.get(kubeadm.PATH), _yaml.load(found.cluster)
+    current = _yaml.load(found.cluster)
     path = ours if ours is not None or stays else kubeadm.config_argument(current, name) if _carries_ours(current) else None
     kept = kubeadm.unmerge(current, path, name)
     if kept == current:
@@ -168,37 +166,13 @@ def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list
     if found.others:
         notes.append(f"{kubeadm.PATH} stays as it is for the schedulers of {', '.join(found.others)}, which still call our extender")
         return None
-    if entry is not None and entry.original is not None and entry.untouched(text.encode()) and not stays:
-        return FileChange(kubeadm.PATH, text, entry.original.content.decode())
-    if entry is not None and not entry.untouched(text.encode()):  # without one, another control plane has put it in
-        notes.append(_only_ours(kubeadm.PATH, entry))
-    return FileChange(kubeadm.PATH, text, splice(text, kept))
+    return _undone(kubeadm.PATH, found.cluster, found, lambda _path, text, _before: splice(text, kept), notes, stays)
 
 
 def _carries_ours(cluster: Any) -> bool:
     """Whether kubeadm's argument `config` names the file in our volume."""
     volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or [] if kubeadm.is_one(cluster) else []
     return any(volume.get("name") == VOLUME for volume in volumes)
-
-
-def _original(path: str, text: str | None, entry: Entry) -> FileChange:
-    if entry.original is None:
-        return FileChange(path, text, None)
-    return FileChange(path, text, entry.original.content.decode(), entry.original.mode)
-
-
-def _only_ours(path: str, entry: Entry | None) -> str:
-    why = "is not in the journal" if entry is None else "was changed by somebody else since"
-    return f"{path} {why}: only our part is taken out"
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
-def _before(entry: Entry | None) -> Any:
-    """The configuration or policy as it was before us; None if that is not known."""
-    return _yaml.load(entry.original.content) if entry is not None and entry.original is not None else None
 
 
 def without_extender(config: Any, extender: ExtenderEntry, percentage: Percentage | None, before: Any = None) -> dict[str, Any]:

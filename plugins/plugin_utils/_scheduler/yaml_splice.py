@@ -39,6 +39,8 @@ def dump(value: Any) -> str:
 def splice(text: str, wanted: Any) -> str:
     """`text`, changed so that it loads as `wanted`. Where that cannot be done in place, `wanted` written as a new text."""
     try:
+        if _same(_yaml.load(text), wanted):
+            return text
         spliced = _Splicer(text).result(wanted)
         if _same(_yaml.load(spliced), wanted):
             return spliced

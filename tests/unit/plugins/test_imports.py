@@ -104,6 +104,7 @@ CONTRACTS = {
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
     "plugin_utils._scheduler": (
         "module_utils._change.journal",
+        "module_utils._change.undo",
         "module_utils._cluster.names",
         "module_utils._host",
         "module_utils._scheduler",

@@ -59,6 +59,11 @@ def test_an_owner_that_cannot_take_its_part_out_leaves_a_file_of_others() -> Non
     assert undo(entry(b"before"), b"ours") == Undo(b"before")
 
 
+def test_an_owner_says_by_itself_why_it_takes_only_its_part_out() -> None:
+    why = "is not in the journal"
+    assert undo(entry(None), b"ours theirs", without_ours, why) == Undo(b"theirs", f"{PATH} {why}: only our part is taken out")
+
+
 def test_of_several_files_those_that_stay_are_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "etc/one").mkdir(parents=True)
     (tmp_path / "etc/two").write_bytes(b"ours theirs")

@@ -249,7 +249,7 @@ def test_a_manifest_that_others_changed_loses_exactly_our_part(changed: Found) -
     back = files_done(edited, plan)
     assert back.files[MANIFEST_PATH] == MANIFEST.replace("    - --leader-elect=true", "    - --leader-elect=true\n    - --v=4 # ticket 7")
     assert back.files[CONFIG_PATH] is None
-    assert plan.notes == [f"{MANIFEST_PATH} was changed by somebody else since: only our part is taken out"]
+    assert plan.notes == [f"{MANIFEST_PATH} was changed by others since: only our part is taken out"]
 
 
 @pytest.mark.parametrize("rerun", [False, True])
@@ -293,6 +293,7 @@ def test_a_file_that_somebodys_own_flag_names_is_not_taken_away_even_if_we_made_
     back = files_done(changed, absent(changed))
     assert back.files[MANIFEST_PATH] == named
     assert "extenders" not in yaml.safe_load(back.files[CONFIG_PATH] or "")
+    assert absent(changed).notes == [f"{CONFIG_PATH} stays without our part, because {MANIFEST_PATH} named it before us"]
 
 
 def with_flags(*flags: str) -> SchedulerPlan:
@@ -566,8 +567,8 @@ def test_a_share_of_nodes_that_others_have_set_since_stays(changed: Found) -> No
     plan = absent(replace(changed, files={**changed.files, CONFIG_PATH: text}))
     assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
     assert plan.notes == [
-        f"{CONFIG_PATH} was changed by somebody else since: only our part is taken out",
-        f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
+        f"{CONFIG_PATH} was changed by others since: only our part is taken out",
+        f"{CONFIG_PATH} has settings of others, so {MANIFEST_PATH} goes on naming it",
     ]
 
 
@@ -575,7 +576,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(ch
     plan = absent(forgotten(changed))
     assert plan.notes == [
         f"{CONFIG_PATH} is not in the journal: only our part is taken out",
-        f"{CONFIG_PATH} holds settings of somebody else, so {MANIFEST_PATH} goes on naming it",
+        f"{CONFIG_PATH} has settings of others, so {MANIFEST_PATH} goes on naming it",
         f"{MANIFEST_PATH} is not in the journal: only our part is taken out",
     ]
     back = files_done(changed, plan)
@@ -584,7 +585,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(ch
     # Made when the setting was another path.
     moved = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, "/former/config.yaml": None, CONFIG_PATH: None})
     moved = files_done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
-    assert f"/former/config.yaml holds settings of somebody else, so {MANIFEST_PATH} goes on naming it" in absent(forgotten(moved)).notes
+    assert f"/former/config.yaml has settings of others, so {MANIFEST_PATH} goes on naming it" in absent(forgotten(moved)).notes
     start = with_others_config()
     theirs = files_done(start, present(start))
     plan = absent(forgotten(theirs))
@@ -596,7 +597,7 @@ def test_kubeadms_part_that_others_have_changed_loses_ours_and_that_of_another_h
     edited = replace(changed, cluster=CLUSTER_WITH_US.replace("v1.36.3", "v1.37.0"))
     plan = absent(edited)
     assert plan.for_module["cluster"]["content"] == CLUSTER.replace("v1.36.3", "v1.37.0")
-    assert plan.notes == [f"{kubeadm.PATH} was changed by somebody else since: only our part is taken out"]
+    assert plan.notes == [f"{kubeadm.PATH} was changed by others since: only our part is taken out"]
     # As on the second control plane, whose journal does not know of it; and where no scheduler is left on this host.
     journal = {path: entry for path, entry in changed.journal.items() if path != kubeadm.PATH}
     for files in (changed.files, {**changed.files, MANIFEST_PATH: None}, {**changed.files, MANIFEST_PATH: MANIFEST}):

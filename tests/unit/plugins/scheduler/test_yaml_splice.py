@@ -59,6 +59,11 @@ def test_nothing_changes_where_nothing_differs(document: dict[str, Any]) -> None
     assert splice(text, document) == text
 
 
+def test_a_text_with_an_alias_in_which_nothing_differs_stays() -> None:
+    text = "a: &x [1]  # comment\nb: *x\n"
+    assert splice(text, {"a": [1], "b": [1]}) == text
+
+
 def test_what_goes_takes_its_lines_and_no_others() -> None:
     text = """\
 scheduler:
