@@ -42,6 +42,7 @@ class SchedulerManifest:
     text: of the manifest, "" for a pod of the API server. pod: what the text loads as; container: the element of it that is kube-scheduler.
     words: its command line. flags: name to value, "true" for a flag without one; the last one counts. image: "" without one.
     volumes: name to hostPath of each volume that has one. mounts: (path on the host, path in the container) of those that it mounts.
+    shape: the part that is the same in the manifest and in what the API server says of the pod that kubelet runs.
     """
 
     text: str
@@ -53,6 +54,7 @@ class SchedulerManifest:
     annotations: Mapping[str, str]
     volumes: Mapping[str, Mapping[str, Any]]
     mounts: List[Tuple[str, str]]
+    shape: Dict[str, Any]
 
     @classmethod
     def parsed(cls, pod: Any, text: str = "") -> "SchedulerManifest":
@@ -66,13 +68,9 @@ class SchedulerManifest:
         volumes = {v.get("name"): v["hostPath"] for v in pod["spec"].get("volumes") or [] if v.get("hostPath")}
         mounts = [m for m in container.get("volumeMounts") or [] if m.get("name") in volumes and not m.get("subPath")]
         places = [(volumes[m["name"]]["path"], m["mountPath"]) for m in mounts]
-        annotations = (pod.get("metadata") or {}).get("annotations") or {}
-        return cls(text, pod, container, words, host.flags(words), str(container.get("image") or ""), annotations, volumes, places)
-
-    @property
-    def shape(self) -> Dict[str, Any]:
-        """The part that is the same in the manifest and in what the API server says of the pod that kubelet runs."""
-        return {"words": self.words, "mounts": sorted(list(mount) for mount in self.mounts)}
+        image, annotations = str(container.get("image") or ""), (pod.get("metadata") or {}).get("annotations") or {}
+        shape = {"words": words, "mounts": sorted(list(place) for place in places)}
+        return cls(text, pod, container, words, host.flags(words), image, annotations, volumes, places, shape)
 
     def location(self, default: str, name: str = CONFIG) -> Location:
         """The file that the flag of this name names, or `default` if there is no such flag."""

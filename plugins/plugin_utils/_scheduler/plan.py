@@ -7,7 +7,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -158,10 +158,8 @@ def build(
     if policy and found.policy:
         place = {"namespace": found.policy.namespace, "name": found.policy.name}
         for_module["policy"] = {**policy.for_module, **place, "before": policy.before}
-    warnings = [*(words for words in map(_lost, shown) if words), *upgrades]
-    return SchedulerPlan(
-        bool(shown), [change.diff for change in shown], notes, warnings, for_module, None if before is None else before.shape
-    )
+    diff, shape = [change.diff for change in shown], None if before is None else before.shape
+    return SchedulerPlan(bool(shown), diff, notes, [*_lost(shown), *upgrades], for_module, shape)
 
 
 def _expected(manifest: SchedulerManifest, changes: Sequence[FileChange], policy: FileChange | None, found: Found) -> dict[str, Any]:
@@ -210,14 +208,15 @@ def _names(config: Mapping[str, Any], path: str) -> bool:
     return bool((policy.get("file") or {}).get("path") == path)
 
 
-def _lost(change: FileChange) -> str:
-    count = lost_comments(change.before, change.after) if change.before is not None and change.after is not None else 0
-    if not count:
-        return ""
-    return (
-        f"{change.path} loses {count} comment{'s' if count > 1 else ''}: it has an alias, or another form that is not changed in "
-        "place, so it is written anew; write that out first to keep the comments"
-    )
+def _lost(shown: Sequence[FileChange]) -> Iterator[str]:
+    """The warnings about comments that the changes lose."""
+    for change in shown:
+        count = lost_comments(change.before or "", change.after or "") if change.after is not None else 0
+        if count:
+            yield (
+                f"{change.path} loses {count} comment{'s' if count > 1 else ''}: it has an alias, or another form that is not changed in "
+                "place, so it is written anew; write that out first to keep the comments"
+            )
 
 
 def read_manifest(text: str) -> SchedulerManifest:
@@ -251,13 +250,13 @@ def plan_present(
         wanted = _percentage(percentage, now, found)
         config = scheduler_config.merge_config(current, before, extender, wanted, wiring.release)
         upgrades += scheduler_config.next_upgrade(config, wiring.release, path)
-        wired = FileChange(path, text, HEADER + dump(config) if text is None else splice(text, config))
         values = [] if wanted in (None, now) else [(NOTED_PERCENTAGE, None if now is None else str(now), str(wanted))]
         if text is None and scheduler_config.opens_port(before, wiring.release):
             notes.append(
                 "with a configuration, this kube-scheduler listens without TLS although --port=0 switches that off: the configuration "
                 "limits it to 127.0.0.1"
             )
+        wired = FileChange(path, text, HEADER + dump(config) if text is None else splice(text, config))
     pod = merge_manifest(before, wiring.location, digest((wired.after or "").encode()), extender.tls_dir, wiring.flag)
     after = read_manifest(splice(before.text, pod))
     cluster = _cluster(found, after, wiring.flag, notes, upgrades)
