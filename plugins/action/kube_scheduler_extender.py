@@ -66,8 +66,8 @@ def _make_plan(found: dict[str, Any]) -> SchedulerPlan:
     managed = tuple(s["managed_resources"])
     extender = ExtenderEntry(s["url_prefix"], s["weight"], s["http_timeout"], managed, s["tls_dir"], s["preemption"])
     if s["state"] == "absent":
-        return plan_absent(s["manifest"], s["config"], Found.of(found), extender)
-    plan = plan_present(s["manifest"], s["config"], Found.of(found), extender, s["percentage_of_nodes_to_score"])
+        return plan_absent(s["manifest"], s["config"], Found.from_answer(found), extender)
+    plan = plan_present(s["manifest"], s["config"], Found.from_answer(found), extender, s["percentage_of_nodes_to_score"])
     check_lease(plan.lease, s["lease"], s["control_planes"], s["node_name"])
     return plan
 

@@ -152,7 +152,7 @@ def kill_at(plane: ControlPlane, state: str, victim: str) -> list[str]:
     """Carry out the plan for a state and be killed at a point. The points passed."""
     plane.ship()
     found = json.loads(plane.core("read"))
-    where = (MANIFEST, CONFIG, Found.of(found), EXTENDER)
+    where = (MANIFEST, CONFIG, Found.from_answer(found), EXTENDER)
     plan = plan_absent(*where) if state == "absent" else plan_present(*where)
     return plane.core("apply", state, f"'{victim}'", stdin=json.dumps(plan.for_module)).splitlines()
 

@@ -9,26 +9,24 @@ from typing import Optional, Sequence, Tuple
 from .._host.command import Run
 
 CONTAINER = "gpushare-scheduler-candidate"
+# The words of kube-scheduler about a policy that it rejects, and those about a policy that it accepts and then cannot print.
+_WRONG_POLICY = ("invalid policy", "policy config", "couldn't create scheduler", "multiple extender", "unknown field")
+_TAKEN = "is registered for version"
 
 
 class CandidateError(ValueError):
     """kube-scheduler rejects the configuration; the message is its own."""
 
 
-# The scheduler's own words about a policy that it does not take, and about what it cannot print once it has taken one.
-_WRONG_POLICY = ("invalid policy", "policy config", "couldn't create scheduler", "multiple extender", "unknown field")
-_TAKEN = "is registered for version"
-
-
 def check(
     run: Run, ctr: str, image: str, mounts: Sequence[Tuple[str, str]], command: Sequence[str], kind: str = "KubeSchedulerConfiguration"
 ) -> Optional[str]:
-    """None if kube-scheduler accepts it, else why the check could not be made. CandidateError if kube-scheduler rejects.
+    """None if kube-scheduler accepts the candidate, else why the check could not be made. CandidateError if kube-scheduler rejects it.
 
-    ctr: of containerd. mounts: (host, container), read-only.
-    kind: of the candidate. kube-scheduler 1.22 reads a Policy and then fails to print the configuration that it has made of it.
+    ctr: the path of containerd's ctr. mounts: (host, container), read-only. kind: the kind of the candidate: kube-scheduler 1.22 reads a
+    Policy and then fails to print the configuration that it has made of it.
     """
-    # Once, without the host's network.
+    # The container runs once and without the host's network.
     options = [f"--mount=type=bind,src={source},dst={target},options=rbind:ro" for source, target in mounts]
     argv = [ctr, "--namespace", "k8s.io", "run", "--rm", *options, image, CONTAINER, *command]
     status, out, err = run(argv)

@@ -52,6 +52,11 @@ _INSECURE_PORT = 10251
 _ADDRESSES = ("healthzBindAddress", "metricsBindAddress")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
 _NANOSECONDS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
+#: The values that kube-scheduler takes where an entry lacks the key.
+_DEFAULTS = {"weight": 0, "enableHTTPS": False, "nodeCacheCapable": False, "ignorable": False, "httpTimeout": "5s"}
+#: `differing` leaves these out: its caller compares them itself.
+_APART = ("urlPrefix", "filterVerb", "bindVerb", "managedResources")
+_SHOWN = 120
 
 
 @dataclass(frozen=True)
@@ -90,20 +95,13 @@ class ExtenderEntry:
         return entry
 
 
-#: The values that kube-scheduler takes where an entry lacks the key.
-_DEFAULTS = {"weight": 0, "enableHTTPS": False, "nodeCacheCapable": False, "ignorable": False, "httpTimeout": "5s"}
-#: A caller that compares an entry names these by themselves.
-_APART = ("urlPrefix", "filterVerb", "bindVerb", "managedResources")
-_SHOWN = 120
-
-
 def percentage_by_default(nodes: int) -> int:
     """percentageOfNodesToScore of a cluster with so many nodes; 0 is Kubernetes' own sampling."""
     return 100 if nodes <= ALL_NODES_UP_TO else 0
 
 
 def differing(entry: Mapping[str, Any], extender: ExtenderEntry) -> Dict[str, Tuple[str, str]]:
-    """Where an entry of a configuration is not what we write: field to what it has and what it shall have, as messages."""
+    """The fields of an entry of a configuration that differ from what we write: name to (present value, wanted value), as messages."""
     wanted = {"preemptVerb": None, "tlsConfig": None, **extender.entry()}
     found = {}
     for name, wish in wanted.items():
@@ -117,7 +115,7 @@ def differing(entry: Mapping[str, Any], extender: ExtenderEntry) -> Dict[str, Tu
 
 
 def _nanoseconds(duration: object) -> object:
-    """Of a Go duration, or the number that a policy has; something else stays as it is."""
+    """The nanoseconds of a Go duration. The number that a policy has, and anything else, stays as it is."""
     if not isinstance(duration, str) or not re.fullmatch(f"(?:{_DURATION.pattern})+", duration[:_SHOWN]):
         return duration
     return round(sum(float(number) * _NANOSECONDS[unit] for number, unit in _DURATION.findall(duration)))
@@ -140,7 +138,7 @@ class SchedulerLock:
 
 
 def check_config(config: Any, release: Optional[Release] = None) -> Dict[str, Any]:
-    """The configuration, if it is one that we can merge with; SchedulerError if not. release: of the scheduler, None if unknown."""
+    """The configuration itself. SchedulerError if we cannot merge with it. release: the release of the scheduler, None if unknown."""
     if not isinstance(config, dict) or config.get("kind") != KIND:
         found = config.get("kind") if isinstance(config, dict) else type(config).__name__
         raise SchedulerError(f"the scheduler's configuration must be a {KIND}; found {found!r}")
@@ -164,7 +162,7 @@ def merge_config(
 ) -> Dict[str, Any]:
     """The KubeSchedulerConfiguration with our extender in it: `current` and nothing else changed, or a new one.
 
-    percentage: what percentageOfNodesToScore shall be; None: as it is. release: of the scheduler, None if unknown.
+    percentage: the wanted percentageOfNodesToScore, None to leave it. release: the release of the scheduler, None if unknown.
     """
     merged = _new_config(manifest, release) if current is None else copy.deepcopy(check_config(current, release))
     if percentage is not None:
@@ -174,7 +172,7 @@ def merge_config(
 
 
 def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, Any]:
-    """A configuration that we have made and others have not changed, as this release has it: Kubernetes was upgraded since."""
+    """A configuration that we have made and others have not changed, as this release reads it after an upgrade of Kubernetes."""
     if release is None:
         return dict(config)
     kept = {key: value for key, value in config.items() if key not in _ADDRESSES or release <= releases.LAST_INSECURE}
@@ -182,7 +180,7 @@ def renewed(config: Mapping[str, Any], release: Optional[Release]) -> Dict[str, 
 
 
 def next_upgrade(config: Mapping[str, Any], release: Optional[Release], path: str) -> List[str]:
-    """The steps to be done before the next upgrade of Kubernetes, whose kube-scheduler would not start with this configuration."""
+    """The steps without which the kube-scheduler of the next Kubernetes would not start with this configuration."""
     if release is None:
         return []
     found, version, following = [], str(config.get("apiVersion")), f"1.{release[1] + 1}"
@@ -219,7 +217,10 @@ def with_extender(merged: Dict[str, Any], extender: ExtenderEntry, entry: Mappin
 
 
 def without_extender(config: Mapping[str, Any], extender: ExtenderEntry, before: Any = None) -> Dict[str, Any]:
-    """The configuration or policy without our extender. before: it as it was before us, whose extender ours has replaced."""
+    """The configuration or policy without our extender.
+
+    before: the configuration or policy as it was before us. If ours has replaced an extender in it, that extender returns in its place.
+    """
     kept = copy.deepcopy(dict(config))
     known = (before.get("extenders") or []) if isinstance(before, dict) else []
     replaced = [copy.deepcopy(entry) for entry in known if is_ours(entry, extender) and not is_written(entry, extender)]
@@ -300,7 +301,8 @@ def is_ours(entry: Mapping[str, Any], extender: ExtenderEntry) -> bool:
 
 
 def is_written(entry: Mapping[str, Any], extender: ExtenderEntry) -> bool:
-    """Whether we have written it. The original's has the same resource, and may have the same address; it does not prioritize."""
+    """Whether we have written an element of `extenders`. That of the original project has the same resource, and may have the same
+    address, but it does not prioritize."""
     return is_ours(entry, extender) and bool(entry.get("prioritizeVerb") or entry.get("tlsConfig"))
 
 

@@ -14,7 +14,7 @@ from .._cluster.names import NAMESPACE
 from .manifest import CONFIG, TLS_VOLUME, VOLUME, SchedulerError, SchedulerManifest
 
 NAME, KEY = "kubeadm-config", "ClusterConfiguration"
-# In the journal, and as the header of a diff.
+# The name of the ClusterConfiguration in the journal and in the header of a diff.
 PATH = f"configmap:{NAMESPACE}/{NAME}/{KEY}"
 # Up to these, arguments are a map; from v1beta4 on a list, because a flag may be given several times.
 _WITH_MAPS = ("kubeadm.k8s.io/v1beta1", "kubeadm.k8s.io/v1beta2", "kubeadm.k8s.io/v1beta3")
@@ -57,9 +57,9 @@ def merge(cluster: Any, manifest: SchedulerManifest, name: str = CONFIG) -> Dict
 
 
 def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
-    """The ClusterConfiguration without the argument of this name, and without the volume of its file. before: it as it was before us.
+    """The ClusterConfiguration without the argument of this name, and without the volume of its file.
 
-    Both stay if they were there before us: others have decided so.
+    before: the ClusterConfiguration as it was before us. An argument or a volume that it has stays: others have decided so.
     """
     kept = copy.deepcopy(_checked(cluster))
     path, known = config_argument(kept, name), _scheduler(before) if isinstance(before, dict) else None
@@ -73,13 +73,13 @@ def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     return kept
 
 
-def is_one(cluster: Any) -> bool:
-    """Whether it is a ClusterConfiguration at all."""
+def is_cluster_configuration(cluster: Any) -> bool:
+    """Whether a document that YAML has loaded is kubeadm's ClusterConfiguration."""
     return isinstance(cluster, dict) and cluster.get("kind") == KEY
 
 
 def is_alpha(cluster: Any) -> bool:
-    """Whether kubeadm of before 1.13 wrote it, whose scheduler has no section of its own."""
+    """Whether a kubeadm older than 1.13 wrote this configuration, in which the scheduler has no section of its own."""
     return isinstance(cluster, dict) and str(cluster.get("apiVersion")).startswith("kubeadm.k8s.io/v1alpha")
 
 
@@ -98,7 +98,7 @@ def unmerge(cluster: Any, config_path: Optional[str], name: str = CONFIG) -> Dic
 
 
 def _checked(cluster: Any) -> Dict[str, Any]:
-    if not is_one(cluster):
+    if not is_cluster_configuration(cluster):
         found = cluster.get("kind") if isinstance(cluster, dict) else type(cluster).__name__
         raise SchedulerError(f"ConfigMap {NAMESPACE}/{NAME} must hold a {KEY}; found {found!r}")
     known: Dict[str, Any] = cluster
@@ -131,7 +131,7 @@ def _holds(volume: Mapping[str, Any], path: str) -> bool:
 
 
 def _drop_arguments(scheduler: Dict[str, Any], name: str, value: Optional[str] = None) -> None:
-    """value: of those that go, None for all of this name."""
+    """Take the arguments of this name out, or only those that also have this value."""
     arguments: Any = scheduler["extraArgs"]
     if isinstance(arguments, Mapping):
         arguments = {key: argument for key, argument in arguments.items() if key != name}
@@ -141,7 +141,7 @@ def _drop_arguments(scheduler: Dict[str, Any], name: str, value: Optional[str] =
 
 
 def _put_back(parent: Dict[str, Any], key: str, items: Any) -> None:
-    """An empty value goes as a whole, as kubeadm writes it."""
+    """Set a key. A key whose items are empty is deleted, because kubeadm does not write it either."""
     if items:
         parent[key] = items
     elif parent.get(key):

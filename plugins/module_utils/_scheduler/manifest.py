@@ -39,8 +39,8 @@ class Location:
 class SchedulerManifest:
     """kube-scheduler's static pod, parsed once: its manifest, or what the API server says of the pod that kubelet runs.
 
-    text: of the manifest, "" for a pod of the API server. pod: what the text loads as; container: the element of it that is kube-scheduler.
-    words: its command line. flags: name to value, "true" for a flag without one; the last one counts. image: "" without one.
+    text: of the manifest, "" for a pod of the API server. pod: the text, loaded. container: the element of it that is kube-scheduler.
+    words: its command line. flags: name to value, "true" for a flag without one. The last of a name counts. image: "" without one.
     volumes: name to hostPath of each volume that has one. mounts: (path on the host, path in the container) of those that it mounts.
     shape: the part that is the same in the manifest and in what the API server says of the pod that kubelet runs.
     """
@@ -58,7 +58,7 @@ class SchedulerManifest:
 
     @classmethod
     def parsed(cls, pod: Any, text: str = "") -> "SchedulerManifest":
-        """SchedulerError if it is no Pod, or has not exactly one container that is kube-scheduler."""
+        """The manifest of a loaded pod. SchedulerError if it is not a Pod, or has not exactly one container that is kube-scheduler."""
         if not isinstance(pod, dict) or pod.get("kind") != "Pod":
             raise SchedulerError("the kube-scheduler manifest must be a Pod; this file is something else")
         found = [c for c in pod.get("spec", {}).get("containers") or [] if is_scheduler(c)]
@@ -163,7 +163,7 @@ def is_scheduler(container: Mapping[str, Any]) -> bool:
 def candidate_command(manifest: SchedulerManifest, name: str = CONFIG) -> List[str]:
     """The scheduler's own command, reading the configuration or policy at CANDIDATE_PATH, printing what it understood, and ending.
 
-    name: of the flag that names it. Without any if the manifest has none.
+    name: the flag that names the file. The command has such a flag only if the manifest has one.
     """
     command, skip = [], False
     for word in manifest.words:

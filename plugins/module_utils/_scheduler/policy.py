@@ -19,7 +19,7 @@ KEY = "policy.cfg"
 
 
 def check_policy(policy: Any) -> Dict[str, Any]:
-    """The policy, if it is one; SchedulerError if not."""
+    """The policy itself. SchedulerError for anything that is not a policy."""
     if not isinstance(policy, dict) or policy.get("kind") != KIND or policy.get("apiVersion") != "v1":
         found = policy if not isinstance(policy, dict) else {key: policy.get(key) for key in ("apiVersion", "kind")}
         raise SchedulerError(f"the scheduler's policy must have apiVersion v1 and kind {KIND}; found {str(found)[:80]}")
@@ -38,5 +38,5 @@ def merge_policy(current: Optional[Any], extender: ExtenderEntry) -> Dict[str, A
 
 
 def unmerge_policy(policy: Mapping[str, Any], extender: ExtenderEntry, before: Any = None) -> Dict[str, Any]:
-    """The policy without our extender. before: it as it was before us."""
+    """The policy without our extender. before: the policy as it was before us, as `without_extender` needs it."""
     return without_extender(check_policy(policy), extender, before)

@@ -17,6 +17,14 @@ from .manifest import SchedulerManifest, is_scheduler
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2
+#: The securityContext of a probe pod's container, which needs no right at all. The user is that of the sandbox's own image.
+RESTRICTED: Mapping[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": 65535,
+    "runAsGroup": 65535,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 
 class HopelessError(RuntimeError):
@@ -120,16 +128,6 @@ def not_called(health: Optional[Mapping[str, Any]], why: str, calls_before: int)
         return f"the extender's health report must count filter_calls; it says {dict(health)}"
     # Fewer than before: the extender was restarted meanwhile and counts again from 0.
     return None if calls > calls_before or 0 < calls < calls_before else f"the extender has not been asked (filter_calls is {calls})"
-
-
-#: Of a container of a probe pod, which needs no right at all. The user is that of the sandbox's own image.
-RESTRICTED: Mapping[str, Any] = {
-    "runAsNonRoot": True,
-    "runAsUser": 65535,
-    "runAsGroup": 65535,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-}
 
 
 def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) -> Dict[str, Any]:

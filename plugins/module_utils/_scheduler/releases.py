@@ -25,21 +25,21 @@ API_VERSIONS: Mapping[str, Tuple[int, Optional[int]]] = {
     GROUP + "v1beta3": (23, 28),
     V1: (25, None),
 }
-#: In these an extender is written as in a Policy, or a Policy is named.
+#: The versions in which an extender is written as in a Policy. The first two have no extenders, and name a Policy.
 ALPHA = ("componentconfig/v1alpha1", GROUP + "v1alpha1", GROUP + "v1alpha2")
 #: The last release that reads a Policy, and the first one whose configuration has extenders of its own in a stable form.
 LAST_POLICY: Release = (1, 22)
 FIRST_CONFIGURATION: Release = (1, 19)
-#: From here on a scheduler elects its leader by a Lease; before, by an annotation of Endpoints, in between by both.
+#: The first release whose schedulers elect their leader by a Lease, and not by an annotation of Endpoints.
 FIRST_LEASE: Release = (1, 17)
-#: With a configuration, schedulers up to this release listen without TLS where the configuration says, whatever their flags are.
+#: The last release whose schedulers, with a configuration, listen without TLS where it says so, whatever their flags are.
 LAST_INSECURE: Release = (1, 22)
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]")
 _VERSION = re.compile(r"v?([0-9]{1,3})\.([0-9]{1,3})")
 
 
 def release_of(image: str, server: str = "") -> Optional[Release]:
-    """Of the scheduler, by its image's tag; if that says nothing, by the API server's version. None if neither does."""
+    """The release of the scheduler: that of its image's tag, else that of the API server's version. None if neither says one."""
     match = _TAG.search(image.partition("@")[0]) or _VERSION.match(server)
     return None if match is None else (int(match.group(1)), int(match.group(2)))
 

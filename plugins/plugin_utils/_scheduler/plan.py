@@ -32,9 +32,9 @@ from .wiring import PolicyMap, UnreadFile, Wiring, find, policy_path, policy_tex
 from .yaml_splice import dump, lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
-# In the journal.
+# The journal's name of the percentage that we have set.
 NOTED_PERCENTAGE = "value:percentageOfNodesToScore"
-# As the extender's option --lease has it.
+# The value of the extender's option --lease for a scheduler without leader election.
 NO_LEASE = "none"
 
 
@@ -54,8 +54,8 @@ class Found:
     policy: PolicyMap | None = None
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Found:
-        """From the module's answer."""
+    def from_answer(cls, answer: Mapping[str, Any]) -> Found:
+        """The answers of the module."""
         cluster = answer["cluster"] or {}
         journal = {entry["path"]: _entry(entry) for entry in answer["journal"]}
         policy = PolicyMap(**answer["policy"]) if answer.get("policy") else None
@@ -141,9 +141,9 @@ def build(
     notes: list[str],
     upgrades: Sequence[str] = (),
 ) -> SchedulerPlan:
-    """The plan of these changes. The first is the configuration or policy, the last the manifest, which is parsed in `before` and `after`.
+    """The plan of these changes. The first is the configuration or policy, the last the manifest, which `before` and `after` have parsed.
 
-    values: for the journal, (name, before, after). policy: of a ConfigMap, which is then the first one of the changes' stead.
+    values: for the journal, (name, before, after). policy: the change of a policy in a ConfigMap, which no file has then.
     upgrades: what is to be done before Kubernetes is upgraded.
     """
     shown = [change for change in [*([policy] if policy else []), *changes, *([cluster] if cluster else [])] if change.differs]
@@ -170,7 +170,7 @@ def _expected(manifest: SchedulerManifest, changes: Sequence[FileChange], policy
     flag = POLICY if policy or (is_old and POLICY in manifest.flags) else CONFIG
     config = _configuration(manifest, changes, found)
     lease = scheduler_config.lease(manifest, config, release)
-    # What it reads at its start only: a configuration whose hash the manifest does not have, and the extender's authority.
+    # The scheduler reads these at its start only: a configuration whose hash the manifest lacks, and the extender's authority.
     is_noted = policy is not None or ANNOTATION_SCHEDULER_CONFIG in manifest.annotations
     read_once = [path] if flag in manifest.flags and not is_noted else []
     if TLS_VOLUME in manifest.volumes:
@@ -189,7 +189,7 @@ def _expected(manifest: SchedulerManifest, changes: Sequence[FileChange], policy
 
 
 def _configuration(manifest: SchedulerManifest, changes: Sequence[FileChange], found: Found) -> Mapping[str, Any]:
-    """The KubeSchedulerConfiguration that the manifest names, as it becomes. A wrong one of others cannot be read."""
+    """The new KubeSchedulerConfiguration that the manifest names, {} if it names none, or one that cannot be read."""
     if CONFIG not in manifest.flags:
         return {}
     try:
@@ -220,7 +220,7 @@ def _lost(shown: Sequence[FileChange]) -> Iterator[str]:
 
 
 def read_manifest(text: str) -> SchedulerManifest:
-    """SchedulerError for a text that is not kube-scheduler's static pod."""
+    """The manifest with this text. SchedulerError if it is not kube-scheduler's static pod."""
     return SchedulerManifest.parsed(_yaml.load(text), text)
 
 
@@ -325,7 +325,7 @@ def _cluster(found: Found, manifest: SchedulerManifest, flag: str, notes: list[s
         )
         return None
     if flag == CONFIG:
-        # Ours, from when the scheduler had a policy: kube-scheduler from 1.23 on does not start with that flag.
+        # We may have written the argument of a policy, with which kube-scheduler from 1.23 on does not start.
         entry = found.journal.get(kubeadm.PATH)
         before = _yaml.load(entry.original.content) if entry is not None and entry.original is not None else None
         current = kubeadm.without_argument(current, POLICY, before)

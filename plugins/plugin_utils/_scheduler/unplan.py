@@ -81,7 +81,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _without_inherited(found: Found, manifest_path: str) -> Found:
-    """Without the manifest's original if that has our volumes already: kubeadm wrote it so, for a host that joined a cluster with us."""
+    """The answers without the manifest's original if that has our volumes: kubeadm wrote it so for a host that joined a cluster with us."""
     entry = found.journal.get(manifest_path)
     if entry is None or entry.original is None:
         return found
@@ -106,7 +106,7 @@ def _where(manifest: SchedulerManifest | None, default_config: str, found: Found
 
 
 def _policy_map(found: Found, extender: ExtenderEntry, notes: list[str]) -> FileChange | None:
-    """The policy's ConfigMap without our extender. The other schedulers have read it at their start, and lose theirs by their own turn."""
+    """The policy's ConfigMap without our extender. The other schedulers read it at their start only: each loses ours in its own turn."""
     policy = None if found.policy is None else _yaml.load(found.policy.text)
     if found.policy is None or not isinstance(policy, dict) or policy.get("kind") != scheduler_policy.KIND:
         return None
@@ -148,7 +148,7 @@ def _without_extender(found: Found, extender: ExtenderEntry) -> WithoutOurs:
 def _manifest(
     path: str, manifest: SchedulerManifest | None, found: Found, ours: tuple[str | None, str], stays: bool, notes: list[str]
 ) -> FileChange:
-    """ours: what `unmerge_manifest` takes out. stays: as `_undone` has it."""
+    """The manifest without us. ours: the arguments of `unmerge_manifest`. stays: as `_undone` has it."""
     if manifest is None:
         return FileChange(path, None, None)
     kept = unmerge_manifest(manifest, *ours)
@@ -171,7 +171,7 @@ def _cluster(found: Found, ours: str | None, name: str, stays: bool, notes: list
 
 def _carries_ours(cluster: Any) -> bool:
     """Whether kubeadm's argument `config` names the file in our volume."""
-    volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or [] if kubeadm.is_one(cluster) else []
+    volumes = (cluster.get("scheduler") or {}).get("extraVolumes") or [] if kubeadm.is_cluster_configuration(cluster) else []
     return any(volume.get("name") == VOLUME for volume in volumes)
 
 

@@ -44,14 +44,14 @@ class PolicyMap:
 
     @property
     def path(self) -> str:
-        """In the journal, and as the header of a diff."""
+        """The name of this policy in the journal and in the header of a diff."""
         return f"configmap:{self.namespace}/{self.name}/{scheduler_policy.KEY}"
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """policy: whether a Policy has the extenders, not a configuration. flag: by which the manifest names the file, "" if something else
-    does; location: of the file, None for a ConfigMap."""
+    """The place of the extenders of a scheduler. policy: whether it is a Policy, and not a configuration. flag: the flag by which the
+    manifest names the file, "" if another file names it. location: the place of the file, None for a ConfigMap."""
 
     release: releases.Release | None
     policy: bool
@@ -84,19 +84,22 @@ def find(manifest: SchedulerManifest, default_config: str, files: Mapping[str, s
             return Wiring(release, True, POLICY, manifest.location_of(default, default, ""))
         if location.host not in files:
             raise UnreadFile(location.host)
-        by_config = _of_alpha(manifest, location, _yaml.load(files[location.host] or "{}"), release)
+        by_config = _policy_named_by(_yaml.load(files[location.host] or "{}"), location, manifest, release)
         if by_config is not None:
             return by_config
     return Wiring(release, False, CONFIG, location)
 
 
 def policy_path(default_config: str) -> str:
-    """The policy file to make, beside the configuration that would be made."""
+    """The path of a new policy file: it lies in the folder of the new configuration."""
     return posixpath.join(posixpath.dirname(default_config), _POLICY_NAME)
 
 
-def _of_alpha(manifest: SchedulerManifest, location: Location, config: Any, release: releases.Release) -> Wiring | None:
-    """The policy that a configuration names, up to v1alpha1; None for a later one, which has extenders itself."""
+def _policy_named_by(config: Any, location: Location, manifest: SchedulerManifest, release: releases.Release) -> Wiring | None:
+    """The wiring of the policy file that this configuration, which lies at `location`, names.
+
+    None for a configuration after v1alpha1, which has extenders itself.
+    """
     if not isinstance(config, dict) or config.get("apiVersion") not in releases.ALPHA[:2]:
         return None
     policy = ((config.get("algorithmSource") or {}).get("policy")) or {}
@@ -112,7 +115,7 @@ def _of_alpha(manifest: SchedulerManifest, location: Location, config: Any, rele
 
 
 def policy_text(before: str | None, wanted: Mapping[str, Any]) -> str:
-    """The text of a policy: in the form that it has, JSON or YAML; a new one in JSON."""
+    """The text of the wanted policy, in JSON or YAML as it was before. A new one is JSON."""
     if before is None:
         return json.dumps(wanted, indent=2) + "\n"
     try:

@@ -178,7 +178,7 @@ class ControlPlane:
         found = json.loads(text)
         plan = self._plans.get((state, text))
         if plan is None:
-            where = (str(self.manifest), str(self.config), Found.of(found), self.extender)
+            where = (str(self.manifest), str(self.config), Found.from_answer(found), self.extender)
             plan = self._plans[state, text] = plan_absent(*where) if state == "absent" else plan_present(*where)
         due = bool(found["journal"]) if state == "absent" else found["running"] != plan.shape
         return plan, plan.changed or found["unfinished"] or due

@@ -510,10 +510,10 @@ def test_what_the_host_has_answered_is_read() -> None:
         "/a": Entry("/a", "scheduler", FileState(b"x", 0o600, 0, 0, None), ("1", "2"), True),
         "/b": Entry("/b", "scheduler", None, ("", "3"), False),
     }
-    assert Found.of(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
+    assert Found.from_answer(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
     policy = {"namespace": "n", "name": "m", "text": "t", "version": "8"}
     bare = {**answer, "cluster": None, "server": "v1.36.3", "policy": policy}
-    assert Found.of(bare) == Found({"/a": None}, entries, None, "", 5, ["cp2"], "v1.36.3", PolicyMap("n", "m", "t", "8"))
+    assert Found.from_answer(bare) == Found({"/a": None}, entries, None, "", 5, ["cp2"], "v1.36.3", PolicyMap("n", "m", "t", "8"))
 
 
 def test_a_configuration_that_a_flag_names_must_be_there() -> None:
