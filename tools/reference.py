@@ -27,6 +27,7 @@ for folder in (".collections", "files/gpushare_runtime", "tests"):
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.container_runtimes import KINDS  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
@@ -92,7 +93,7 @@ def requirements() -> str:
                 "or `gpushare_without_policies`",
                 "`policies`",
             ],
-            ["GPU nodes", f"{' or '.join(host.KNOWN_RUNTIMES)}, as kubelet's endpoint names it", "`runtime`"],
+            ["GPU nodes", f"{' or '.join(KINDS)}, as kubelet's endpoint names it", "`runtime`"],
             ["GPU nodes", f"NVIDIA's driver {MINIMUM_DRIVER} or newer, or `gpushare_driver_state: managed`", "`gpus`, `driver`"],
             [
                 "GPU nodes",

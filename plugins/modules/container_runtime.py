@@ -124,8 +124,9 @@ from ..module_utils._facts import kubernetes
 from ..module_utils._formats.json_edit import JsonError
 from ..module_utils._formats.toml import TomlError
 from ..module_utils._host import lock
+from ..module_utils._host.container_runtimes import KINDS
 from ..module_utils._host.host import Host
-from ..module_utils._runtimes.default_runtime import KINDS, WantedRuntime, converge
+from ..module_utils._runtimes.default_runtime import WantedRuntime, converge
 
 
 def runtime_of(params: "dict[str, Any]") -> str:

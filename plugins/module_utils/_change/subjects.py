@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Collection, Dict, Mapping, Optional, Tuple
 
 from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DASHBOARD_PKI, EXTENDER, PLUGIN
+from .._host.container_runtimes import KINDS
 from .._host.systemd import UNITS
 
 #: The folder of the settings files that units read.
@@ -109,7 +110,7 @@ OWNERS: Mapping[str, Owner] = {
     "container_runtime": Owner(
         "container_runtime",
         "the role container_runtime with gpushare_container_runtime_state: absent",
-        ("/etc/containerd/conf.d", "/etc/docker", "/etc/crio/crio.conf.d"),
+        tuple(kind.writes for kind in KINDS.values()),
     ),
     "kubelet": Owner("kubelet:gates", "the playbook kubelet_gates with gpushare_kubelet_state: absent", ("/var/lib/kubelet",)),
     "nvidia_container_toolkit": Owner("nvidia_container_toolkit:restore", "the role nvidia_container_toolkit with tasks_from: restore"),

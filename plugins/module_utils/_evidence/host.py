@@ -17,9 +17,9 @@ from .._facts.device_managers import managers
 from .._facts.node import NodeFacts, gather
 from .._facts.nvidia_smi import MINIMUM_DRIVER
 from .._host import command
+from .._host.container_runtimes import KINDS
 from .._host.host import Host
 from .._host.systemd import UNITS
-from .._runtimes.default_runtime import KINDS
 from . import control_plane as evidence_control_plane
 from . import daemons
 from . import files as evidence_files

@@ -14,6 +14,7 @@ from typing import Collection, List, Optional, Sequence, Tuple
 from .._formats import toml
 from .._formats.finding import few
 from .._formats.versions import numbers
+from .._host.container_runtimes import DEFAULT_SOCKET, KINDS, CdiReleases
 from .._host.host import Host
 from .._runtimes import cri
 from .cdi_specs import FOLDERS, specs
@@ -26,15 +27,6 @@ CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _MOUNTS_KEY = "accept-nvidia-visible-devices-as-volume-mounts"
 _ENVIRONMENT_KEY = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _CLI, _NO_CGROUPS = "nvidia-container-cli", "no-cgroups"
-# From these on the CRI's own field counts. Releases before them read annotations, which kubelet no longer sends.
-_CONTAINERD = (1, 7, 2)
-_ALWAYS_ON = (2, 0)
-_CRIO = (1, 28)
-_LEAST = {"containerd": _CONTAINERD, "cri-o": _CRIO}
-# The first whose library reads version 0.7.0 of the CDI specification, which the toolkit writes from 1.19 on where a device node has a
-# group: NVIDIA's release notes of 1.19.1, and go.mod of containerd (0.6.2 in 1.7.15, 0.7.2 in 1.7.16) and of CRI-O (0.7.2 in 1.30.0);
-# read 2026-11-24.
-_READERS = {"containerd": ((1, 7, 16), "1.7.16"), "cri-o": ((1, 30), "1.30")}
 
 
 @dataclass(frozen=True)
@@ -181,20 +173,22 @@ def _kubelet(kubelet: KubeletFacts) -> str:
 
 
 def _runtime(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> Tuple[str, bool]:
-    name = kubelet.runtime
+    name, releases = kubelet.runtime, _releases(kubelet.runtime)
     runtime = next((candidate for candidate in runtimes if candidate.name == name), None)
     version = numbers(runtime.version) if runtime else None
-    if name == "containerd" and runtime is not None and version is not None and version >= _CONTAINERD:
-        return _containerd(host, kubelet.endpoint, runtime.version or "", version >= _ALWAYS_ON)
-    return _incapable(name, runtime, version), False
+    switch = releases is not None and releases.default > releases.since
+    if releases is None or runtime is None or version is None or version < releases.since or not switch:
+        return _incapable(name, runtime, version), False
+    return _switched(host, kubelet.endpoint, f"{name} {runtime.version}", version >= releases.default)
 
 
 def _reader(kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> str:
     runtime = next((candidate for candidate in runtimes if candidate.name == kubelet.runtime), None)
-    version, (first, words) = numbers(runtime.version if runtime else None), _READERS.get(kubelet.runtime or "", ((), ""))
-    if runtime is None or version is None or version >= first:
+    version, releases = numbers(runtime.version if runtime else None), _releases(kubelet.runtime)
+    if runtime is None or version is None or releases is None or version >= releases.specs:
         return ""
-    return f"{kubelet.runtime} {runtime.version} reads no CDI specs of version 0.7.0, releases from {words} on do"
+    first = ".".join(map(str, releases.specs))
+    return f"{kubelet.runtime} {runtime.version} reads no CDI specs of version 0.7.0, releases from {first} on do"
 
 
 def by_status(kubelet: str, runtime: str) -> str:
@@ -202,28 +196,33 @@ def by_status(kubelet: str, runtime: str) -> str:
     version, (name, words) = numbers(kubelet), runtime.partition("://")[::2]
     if version is not None and version[:2] < (1, 28):
         return f"kubelet {kubelet[:40]} knows no CDI devices of device plugins"
-    found, number = Runtime(name, None, words[:40], None, True), numbers(words)
-    return _incapable(name, found, number) if name == "docker" or (number and number < _LEAST.get(name, ())) else ""
+    found, number, releases = Runtime(name, None, words[:40], None, True), numbers(words), _releases(name)
+    old = number and number < releases.since if releases is not None else name in KINDS
+    return _incapable(name, found, number) if old else ""
+
+
+def _releases(name: Optional[str]) -> Optional[CdiReleases]:
+    kind = KINDS.get(name or "")
+    return None if kind is None else kind.cdi
 
 
 def _incapable(name: Optional[str], runtime: Optional[Runtime], version: Optional[Tuple[int, ...]]) -> str:
-    if name == "docker":
-        return "cri-dockerd up to 0.4.3 does not pass CDI devices to docker"
+    kind = KINDS.get(name or "")
+    if kind is not None and kind.cdi is None:
+        return kind.without_cdi
     if runtime is None or version is None:
         return f"the version of the container runtime {name or 'of kubelet'} is not known"
-    if name == "cri-o":
-        return "" if version >= _CRIO else f"CRI-O {runtime.version} reads CDI devices from annotations only, releases from 1.28 on do not"
-    if name != "containerd":
+    if kind is None or kind.cdi is None:
         return f"the container runtime {name} is not known"
-    return f"containerd {runtime.version} does not take CDI devices from kubelet, releases from 1.7.2 on do"
+    return "" if version >= kind.cdi.since else kind.without_cdi.format(version=runtime.version)
 
 
-def _containerd(host: Host, endpoint: Optional[str], version: str, default: bool) -> Tuple[str, bool]:
+def _switched(host: Host, endpoint: Optional[str], runtime: str, default: bool) -> Tuple[str, bool]:
     """Of the process that runs: its files may say something else by now. default: whether it has CDI on unless told otherwise."""
-    address = host.outside((endpoint or "/run/containerd/containerd.sock").replace("unix://", ""))
+    address = host.outside((endpoint or DEFAULT_SOCKET).replace("unix://", ""))
     try:
         enabled = cri.status(address).config.get("enableCDI", default)
     except cri.CriError as error:
-        return f"containerd {version} does not report whether CDI is on ({error})"[:200], False
+        return f"{runtime} does not report whether CDI is on ({error})"[:200], False
     # Where it is on by default a person has switched it off, and knows why.
-    return ("", False) if enabled is True else (f"containerd {version} runs without enable_cdi = true", not default)
+    return ("", False) if enabled is True else (f"{runtime} runs without enable_cdi = true", not default)

@@ -18,12 +18,13 @@ from typing import Callable, Optional, Tuple
 from urllib.parse import urlsplit
 
 from .._cluster.names import EXTENDER
+from .._host.container_runtimes import KINDS
 from .._host.host import Host
 from .._host.systemd import UNITS
 
 MANIFESTS = "/etc/kubernetes/manifests"
 #: Configurations of container runtimes and of NVIDIA's toolkit on GPU nodes, where there are any. A run may find them as it wants them.
-OF_RUNTIMES = ("/etc/containerd", "/etc/crio", "/etc/docker", "/etc/nvidia-container-runtime")
+OF_RUNTIMES = (*sorted(kind.settings for kind in KINDS.values()), "/etc/nvidia-container-runtime")
 _SETTINGS, _STATE = "/etc/gpushare", "/var/lib/gpushare"
 # A run of ours that has begun to change the scheduler, and neither verified nor restored.
 _PENDING = f"{_STATE}/journal/scheduler.pending"

@@ -14,6 +14,7 @@ from typing import Dict, List, Optional, Tuple
 
 from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
+from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
 from .._host.host import Host, RunningProcess, flag
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
@@ -28,12 +29,12 @@ _FLAG_FILES = (
 _MANIFESTS = ("/etc/kubernetes/manifests", "/var/lib/rancher/rke2/agent/pod-manifests")
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
-_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_K3S_SOCKET = "/run/k3s/containerd/containerd.sock"
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A container runtime that is installed. name: "containerd", "docker", "cri-o" or "cri-dockerd"."""
+    """A container runtime that is installed. name: of KINDS, or "cri-dockerd"."""
 
     name: str
     binary: Optional[str]
@@ -153,23 +154,15 @@ def runtime_of(endpoint: Optional[str]) -> Optional[str]:
     if endpoint is None:
         return None
     path = endpoint.lower()
-    for part, name in (("cri-dockerd", "docker"), ("dockershim", "docker"), ("crio", "cri-o"), ("containerd", "containerd")):
-        if part in path:
-            return name
-    return "unknown"
+    # The first last: others may have its name in theirs.
+    return next((name for name, kind in reversed(list(KINDS.items())) if any(word in path for word in kind.names)), "unknown")
 
 
 def runtimes(host: Host, found: Distribution) -> Tuple[Runtime, ...]:
     """The container runtimes that are installed, whether kubelet uses them or not."""
-    sockets: Tuple[str, ...] = (_CONTAINERD_SOCKET,)
-    if found.name in ("k3s", "rke2"):
-        sockets = ("/run/k3s/containerd/containerd.sock", *sockets)
-    known = (
-        _runtime(host, "containerd", "containerd", r"containerd [^\s]+ v?([0-9][^\s]*)", sockets),
-        _runtime(host, "docker", "dockerd", r"Docker version ([0-9][^\s,]*)", ("/run/docker.sock",)),
-        _runtime(host, "cri-o", "crio", r"crio version ([0-9][^\s]*)", ("/run/crio/crio.sock",)),
-        _runtime(host, "cri-dockerd", "cri-dockerd", r"cri-dockerd v?([0-9][^\s]*)", ("/run/cri-dockerd.sock",)),
-    )
+    own = {"containerd": (_K3S_SOCKET,)} if found.name in ("k3s", "rke2") else {}
+    known = [_runtime(host, name, kind.program, kind.version, (*own.get(name, ()), *kind.sockets)) for name, kind in KINDS.items()]
+    known.append(_runtime(host, "cri-dockerd", "cri-dockerd", r"cri-dockerd v?([0-9][^\s]*)", ("/run/cri-dockerd.sock",)))
     return tuple(runtime for runtime in known if runtime is not None)
 
 
@@ -199,7 +192,7 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
     # A switch, which needs no value.
     docker = bool({"--docker", "--docker=true"}.intersection(argv)) or values.get("docker") == "true"
     endpoint = flag(argv, "container-runtime-endpoint") or values.get("container-runtime-endpoint")
-    endpoint = endpoint or ("unix:///run/k3s/cri-dockerd/cri-dockerd.sock" if docker else "unix:///run/k3s/containerd/containerd.sock")
+    endpoint = endpoint or ("unix:///run/k3s/cri-dockerd/cri-dockerd.sock" if docker else f"unix://{_K3S_SOCKET}")
     binary = host.program("k3s")
     return KubeletFacts(
         installed=process is not None or binary is not None,
@@ -238,7 +231,7 @@ def _endpoint(argv: List[str], config: Dict[str, str], version: Optional[str]) -
     if given or config.get("containerRuntimeEndpoint"):
         return given or config["containerRuntimeEndpoint"]
     # kubelet's own default since 1.24.
-    return f"unix://{_CONTAINERD_SOCKET}" if known is not None else None
+    return f"unix://{DEFAULT_SOCKET}" if known is not None else None
 
 
 def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:

@@ -18,32 +18,17 @@ from .._change.transaction import Transaction, nothing
 from .._change.undo import Rejected, Texts, Undone, read_or_none
 from .._host import command
 from .._host.command import RunWithin
+from .._host.container_runtimes import KINDS
 from .containerd_service import ContainerdService
 from .crio import CrioService
 from .docker import DockerService
 from .plan import Asked
 from .service import RuntimeService, RuntimeUnit, arguments_of, check_program, find_unit
 
-
-@dataclass(frozen=True)
-class RuntimeKind:
-    """A kind of container runtime. owner: of its journal entries. unit: its usual service. program: what that starts.
-
-    open: unit, configuration file (None: the usual one), how to run commands and the seconds to become healthy to the service.
-    """
-
-    owner: str
-    unit: str
-    program: str
-    open: Callable[[RuntimeUnit, Optional[str], RunWithin, float], RuntimeService]
-
-
-#: By the names that the facts about a host use.
-KINDS: Mapping[str, RuntimeKind] = {
-    "containerd": RuntimeKind("container_runtime", "containerd.service", "containerd", ContainerdService.of),
-    "docker": RuntimeKind("container_runtime.docker", "docker.service", "dockerd", DockerService.of),
-    "cri-o": RuntimeKind("container_runtime.cri-o", "crio.service", "crio", CrioService.of),
-}
+#: Makes a service of the unit, its configuration file (None: the usual one), how to run commands, and the seconds to become healthy.
+Opens = Callable[[RuntimeUnit, Optional[str], RunWithin, float], RuntimeService]
+#: By the names of KINDS.
+SERVICES: Mapping[str, Opens] = {"containerd": ContainerdService.of, "docker": DockerService.of, "cri-o": CrioService.of}
 
 
 @dataclass(frozen=True)
@@ -77,7 +62,7 @@ class DefaultRuntime(Subject):
 
     def __init__(self, wanted: WantedRuntime, name: str, check: bool, run: RunWithin) -> None:
         super().__init__()
-        self._kind, self._asked = KINDS[name], name == wanted.runtime
+        self._kind, self._open, self._asked = KINDS[name], SERVICES[name], name == wanted.runtime
         self.owner = self._kind.owner
         self._wanted, self._predicted, self._run = wanted, check, run
 
@@ -86,7 +71,7 @@ class DefaultRuntime(Subject):
         self._entries = entries
         self._unit = find_unit((wanted.unit if asked else "") or kind.unit, self._run, arguments_of, kind.program)
         self._unit.check_running(bool(entries))
-        self._service = kind.open(self._unit, wanted.config if asked else None, self._run, wanted.timeout)
+        self._service = self._open(self._unit, wanted.config if asked else None, self._run, wanted.timeout)
 
     def present(self) -> Texts:
         runtimes = self._wanted.asked()

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
+from .._host.container_runtimes import KINDS
 from . import cri
 from .plan import SilentError
 
 _LIST = "/runtime.v1.ImageService/ListImages"
 _SECONDS = 30.0
-#: Where kubelet's images are among those of containerd.
-_NAMESPACE = "k8s.io"
 Call = Callable[[str, str, bytes, float], bytes]
 
 
@@ -49,20 +48,15 @@ def listed(endpoint: str, call: Call = cri.call) -> Dict[str, Set[str]]:
 
 def importer(runtime: Optional[str], endpoint: str, program: Callable[[str], Optional[str]]) -> List[str]:
     """The command that imports an archive, whose path follows. ImagesError if the host has no program for it."""
-    address = endpoint.replace("unix://", "")
-    if runtime == "containerd":
-        ctr = [program("ctr")] if program("ctr") else [program("k3s"), "ctr"] if program("k3s") else []
-        if ctr:
-            # Its layers are unpacked when a container first needs them, as with an image that was pulled by another program.
-            return [*map(str, ctr), "--address", address, "--namespace", _NAMESPACE, "images", "import"]
-    elif runtime == "docker" and program("docker"):
-        return [str(program("docker")), "load", "--input"]
-    elif runtime == "cri-o" and program("podman"):
-        # Both have their images in the same folder.
-        return [str(program("podman")), "load", "--input"]
-    needed = {"containerd": "ctr", "docker": "docker", "cri-o": "podman"}.get(runtime or "", "")
+    kind = KINDS.get(runtime or "")
+    commands = () if kind is None else kind.imports
+    for name, *arguments in commands:
+        path = program(name)
+        if path:
+            return [path, *(word.format(address=endpoint.replace("unix://", "")) for word in arguments)]
+    needed = commands[0][0] if commands else "program that imports images"
     raise ImagesError(
-        f"kubelet's container runtime is {runtime or 'not known'}, and this host has no {needed or 'program that imports images'}; nothing "
+        f"kubelet's container runtime is {runtime or 'not known'}, and this host has no {needed}; nothing "
         "was imported: import the images of the bundle by hand, or push them to a registry"
     )
 

@@ -21,6 +21,7 @@ from ...module_utils._facts.node import NodeFacts
 from ...module_utils._facts.system import Python, preferred
 from ...module_utils._formats.finding import WARNING, HostFindings, few
 from ...module_utils._formats.versions import numbers
+from ...module_utils._host.container_runtimes import KINDS
 from ...module_utils._kubelet import gates
 from .gpus import Expected, judge_gpus
 from .memory_unit import judge_unit
@@ -52,7 +53,6 @@ _FAMILIES = {
 _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 MACHINES = ("x86_64", "aarch64")
-KNOWN_RUNTIMES = ("containerd", "docker", "cri-o")
 SYSTEMD, KUBERNETES = "systemd", "kubernetes"
 #: The installer of Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
 DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"kubeadm": (SYSTEMD, KUBERNETES), "k3s": (KUBERNETES,), "rke2": (KUBERNETES,)}
@@ -361,8 +361,8 @@ def _runtime(found: HostFindings, facts: NodeFacts) -> None:
     kubelet = facts.kubelet
     if facts.runtimes is None or not kubelet.installed:
         return
-    words = ", ".join(KNOWN_RUNTIMES)
-    if kubelet.runtime not in KNOWN_RUNTIMES:
+    words = ", ".join(KINDS)
+    if kubelet.runtime not in KINDS:
         seen = f"container runtime {kubelet.endpoint!r}" if kubelet.endpoint else "no container runtime in kubelet's configuration"
         found.error("runtime", seen, f"the socket of {words}", "check kubelet's --container-runtime-endpoint or containerRuntimeEndpoint")
         return
@@ -374,7 +374,7 @@ def _runtime(found: HostFindings, facts: NodeFacts) -> None:
 
 def _strategy(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     now, asked = facts.sharing, wanted.device_strategy
-    if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KNOWN_RUNTIMES:
+    if facts.cdi is None or now is None or asked not in (AUTO, *STRATEGIES) or facts.kubelet.runtime not in KINDS:
         return  # said of the variable itself, or of the container runtime
     # A setting that the role nvidia_container_toolkit will make is not a reason.
     configured = None if wanted.toolkit_configured else facts.toolkit

@@ -19,6 +19,7 @@ CONTRACTS = {
     "module_utils._formats": (),
     "module_utils._cluster.names": (),
     "module_utils._host": ("module_utils._formats",),
+    "module_utils._host.container_runtimes": (),
     "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts.device_strategy": (
@@ -82,6 +83,7 @@ CONTRACTS = {
                 "_driver.generations",
                 "_facts",
                 "_formats",
+                "_host.container_runtimes",
                 "_kubelet.gates",
                 "_takeover.operator",
             )

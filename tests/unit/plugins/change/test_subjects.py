@@ -8,9 +8,9 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, is_ours, owner_of, units
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import mps
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.apply import OWNER as DRIVER
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.container_runtimes import KINDS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import KubeletGates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.converge import OWNER as PACKAGES
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import OWNER as SCHEDULER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolkit import CdiSpec, ToolkitConfig
 

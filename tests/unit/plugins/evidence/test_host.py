@@ -25,7 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import KINDS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import SERVICES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
 
 from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
@@ -373,7 +373,7 @@ def test_a_container_runtime_is_compared_with_its_files(monkeypatch: pytest.Monk
         opened.append(asked)
         return answers.pop(0)
 
-    monkeypatch.setattr(gpu_node, "KINDS", {name: replace(gpu_node.KINDS[name], open=open_)})
+    monkeypatch.setitem(SERVICES, name, open_)
     monkeypatch.setattr(gpu_node, "find_unit", lambda *asked: type("Found", (tuple,), {"active": "active"})(asked))
     answers = [runtime_service(None, "an entry"), runtime_service(None, None), runtime_service("dead", None)]
     seen = {"name": name, "problem": "", "broken": "", "file_default": "of files", "running_default": "of process", "unit": unit or usual}
@@ -403,7 +403,7 @@ def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
         raise Rejected("(26, 2): unexpected token")
 
     monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active=active))
-    monkeypatch.setitem(KINDS, "docker", replace(KINDS["docker"], open=reject))
+    monkeypatch.setitem(SERVICES, "docker", reject)
     found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
     assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
 
