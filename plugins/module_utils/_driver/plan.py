@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 from .._facts.advisories import open_in_driver
+from .._facts.diagnosis import unsigned
 from .._formats.finding import Finding
 from .._formats.versions import numbers
 from .facts import HostFacts
@@ -29,6 +30,8 @@ BLACKLIST = "# Made by gpushare.kubernetes: NVIDIA's driver needs the GPUs.\nbla
 RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 # The first branches whose installer has --kernel-module-type, and --allow-installation-with-running-driver.
 _FIRST_TYPED, _FIRST_BESIDE = 560, 545
+_PERMIT = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver"
+_OWN_FABRIC = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
 
 
@@ -241,13 +244,8 @@ def _build(draft: _Draft, module: str) -> str:
     chosen = wish.build if wish.build != "auto" else PRECOMPILED if precompiled or not builds else DKMS
     signed = chosen == PRECOMPILED and module in (source.get("precompiled_signed") or ())
     if facts.strict and not signed and not wish.own_key:
-        cure = (
-            "use precompiled packages that the distribution signed where it has them; or create a key, configure DKMS to sign with it, "
-            "enrol it (`mokutil --import KEY`, confirm at the console during a reboot) and set gpushare_driver_own_key: true; or switch "
-            "Secure Boot off in the firmware"
-        )
-        found = f"a kernel that accepts signed modules only (Secure Boot {facts.secure_boot}), and a module that no enrolled key signs"
-        draft.reject("secure_boot", found, "a module that this kernel will load", cure)
+        own_key = ", configure DKMS to sign with it and set gpushare_driver_own_key: true"
+        draft.rejected.append(unsigned(facts.secure_boot, "no enrolled key would sign the module", own_key))
     return chosen
 
 
@@ -262,8 +260,8 @@ def _change(draft: _Draft, module: str) -> str:
         change = "none" if facts.module in (None, module) else "module"
     if change != "none" and not wish.change_ok:
         found = f"driver {facts.version}" + (f" with the {facts.module} kernel module" if facts.module else "")
-        cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or correct gpushare_driver_version"
-        draft.reject("change", found, f"{wish.version} ({module}), or the permission for a change ({change})", cure)
+        expected = f"{wish.version} ({module}), or the permission for a change ({change})"
+        draft.reject("change", found, expected, f"{_PERMIT}; or correct gpushare_driver_version")
     return change
 
 
@@ -323,9 +321,8 @@ def _of_packages(draft: _Draft, module: str, build: str) -> DriverPlan:
         # It has versions of its own.
         packages.update(dict.fromkeys(manager, ""))
         if not fabric or (facts.nvlink5 and not manager):
-            cure = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
             seen = f"{facts.switches} NVSwitches" if facts.switches else "NVSwitches of NVLink 5"
-            draft.reject("fabric", f"{seen} and not all of their software from {wish.source}", "a source that has it", cure)
+            draft.reject("fabric", f"{seen} and not all of their software from {wish.source}", "a source that has it", _OWN_FABRIC)
     kinds = [(source.get(how) or {}).get(kind) for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
     planned = [*driver, *kernel_parts, *(fabric or ())]
     others = {name for kind in [*kinds, source.get("driver"), *([] if fabric is None else [source.get("fabric")])] for name in every(kind)}
@@ -345,9 +342,9 @@ def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
     """The installed driver packages of another source, which go with a permission only."""
     found = draft.names.installed(source.get("conflicts") or ())
     if found and not draft.wish.change_ok and not any(rejection.check == "change" for rejection in draft.rejected):
-        cure = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver; or another gpushare_driver_source"
         seen = f"{sorted(found)[0]} and {len(found) - 1} more driver packages of the distribution" if len(found) > 1 else sorted(found)[0]
-        draft.reject("change", seen, f"those of {draft.wish.source}, or the permission for a change", cure)
+        expected = f"those of {draft.wish.source}, or the permission for a change"
+        draft.reject("change", seen, expected, f"{_PERMIT}; or choose another gpushare_driver_source")
     return found
 
 
@@ -386,8 +383,7 @@ def _of_run_file(draft: _Draft, module: str) -> DriverPlan:
         found = f"the file {wish.run_file.rpartition('/')[2][:80]!r} for gpushare_driver_version {wish.version}"
         draft.reject("run_file", found, "a file of that version", "correct the path or the version")
     if (draft.facts.switches or draft.facts.nvlink5) and wish.fabric != "never":
-        cure = "choose gpushare_driver_source: nvidia; or install it yourself and set gpushare_driver_fabric: never"
-        draft.reject("fabric", "NVSwitches and no fabric manager in a run file", "a source that has it", cure)
+        draft.reject("fabric", "NVSwitches and no fabric manager in a run file", "a source that has it", _OWN_FABRIC)
     if draft.facts.nouveau_loaded:
         cure = "blacklist nouveau, rebuild the initramfs and reboot the host; the installer loads its module and needs the GPUs for that"
         draft.reject("nouveau", "nouveau loaded, which keeps the GPUs from NVIDIA's installer", "a host without it", cure)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
 from .._formats.finding import ERROR, WARNING, Finding
 from .._formats.quantity import quantity, unit_mib
-from .nvidia_smi import CAPS, SharedGpu, SmiReport
+from .nvidia_smi import CAPS, SharedGpu, SmiGpu, SmiReport
 
 VERSION = 1
 #: nvidia-smi rounds memory to MiB in its own way.
@@ -136,6 +136,12 @@ def driver_code(problem: Finding) -> str:
     return {"version_mismatch": "driver_mismatch", "gpu_lost": "gpu_lost"}.get(problem.check, "driver_problem")
 
 
+def without_memory(gpu: SmiGpu) -> Finding:
+    """A GPU whose memory nvidia-smi does not report."""
+    cure = "such a GPU cannot be shared by memory: take it out of use, or update the driver if it should report it"
+    return Finding("gpu_without_memory", f"GPU {gpu.index} ({gpu.model}) that reports no memory", "its memory in MiB", cure)
+
+
 def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
     state = str(gpu["health"]) if gpu["health"] != "ok" else "cordoned" if gpu["cordoned"] else "ok"
     nodes = [f"nvidia{int(gpu['minor'])}"] if "minor" in gpu else []
@@ -210,12 +216,8 @@ class _Node:
         if self.report.problem is not None:
             problem = self.report.problem
             found.append(self._difference("gpus", problem.found, problem.expected, problem.cure, driver_code(problem)))
-        for gpu in self.report.gpus:
-            if gpu.memory_mib is None:
-                cure = "such a GPU cannot be shared by memory: take it out of use, or update the driver if it should report it"
-                seen = f"GPU {gpu.index} ({gpu.model}) that reports no memory"
-                found.append(self._difference("gpus", seen, "its memory in MiB", cure, "gpu_without_memory"))
-        return found
+        silent = (without_memory(gpu) for gpu in self.report.gpus if gpu.memory_mib is None)
+        return [*found, *(replace(finding, host=self.name, subject="gpus") for finding in silent)]
 
     def _of_annotation(self, annotation: Published) -> List[Finding]:
         """Where the published GPUs are not those that the driver has now."""

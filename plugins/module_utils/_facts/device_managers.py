@@ -48,7 +48,8 @@ class _Kind:
     allots: str = ""
 
 
-OTHER_CURE = "stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): both would allocate the same GPUs"
+BOTH = "both would allocate the same GPUs"
+OTHER_CURE = f"stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): {BOTH}"
 #: The managers that take_over.yml moves aside.
 NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
 _NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"

@@ -160,6 +160,17 @@ def refine(problem: Finding, host: Surroundings) -> Finding:
     return problem
 
 
+def unsigned(secure_boot: str, seen: str, own_key: str = "") -> Finding:
+    """A kernel that does not load NVIDIA's module, because of its signature (seen). own_key: what an own key needs besides."""
+    cure = (
+        "install the distribution's signed, precompiled driver packages where it has them; or sign the module with a key of your own and "
+        f"enrol that key (`mokutil --import KEY`, then confirm at the console during the next boot){own_key}; or switch Secure Boot off in "
+        "the firmware"
+    )
+    found = f"a kernel that accepts signed modules only (Secure Boot {secure_boot}); {seen}"
+    return Finding("secure_boot", found, "a module that this kernel accepts", cure)
+
+
 def _not_loaded(problem: Finding, host: Surroundings) -> Finding:
     driver, kernel = host.driver, host.kernel
     if driver.container:
@@ -181,12 +192,7 @@ def _not_loaded(problem: Finding, host: Surroundings) -> Finding:
     strict = kernel.secure_boot == "enabled" or kernel.signed_modules_only
     if strict and (rejected is not None or driver.signed is False):
         seen = f"the kernel logged {_shown(rejected.group(0))!r}" if rejected else f"{driver.installed_path} has no signature"
-        cure = (
-            "install the distribution's signed, precompiled driver packages; or sign the module with a key of your own and enrol that key "
-            "(`mokutil --import KEY`, then confirm at the console during the next boot); or switch Secure Boot off in the firmware"
-        )
-        found = f"a kernel that accepts signed modules only (Secure Boot {kernel.secure_boot}); {seen}"
-        return Finding("secure_boot", found, "a module that this kernel accepts", cure)
+        return unsigned(kernel.secure_boot, seen)
     unsupported = _unsupported(log)
     return unsupported if unsupported is not None else problem
 

@@ -17,7 +17,7 @@ from .._manifests.workloads import node
 from .._preflight import variables as preflight_variables
 from .._preflight.bundle import checked
 from .._preflight.in_cluster import Bundled, InClusterSettings, judge
-from .._preflight.reasons import accept
+from .._preflight.reasons import accept, no_answer
 from .judge import Judge
 
 #: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
@@ -79,9 +79,8 @@ class InClusterJudge(Judge):
         question |= {"image": settings["gpushare_image"], "wait": arguments["wait"] if waits else 0}
         answer = ask(self._action, self._known, "gpushare.kubernetes.gpushare_in_cluster", question)
         if answer.get("failed"):
-            cure = "name a kubeconfig of the cluster's administrator in gpushare_kubeconfig, and kubectl in gpushare_kubectl"
-            seen = f"no answer from the API server ({' '.join(str(answer.get('msg')).split())[-300:]})"
-            return self.verdict([Finding("api", seen, "one to kubectl on this machine", cure)])
+            why = " ".join(str(answer.get("msg")).split())[-300:]
+            return self.verdict([no_answer(why, "this machine", "gpushare_kubeconfig")])
         facts = answer["facts"]
         bundle = self._bundle(arguments, self._known)
         if isinstance(bundle, Finding):

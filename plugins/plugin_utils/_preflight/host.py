@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from ...module_utils._driver.generations import DOMAINS, is_coherent
 from ...module_utils._facts.advisories import open_in_driver
-from ...module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE
+from ...module_utils._facts.capacity import without_memory
+from ...module_utils._facts.device_managers import BOTH, HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE
 from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
-from ...module_utils._facts.diagnosis import versions
+from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
 from ...module_utils._facts.node import NodeFacts
 from ...module_utils._facts.system import Python, preferred
-from ...module_utils._formats.finding import WARNING, HostFindings, few
+from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._host.container_runtimes import KINDS
 from ...module_utils._kubelet import gates
@@ -257,8 +258,7 @@ def _gpus(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     for gpu in report.gpus:
         name = f"GPU {gpu.index} ({gpu.model})"
         if gpu.memory_mib is None:
-            cure = "it cannot be shared by memory; update the driver if it should report it"
-            (found.warn if len(report.gpus) > 1 else found.error)("gpus", f"{name} that reports no memory", "its memory in MiB", cure)
+            found.add(without_memory(gpu), check="gpus", severity=WARNING if len(report.gpus) > 1 else ERROR)
         if gpu.compute_mode == "Prohibited":
             found.error("gpus", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {gpu.index} -c DEFAULT")
         elif gpu.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
@@ -316,8 +316,7 @@ def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
     must_build = bool(pci.gpus) and not driver.loaded and not driver.installed and kernel is not None and not managed
     if must_build and kernel is not None:
         if kernel.secure_boot == "enabled" or kernel.signed_modules_only:
-            cure = "use the distribution's signed, precompiled driver packages, or enrol your own key (mokutil) before you install"
-            found.warn("secure_boot", "a kernel that takes signed modules only, and no driver yet", "a driver that it will load", cure)
+            found.add(unsigned(kernel.secure_boot, "no driver yet"), severity=WARNING)
         if kernel.headers is None:
             cure = f"install the headers of {kernel.release}, or use precompiled driver packages"
             found.warn("kernel_headers", f"no headers for the running kernel {kernel.release}", "them, to build the driver with", cure)
@@ -450,7 +449,7 @@ def _managers(found: HostFindings, facts: NodeFacts, take_over: bool) -> None:
         elif take_over:
             found.warn("managers", seen, "no other manager of the GPUs", "nothing to do: this playbook moves it aside on this node")
         else:
-            cure = "run the playbook take_over instead, which moves it aside on this node first: both would allocate the same GPUs"
+            cure = f"run the playbook take_over instead, which moves it aside on this node first: {BOTH}"
             found.error("managers", seen, "no other manager of the GPUs", cure)
 
 

@@ -19,7 +19,7 @@ from ...module_utils._formats.finding import Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._takeover.operator import CHECK
 from . import gpu_operator
-from .reasons import OLDEST_WITH_POLICIES
+from .reasons import OLDEST_WITH_POLICIES, other_mode
 
 _ARCHITECTURES = ("amd64", "arm64")
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
@@ -64,8 +64,7 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     _nodes(found, facts, asked)
     _space(found, facts, asked)
     if facts["on_hosts"]:
-        cure = "keep one mode: change it by the playbook change_mode with the inventory of the hosts, or keep the services"
-        found.error("deploy_mode", f"accounts of services on hosts ({few(facts['on_hosts'])})", "no gpushare of the other mode", cure)
+        found.add(other_mode(f"accounts of services on hosts ({few(facts['on_hosts'])})", "keep the services"))
     nodes = [node["name"] for node in facts["nodes"]]
     gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
     without = gpu_operator.goes(facts["gpu_operator"], asked.operator)

@@ -221,9 +221,7 @@ def judge_cluster(
     for answer in answers:
         # One that is gone is said elsewhere; another one can be asked.
         if answer.nodes is None and (answer.plane in of_run or (nobody and answer.plane not in unasked)):
-            cure = "name the kubeconfig and kubectl of its administrator in gpushare_admin_kubeconfig and gpushare_kubectl"
-            seen = f"no answer from the API server ({answer.why})"
-            found.append(Finding("api", seen, "one to this host's kubectl", cure, host=answer.plane))
+            found.append(no_answer(answer.why, "this host", "gpushare_admin_kubeconfig", answer.plane))
         elif answer.nodes is not None and not answer.may_grant:
             cure = "name one that may in gpushare_admin_kubeconfig"
             seen = "a kubeconfig that may not create ClusterRoleBindings"
@@ -233,8 +231,7 @@ def judge_cluster(
         return found
     if asked.in_cluster and not pods:
         seen = f"gpushare as pods (DaemonSet {asked.in_cluster[0][:_SHOWN]})"
-        cure = "keep one mode: change it by the playbook change_mode, or set gpushare_deploy_mode: kubernetes"
-        found.append(Finding("deploy_mode", seen, "no gpushare of the other mode", cure, host=asked.plane))
+        found.append(other_mode(seen, "set gpushare_deploy_mode: kubernetes", asked.plane))
     version = numbers(asked.version)
     if version is not None and version[:2] < OLDEST_KUBERNETES:
         cure = (
@@ -260,6 +257,18 @@ def judge_cluster(
             cure = "join the host to the cluster first, or leave it out with --limit; another cluster needs an inventory of its own"
             found.append(Finding("node", seen, "each host to be a node of the cluster", cure, host=judgement.host))
     return found
+
+
+def no_answer(why: str, machine: str, kubeconfig: str, host: str = "") -> Finding:
+    """The API server does not answer kubectl on this machine. kubeconfig: the variable that names its kubeconfig."""
+    cure = f"name the kubeconfig of the cluster's administrator in {kubeconfig}, and kubectl in gpushare_kubectl"
+    return Finding("api", f"no answer from the API server ({why})", f"one to kubectl on {machine}", cure, host=host)
+
+
+def other_mode(found: str, keep: str, host: str = "") -> Finding:
+    """A part of gpushare that the other mode has installed. keep: how it stays."""
+    cure = f"keep one mode: change it by the playbook change_mode with the inventory of the hosts, or {keep}"
+    return Finding("deploy_mode", found, "no gpushare of the other mode", cure, host=host)
 
 
 def accept(reasons: Iterable[Finding], accepted: Collection[str]) -> list[Finding]:

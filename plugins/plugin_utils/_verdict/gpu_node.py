@@ -22,6 +22,9 @@ from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .visibility import judge_visibility, needs_no_runtime
 
+#: In the doctor's words.
+ONE_PLUGIN = "one device plugin for the GPUs, ours"
+STOP_OTHER = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 
@@ -66,8 +69,7 @@ def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, 
             who = " or ".join(doctor.strangers)
             evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no GPU's, by {who}")
     if evidence:
-        cure = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
-        found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
+        found.error("second_plugin", ", ".join(evidence), ONE_PLUGIN, STOP_OTHER)
 
 
 def _container_runtime(found: HostFindings, runtime: Mapping[str, Any], default: str) -> None:

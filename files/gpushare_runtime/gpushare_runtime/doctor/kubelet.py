@@ -21,6 +21,12 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DaemonUnit, HostReader
 
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
+# In verify's words, which finds other signs of the same.
+ONE_PLUGIN: Final = "one device plugin for the GPUs, ours"
+OTHER_CURE: Final = (
+    "stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): both would allocate the same GPUs; then: "
+    "systemctl restart gpushare-device-plugin"
+)
 _CONNECT_SECONDS: Final = 2.0
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
@@ -92,11 +98,7 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
     if strangers and not evidence and "does not read the list" in unit.says:
         evidence.append(f"kubelet not listening to our device plugin ({unit.says}) while {' and '.join(strangers)} serves it")
     if evidence:
-        cure = (
-            "stop the other one and keep it off this node (its DaemonSet, unit, or the label that selects the node), "
-            "then: systemctl restart gpushare-device-plugin"
-        )
-        found.error("second_plugin", ", ".join(evidence), "one device plugin for the GPUs, ours", cure)
+        found.error("second_plugin", ", ".join(evidence), ONE_PLUGIN, OTHER_CURE)
     return bool(evidence)
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict import daemons, gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES, Doctor, read
 
 from gpushare_runtime import doctor
+from gpushare_runtime.doctor import findings, kubelet
 from gpushare_runtime.doctor.findings import VERSION, DoctorFinding, Findings
 from unit.plugins.verdict import evidence as seen
 
@@ -50,6 +52,10 @@ def test_what_the_doctor_prints_is_what_is_read() -> None:
     assert (found.health.filter_calls, found.health.unauthorized_calls, found.health.why) == (3, 1, "")
     assert found.strangers == ("process 7 (p)", "process 8 (unnamed)")
     assert (found.registered, found.problem) == ({"aliyun.com/gpu-mem": ("GPU-1",)}, "")
+
+
+def test_what_both_find_is_said_in_the_same_words() -> None:
+    assert (daemons.SITE, gpu_node.ONE_PLUGIN, gpu_node.STOP_OTHER) == (findings.SITE, kubelet.ONE_PLUGIN, kubelet.OTHER_CURE)
 
 
 @pytest.mark.parametrize(
