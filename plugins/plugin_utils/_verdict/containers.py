@@ -13,14 +13,14 @@ from typing import Any
 
 from ...module_utils._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_HELD, ANNOTATION_INDEX
 from ...module_utils._facts.capacity import AnnotationError, published
-from ...module_utils._formats.finding import HostFindings
+from .findings import VerifyFindings
 
 #: Seconds that the device plugin has to write what kubelet gave.
 _GRACE = 30.0
 
 
 def judge_containers(
-    found: HostFindings,
+    found: VerifyFindings,
     pods: Iterable[Mapping[str, Any]],
     has: Mapping[str, list[str]],
     gpus: Mapping[int, Sequence[str] | None],
@@ -48,7 +48,7 @@ def judge_containers(
     return count
 
 
-def judge_strangers(found: HostFindings, strangers: Iterable[Mapping[str, Any]]) -> None:
+def judge_strangers(found: VerifyFindings, strangers: Iterable[Mapping[str, Any]]) -> None:
     """Containers that have GPUs and have asked for none: no memory is counted for them."""
     for stranger in strangers:
         how = "open in a privileged container" if stranger["privileged"] else "in its /dev"
@@ -56,11 +56,11 @@ def judge_strangers(found: HostFindings, strangers: Iterable[Mapping[str, Any]])
             "give it a request of aliyun.com/gpu-mem, or end it; see its volumes (hostPath below /var/run/nvidia-container-devices), "
             "NVIDIA_VISIBLE_DEVICES, runtimeClassName and securityContext; a program that only watches GPUs may stay"
         )
-        found.warn("gpu_without_request", f"{stranger['name']} with {_list(stranger['gpus'])} {how}", "a request, or no GPU", cure)
+        found.say("gpu_without_request", f"{stranger['name']} with {_list(stranger['gpus'])} {how}", "a request, or no GPU", cure)
 
 
 def _one(
-    found: HostFindings,
+    found: VerifyFindings,
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
     running: Mapping[str, Any],
@@ -72,13 +72,13 @@ def _one(
     nodes = has.get(running["id"])
     if nodes is None:
         cure = "run verify again; if it stays: is the container runtime's id in /proc/PID/cgroup of its processes?"
-        found.error("container_not_seen", f"no process of {who} ({running['id'][:12]})", "the processes of a running container", cure)
+        found.say("container_not_seen", f"no process of {who} ({running['id'][:12]})", "the processes of a running container", cure)
         return
     wanted = gpus_of(pod["annotations"], container["index"])
     if not wanted:
         if running["started"] < now - _GRACE:
             cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
-            found.error("not_annotated", f"{who} without an annotation that names its GPU", ANNOTATION_ALLOCATION, cure)
+            found.say("not_annotated", f"{who} without an annotation that names its GPU", ANNOTATION_ALLOCATION, cure)
         return
     gone = sorted(gpu for gpu in wanted if gpu not in gpus)
     if gone:
@@ -87,7 +87,7 @@ def _one(
             "look for Xid in dmesg, and for the GPU on the bus (lspci -d 10de:), then reboot the host; leave the pod until then: it is "
             "the last trace of the GPU"
         )
-        found.error("gpu_missing", f"no GPU {indexes}, which {who} was given", "each GPU that the node had when the pod started", cure)
+        found.say("gpu_missing", f"no GPU {indexes}, which {who} was given", "each GPU that the node had when the pod started", cure)
         return
     unknown = sorted(gpu for gpu in wanted if gpus.get(gpu) is None)
     # Instances of one GPU have its device node in common.
@@ -99,7 +99,7 @@ def _one(
             "delete the pod so that it gets its GPU anew; check that it has no hostPath volume below /var/run/nvidia-container-devices, "
             "that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, and that nobody else changed its annotations"
         )
-        found.error("wrong_gpu", seen, f"{_list(expected)}: its annotation names GPU {indexes}", cure)
+        found.say("wrong_gpu", seen, f"{_list(expected)}: its annotation names GPU {indexes}", cure)
 
 
 def gpus_of(annotations: Mapping[str, str], index: int) -> set[int]:

@@ -15,19 +15,19 @@ from urllib.parse import urlsplit
 import yaml
 
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY, NAMESPACE
-from ...module_utils._formats.finding import HostFindings
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import proof
 from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
 from .. import _yaml
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
+from .findings import VerifyFindings
 
 PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")
 
 
-def judge_plane(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
+def judge_plane(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
     """seen: of gpushare_verify_host. doctor: its answer there. mirror: the API's copy of the scheduler's static pod on this node.
 
     asked: whether the API was.
@@ -36,36 +36,36 @@ def judge_plane(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mi
     _scheduler(found, seen, doctor, mirror, asked)
 
 
-def _scheduler(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
+def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
     files, path = seen["plane"]["scheduler"], seen["places"]["scheduler_manifest"]
     if files["manifest"] is None:
         cure = "restore it (kubeadm init phase control-plane scheduler), then " + SITE
-        found.error("scheduler_stopped", f"no manifest {path}", "kube-scheduler's static pod", cure)
+        found.say("scheduler_stopped", f"no manifest {path}", "kube-scheduler's static pod", cure)
         return
     try:
         manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"]))
         location = manifest.location(seen["places"]["scheduler_config"])
     except (yaml.YAMLError, SchedulerError) as error:
-        found.error("scheduler_not_configured", f"{path}: {error}", "a manifest that names its configuration", SITE)
+        found.say("scheduler_not_configured", f"{path}: {error}", "a manifest that names its configuration", SITE)
         return
     _others(found, files["others"], path, manifest)
     config = files["configs"].get(location.host)
     named = CONFIG in manifest.flags
     if not named or config is None:
         lacks = f"no --config in {path}" if not named else f"no file {location.host}, which {path} means by --config"
-        found.error("scheduler_not_configured", lacks, "a configuration that names the extender", SITE)
+        found.say("scheduler_not_configured", lacks, "a configuration that names the extender", SITE)
         return
     _config(found, seen, doctor, location.host, config["text"])
     noted = annotation_in(files["manifest"])
     if noted != config["sha256"]:
         old = f"a scheduler started with another {location.host} than the one on the disk"
         cure = f"{SITE}: it checks the file and restarts the scheduler with it; or put the file back as it was"
-        found.error("scheduler_older_than_file", old, "the scheduler restarted after each change of its configuration", cure)
+        found.say("scheduler_older_than_file", old, "the scheduler restarted after each change of its configuration", cure)
     elif asked:
         _running(found, manifest, mirror, noted, path)
 
 
-def _others(found: HostFindings, others: Mapping[str, str], path: str, manifest: SchedulerManifest) -> None:
+def _others(found: VerifyFindings, others: Mapping[str, str], path: str, manifest: SchedulerManifest) -> None:
     """Other files beside the manifest that kubelet runs as kube-scheduler, too."""
     for other, text in sorted(others.items()):
         try:
@@ -78,24 +78,24 @@ def _others(found: HostFindings, others: Mapping[str, str], path: str, manifest:
         if same:
             seen = f"{other}, which kubelet runs as kube-scheduler beside {path}"
             cure = f"mv {other} /root/: kubelet runs every file in {posixpath.dirname(other)}, whatever it is called"
-            found.error("stale_scheduler_file", seen, "one manifest of kube-scheduler", cure)
+            found.say("stale_scheduler_file", seen, "one manifest of kube-scheduler", cure)
 
 
 def _same_lease(other: SchedulerManifest, manifest: SchedulerManifest) -> bool:
     return CONFIG not in other.flags and scheduler_config.lease(other, {}) == scheduler_config.lease(manifest, {})
 
 
-def _config(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
+def _config(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, path: str, text: str) -> None:
     """Whether the configuration on the disk calls our extender, for our resources, where it listens."""
     try:
         config = _yaml.load(text) or {}
         extenders = list(config.get("extenders") or [])
         ours = [entry for entry in extenders if _is_ours(entry)]
     except (yaml.YAMLError, AttributeError, TypeError) as error:
-        found.error("scheduler_not_configured", f"{path}: {error}", "a KubeSchedulerConfiguration", SITE)
+        found.say("scheduler_not_configured", f"{path}: {error}", "a KubeSchedulerConfiguration", SITE)
         return
     if not ours:
-        found.error("scheduler_not_configured", f"no extender of ours in {path}", "it among the extenders", SITE)
+        found.say("scheduler_not_configured", f"no extender of ours in {path}", "it among the extenders", SITE)
         return
     entry = ours[0]
     managed = [resource.get("name") for resource in entry.get("managedResources") or []]
@@ -103,18 +103,18 @@ def _config(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, path: 
     silent = [verb for verb in _VERBS if not entry.get(verb)]
     if managed and lacking:
         cure = f"{SITE}, or add {' and '.join(lacking)} to managedResources in {path} and restart the scheduler"
-        found.error("extender_not_called", f"managedResources {managed} in {path}", f"{MEMORY} and {GPUS} among them", cure)
+        found.say("extender_not_called", f"managedResources {managed} in {path}", f"{MEMORY} and {GPUS} among them", cure)
     elif not managed:
-        found.warn("extender_called_for_all", f"no managedResources in {path}", "only pods that ask for our resources", SITE)
+        found.say("extender_called_for_all", f"no managedResources in {path}", "only pods that ask for our resources", SITE)
     if silent:
-        found.error("extender_not_called", f"no {' and '.join(silent)} in {path}", "the verbs of the extender", SITE)
+        found.say("extender_not_called", f"no {' and '.join(silent)} in {path}", "the verbs of the extender", SITE)
     extender = doctor.daemons.get(EXTENDER)
     listens = (extender.listens if extender else "") or f"127.0.0.1:{seen['places']['extender_port']}"
     expected = f"{'https' if seen['places']['pki_dir'] else 'http'}://{listens}{PREFIX}"
     prefix = str(entry.get("urlPrefix", ""))
     if _address(prefix) != _address(expected):
         cure = f"{SITE}, or write {expected} into {path} and restart the scheduler"
-        found.error("extender_address_wrong", f"urlPrefix {prefix!r} in {path}", f"{expected!r}, where the extender listens", cure)
+        found.say("extender_address_wrong", f"urlPrefix {prefix!r} in {path}", f"{expected!r}, where the extender listens", cure)
     places = seen["places"]
     tls = posixpath.join(places["pki_dir"], "scheduler") if places["pki_dir"] else ""
     wanted = scheduler_config.ExtenderEntry(
@@ -125,11 +125,11 @@ def _config(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, path: 
         words = (f"{name}: {found_} in {path}" for name, (found_, _) in differ.items())
         cure = f"{SITE}: it writes the entry and restarts the scheduler with it (site.yml --check --diff shows it before)"
         wishes = ", ".join(f"{name}: {wish}" for name, (_, wish) in differ.items())
-        found.error("extender_entry_differs", ", ".join(words), f"{wishes}, as the role scheduler writes it", cure)
+        found.say("extender_entry_differs", ", ".join(words), f"{wishes}, as the role scheduler writes it", cure)
     port = seen["places"]["extender_port"]
     if _address(expected)[2] != port:
         cure = f"{SITE}, which moves extender and scheduler to that port; or correct gpushare_extender_port"
-        found.warn("extender_elsewhere", f"the extender listens on {listens}", f"port {port}, as gpushare_extender_port says", cure)
+        found.say("extender_elsewhere", f"the extender listens on {listens}", f"port {port}, as gpushare_extender_port says", cure)
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
@@ -146,7 +146,7 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
     return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
 
 
-def _running(found: HostFindings, manifest: SchedulerManifest, mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
+def _running(found: VerifyFindings, manifest: SchedulerManifest, mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
     """Whether the scheduler that runs is the one of the manifest."""
     try:
         missing = proof.not_running(mirror, noted, manifest.shape)
@@ -156,9 +156,9 @@ def _running(found: HostFindings, manifest: SchedulerManifest, mirror: Mapping[s
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
         older = mirror is not None and annotations.get(ANNOTATION_SCHEDULER_CONFIG) != noted
         code = "scheduler_older_than_file" if older else "scheduler_stopped"
-        found.error(code, f"a scheduler of which {missing}", f"the one of {path} to run", _cure(path, older))
+        found.say(code, f"a scheduler of which {missing}", f"the one of {path} to run", _cure(path, older))
     elif mirror is not None and (image := SchedulerManifest.parsed(mirror).image) != manifest.image:
-        found.error("scheduler_older_than_file", f"a scheduler of image {image}", f"{manifest.image}, as {path} says", _cure(path, True))
+        found.say("scheduler_older_than_file", f"a scheduler of image {image}", f"{manifest.image}, as {path} says", _cure(path, True))
 
 
 def _cure(path: str, runs: bool) -> str:

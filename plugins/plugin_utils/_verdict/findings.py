@@ -114,6 +114,35 @@ FOLLOWS_FROM = {
 }
 
 
+class VerifyFindings:
+    """Collects the findings of verify about one host; "" is the cluster. A code has the severity that CHECKS has for it."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.list: list[Finding] = []
+
+    def add(self, finding: Finding, **changes: str) -> None:
+        """A finding that was made without a host, and perhaps with another severity."""
+        self.list.append(_graded(replace(finding, host=self.host, **changes)))
+
+    def say(self, check: str, found: str, expected: str, cure: str, severity: str = "") -> None:
+        """severity: only of a code that has several."""
+        self.list.append(of_verify(check, found, expected, cure, self.host, severity))
+
+
+def of_verify(check: str, found: str, expected: str, cure: str, host: str = "", severity: str = "") -> Finding:
+    """A finding of verify. LookupError for a code that is not verify's in CHECKS, or that has not this severity there."""
+    return _graded(Finding(check, found, expected, cure, severity, host))
+
+
+def _graded(finding: Finding) -> Finding:
+    severities, programs = CHECKS[finding.check]
+    severity = severities[0] if len(severities) == 1 else finding.severity
+    if VERIFY not in programs or severity not in severities:
+        raise LookupError(f"a finding {finding.check} of severity {finding.severity!r} from verify")
+    return replace(finding, severity=severity)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """All findings, causes first. ok: none of them is an error."""

@@ -16,10 +16,11 @@ from ...module_utils._facts.device_managers import OTHER_CURE
 from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
 from ...module_utils._facts.nvidia_smi import SmiReport
-from ...module_utils._formats.finding import ERROR, HostFindings, few
+from ...module_utils._formats.finding import few
 from .._preflight.gpus import Expected, judge_gpus
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
+from .findings import VerifyFindings
 from .visibility import judge_visibility, needs_no_runtime
 
 #: In the doctor's words.
@@ -29,7 +30,7 @@ _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 
 
-def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
+def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
     """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked."""
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
@@ -44,7 +45,7 @@ def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, nod
     for finding in judge_gpus(report, expected, driver is not None and driver.lacks_fabric_manager):
         found.add(finding)
     if not seen["kubelet"]["running"]:
-        found.error("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
+        found.say("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
     _second_plugin(found, gpu, doctor, report)
     if gpu["container_runtime"] is not None:
@@ -58,7 +59,7 @@ def judge_node(found: HostFindings, seen: Mapping[str, Any], doctor: Doctor, nod
         _api(found, seen, report, node)
 
 
-def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
+def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
     """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{manager['name']} ({'; '.join(manager['evidence'])})" for manager in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
@@ -69,51 +70,51 @@ def _second_plugin(found: HostFindings, gpu: Mapping[str, Any], doctor: Doctor, 
             who = " or ".join(doctor.strangers)
             evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no GPU's, by {who}")
     if evidence:
-        found.error("second_plugin", ", ".join(evidence), ONE_PLUGIN, STOP_OTHER)
+        found.say("second_plugin", ", ".join(evidence), ONE_PLUGIN, STOP_OTHER)
 
 
-def _container_runtime(found: HostFindings, runtime: Mapping[str, Any], default: str) -> None:
+def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], default: str) -> None:
     """default: what gpushare_default_runtime says."""
     name, unit, running, file = runtime["name"], runtime["unit"], runtime["running_default"], runtime["file_default"]
     if runtime["problem"]:
         cure = f"systemctl restart {unit}; journalctl -u {unit} -n 50 says why it fails"
-        found.error("runtime_silent", runtime["problem"], f"{name} to answer kubelet's questions", cure)
+        found.say("runtime_silent", runtime["problem"], f"{name} to answer kubelet's questions", cure)
     elif runtime["broken"]:
         cure = f"correct what the message names; do not restart {unit} before: it runs with its former files, and would not start again"
-        found.error("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)
+        found.say("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)
     elif default != "unchanged" and running != _RUNTIME and file == _RUNTIME:
         seen = f"default runtime {running!r} in the running {name} ({runtime['lacks']})"
         expected = f"{_RUNTIME!r}, as its files say"
-        found.error("default_runtime_not_running", seen, expected, f"{SITE}, or: systemctl restart {unit}")
+        found.say("default_runtime_not_running", seen, expected, f"{SITE}, or: systemctl restart {unit}")
     elif default != "unchanged" and file != _RUNTIME:
         words = f", though the process still has {running!r}" if running == _RUNTIME else ""
-        found.error("default_runtime_missing", f"default runtime {file!r} in {name}'s files{words}", f"{_RUNTIME!r}", SITE)
+        found.say("default_runtime_missing", f"default runtime {file!r} in {name}'s files{words}", f"{_RUNTIME!r}", SITE)
     elif runtime["lacks"]:
         seen, cure = f"a {name} that was not restarted since its files changed ({runtime['lacks']})", f"systemctl restart {unit}"
-        found.warn("runtime_older_than_file", seen, "the process that the files mean", cure)
+        found.say("runtime_older_than_file", seen, "the process that the files mean", cure)
 
 
-def _devices(found: HostFindings, devices: Mapping[str, Any]) -> None:
+def _devices(found: VerifyFindings, devices: Mapping[str, Any]) -> None:
     """Whether the driver's device files are there, and open to whom the driver means them."""
     wanted, nodes = devices["mode"], devices["nodes"]
     gone = [path for path, mode in nodes.items() if mode < 0]
     if gone:
         numbers = [path.replace("/dev/nvidia", "").replace("ctl", "255") for path in gone]
         cure = f"{'; '.join(f'nvidia-modprobe -c {number}' for number in numbers)}; then see what removes them: udev rules, dmesg"
-        found.error("gpu_device_missing", f"no {few(gone, 3)}", "the device file of every GPU that nvidia-smi lists", cure)
+        found.say("gpu_device_missing", f"no {few(gone, 3)}", "the device file of every GPU that nvidia-smi lists", cure)
     closed = [path for path, mode in nodes.items() if mode >= 0 and wanted & ~mode]
     if closed:
         seen = ", ".join(f"{path} with mode {nodes[path]:04o}" for path in closed[:_MOST_NAMED])
         expected = f"{wanted:04o}, the driver's own: else programs in containers that are not root cannot open their GPU"
         cure = f"chmod {wanted:04o} {' '.join(closed)}; if the mode comes back: a udev rule, or NVreg_DeviceFileMode of the module nvidia"
-        found.warn("gpu_device_closed", seen, expected, cure)
+        found.say("gpu_device_closed", seen, expected, cure)
 
 
-def _cdi(found: HostFindings, cdi: Mapping[str, Any], report: SmiReport) -> None:
+def _cdi(found: VerifyFindings, cdi: Mapping[str, Any], report: SmiReport) -> None:
     cure = "nvidia-ctk cdi generate --output=PATH, and enable nvidia-cdi-refresh.path so that it follows the driver"
     if cdi["mode"] == "cdi" and not cdi["specs"]:
         seen = "no CDI spec of nvidia.com/gpu, though nvidia-container-runtime is in mode cdi"
-        found.error("cdi_missing", seen, "one that names the GPUs", cure.replace("PATH", "/var/run/cdi/nvidia.yaml"))
+        found.say("cdi_missing", seen, "one that names the GPUs", cure.replace("PATH", "/var/run/cdi/nvidia.yaml"))
     have = {gpu.uuid for gpu in report.shared}
     for spec in cdi["specs"]:
         stale = []
@@ -128,19 +129,18 @@ def _cdi(found: HostFindings, cdi: Mapping[str, Any], report: SmiReport) -> None
             stale.append(f"{few(spec['missing'], 3)}, which the host does not have")
         if stale:
             expected = f"the {len(have)} GPUs and driver {report.driver_version} that nvidia-smi shows"
-            found.error("cdi_stale", f"in {spec['path']} {'; '.join(stale)}", expected, cure.replace("PATH", spec["path"]))
+            found.say("cdi_stale", f"in {spec['path']} {'; '.join(stale)}", expected, cure.replace("PATH", spec["path"]))
 
 
-def _api(found: HostFindings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
+def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node: Mapping[str, Any]) -> None:
     name = seen["node_name"]
     compared = compare({name: report}, [node] if node else [], seen["places"]["memory_unit"])
     for difference in compared.differences:
         # The host has said that already.
         if report.problem is None or difference.subject != "gpus" or difference.check != driver_code(report.problem):
-            severity = ERROR if difference.check == "gpu_unusable" else difference.severity
-            found.add(difference, found=f"{difference.subject}: {difference.found}", severity=severity)
+            found.add(difference, found=f"{difference.subject}: {difference.found}")
     if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"
         cure = f"{SITE}, or: kubectl label node {name} {LABEL_NODE}=true"
-        found.error("label_missing", f"{seen_label} on node {name}", f"{LABEL_NODE}=true", cure)
+        found.say("label_missing", f"{seen_label} on node {name}", f"{LABEL_NODE}=true", cure)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ...module_utils._facts.nvidia_smi import SmiReport
-from ...module_utils._formats.finding import NOTE, WARNING, Finding, HostFindings, few
+from ...module_utils._formats.finding import Finding, few
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import proof
 from ...module_utils._scheduler.manifest import SchedulerError, SchedulerManifest
@@ -24,7 +24,7 @@ from .containers import free_units, judge_containers, judge_strangers
 from .control_plane import judge_plane
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read
-from .findings import Verdict, verdict
+from .findings import Verdict, VerifyFindings, of_verify, verdict
 from .gpu_node import judge_node
 
 _FULL, _PROBE_EACH = "no free unit", "a probe pod on every GPU node"
@@ -66,7 +66,7 @@ def judge(evidence: Evidence) -> Verdict:
     findings += _not_checked(evidence)
     nodes = {node["metadata"]["name"]: node for node in cluster["nodes"]} if cluster else {}
     for host, seen in evidence.seen.items():
-        found = HostFindings(host)
+        found = VerifyFindings(host)
         judge_runtime(found, seen["runtime"], evidence.artifact, plane=seen["plane"] is not None)
         doctor = read(seen["doctor"], host)
         judge_doctor(found, doctor, seen["runtime"]["environment"])
@@ -151,10 +151,10 @@ def scheduler_names(evidence: Evidence) -> list[str]:
 def _not_checked(evidence: Evidence) -> list[Finding]:
     cure, expected = "bring it back, or leave it out with --limit; then run verify again", "an answer of every host of the run"
     gone = {host: why for host, why in evidence.hosts.items() if isinstance(why, str)}
-    found = [Finding("not_checked", f"nothing, because {why}", expected, cure, host=host) for host, why in gone.items()]
+    found = [of_verify("not_checked", f"nothing, because {why}", expected, cure, host) for host, why in gone.items()]
     if isinstance(evidence.cluster, str):
         cure, seen = "run it again once kubectl works on a control plane", f"nothing in the API, because {evidence.cluster}"
-        found.append(Finding("not_checked", seen, "an answer of the cluster", cure))
+        found.append(of_verify("not_checked", seen, "an answer of the cluster", cure))
     return found
 
 
@@ -164,7 +164,7 @@ def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list
 
 
 def _containers(
-    found: HostFindings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]
+    found: VerifyFindings, seen: Mapping[str, Any], has: Mapping[str, list[str]], now: float, pods: list[Mapping[str, Any]]
 ) -> int:
     gpus = {gpu.index: gpu.nodes for gpu in SmiReport.from_dict(seen["gpu"]["nvidia_smi"]).shared}
     # A driver that does not answer is said already, and without it no index has a device node.
@@ -179,12 +179,12 @@ def _twice(evidence: Evidence) -> list[Finding]:
             hosts.setdefault(gpu["uuid"], []).append(host)
     cure = "see nvidia-smi -L on each: clones of one virtual machine, or one host under two names? metrics and requests go by UUID"
     twice = {uuid: " and ".join(sorted(several)) for uuid, several in hosts.items() if len(several) > 1}
-    return [Finding("uuid_twice", f"{uuid} on {names}", "each UUID on one host", cure, WARNING) for uuid, names in twice.items()]
+    return [of_verify("uuid_twice", f"{uuid} on {names}", "each UUID on one host", cure) for uuid, names in twice.items()]
 
 
 def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
     """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs."""
-    found = HostFindings("")
+    found = VerifyFindings("")
     others: dict[str, list[str]] = {}
     for pod in pods:
         asks = any(container["units"] or container["gpus"] for container in pod["containers"])
@@ -196,21 +196,21 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[F
             "kube-scheduler's configuration"
         )
         seen = f"pods of the scheduler {scheduler!r}: {few(sorted(names), _NAMED)}"
-        found.warn("other_scheduler", seen, f"{' or '.join(ours)}, which calls the extender for each pod with a GPU", cure)
+        found.say("other_scheduler", seen, f"{' or '.join(ours)}, which calls the extender for each pod with a GPU", cure)
     return found.list
 
 
 def _objects(objects: Mapping[str, Any]) -> list[Finding]:
-    found = HostFindings("")
+    found = VerifyFindings("")
     for title in sorted({*objects["missing"], *objects["differs"]}):
         gone = title in objects["missing"]
         policy = title.startswith("ValidatingAdmissionPolicy")
         code, what = ("policy_differs", "policy") if policy else ("rbac_differs", "rights")
         seen = f"{title} gone" if gone else f"{title} changed by somebody else"
-        found.error(code, seen, f"the {what} that the roles apply", SITE)
+        found.say(code, seen, f"the {what} that the roles apply", SITE)
     if objects["unserved"]:
         seen, cure = ", ".join(objects["unserved"]), "upgrade to Kubernetes 1.30 or newer to have them"
-        found.note("policies_not_served", f"an API server without {seen}", "admission policies", cure)
+        found.say("policies_not_served", f"an API server without {seen}", "admission policies", cure)
     return found.list
 
 
@@ -220,37 +220,37 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
         cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
-        findings.append(Finding("not_proven", f"not proven: {why}", _PROBE_EACH, cure, NOTE, host_of.get(node, "")))
+        findings.append(of_verify("not_proven", f"not proven: {why}", _PROBE_EACH, cure, host_of.get(node, "")))
     if evidence.probes is None:
         return 0, findings
     if isinstance(evidence.probes, str):
         cure = "run verify again; kubectl must be able to create pods in kube-system"
-        return 0, [*findings, Finding("probe_failed", f"no probe pods, because {evidence.probes}", _PROBE_EACH, cure)]
+        return 0, [*findings, of_verify("probe_failed", f"no probe pods, because {evidence.probes}", _PROBE_EACH, cure)]
     proven = 0
     for node, pod in evidence.probes.items():
-        of_node = HostFindings(host_of.get(node, ""))
+        of_node = VerifyFindings(host_of.get(node, ""))
         proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
         findings += of_node.list
     return proven, findings + _calls(evidence)
 
 
-def _probe(found: HostFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
+def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
     if pod is None:
-        found.error("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
+        found.say("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
     if not pod["node"]:
         cure = "journalctl -u gpushare-extender, and the scheduler's log, say more"
-        found.error("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}", f"it on {node}", cure)
+        found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}", f"it on {node}", cure)
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
         cure = f"journalctl -u kubelet on {node} says more; with that cured: verify with -e gpushare_verify_probe=always"
-        found.error("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
+        found.say("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
         return 0
     second = evidence.probed.get(host)
     if second is None or second.get("gpu") is None:
-        found.error("not_checked", f"nothing of probe pod {name}", "a list of its device nodes", "run verify again")
+        found.say("not_checked", f"nothing of probe pod {name}", "a list of its device nodes", "run verify again")
         return 0
     before = len(found.list)
     # Everything that runs was seen: the hosts answered again after it was running.
@@ -271,7 +271,7 @@ def _calls(evidence: Evidence) -> list[Finding]:
         reasons.append(reason)
     if evidence.probes and reasons and all(reasons):
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
-        return [Finding("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)]
+        return [of_verify("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)]
     return []
 
 

@@ -10,9 +10,9 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.files import files
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_files
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 
 HEAD = "# Copyright: gpushare.kubernetes contributors\n"
 UNIT, ENV = "/etc/systemd/system/gpushare-device-plugin.service", "/etc/gpushare/gpushare-device-plugin.env"
@@ -92,7 +92,7 @@ def test_drop_ins_are_named_and_whether_they_start_something_else(root: Path, fo
     path = f"/{folder}/gpushare-device-plugin.service.d/90-mine.conf"
     looked = seen(root)
     assert looked == {**NOTHING, "drop_ins": [{"path": path, "starts": starts}]}
-    found = HostFindings("gpu1")
+    found = VerifyFindings("gpu1")
     judge_files(found, looked)
     assert [(one.check, one.severity) for one in found.list] == [("unit_overridden", "error") if starts else ("unit_extended", "warning")]
     assert path in found.list[0].found
@@ -103,6 +103,6 @@ def test_a_journal_that_cannot_be_used_or_lacks_files_is_a_warning() -> None:
         ({"problem": "x cannot be used"}, "x cannot be used", "do what the message states, then run site.yml again"),
         ({"unrecorded": [UNIT, ENV]}, f"no entry of {UNIT}, {ENV} in the journal", "run site.yml again: it notes its files again"),
     ):
-        found = HostFindings("gpu1")
+        found = VerifyFindings("gpu1")
         judge_files(found, {**NOTHING, **changes})
         assert [(one.check, one.severity, one.found, one.cure) for one in found.list] == [("journal_lost", "warning", words, cure)]

@@ -9,9 +9,17 @@ from dataclasses import replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import write
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, FOLLOWS_FROM, mark, merge, verdict
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (
+    CHECKS,
+    FOLLOWS_FROM,
+    VerifyFindings,
+    mark,
+    merge,
+    verdict,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +29,32 @@ CODES = sorted(CAUSES.keys() | {cause for causes in CAUSES.values() for cause in
 
 def error(host: str, check: str, found: str = "x", severity: str = "error") -> Finding:
     return Finding(check, found, "y", "do z", severity, host)
+
+
+@pytest.mark.parametrize(
+    ("check", "severity", "expected"),
+    [
+        ("second_plugin", "", "error"),
+        ("uuid_twice", "", "warning"),
+        ("not_proven", "", "note"),
+        ("gpus_visible", "note", "note"),
+        ("gpus_visible", "error", "error"),
+    ],
+)
+def test_a_code_has_the_severity_of_the_table(check: str, severity: str, expected: str) -> None:
+    found = VerifyFindings("h")
+    found.say(check, "x", "y", "do z", severity)
+    found.add(error("", check, severity=expected if severity else "error"))
+    assert found.list == [error("h", check, severity=expected)] * 2
+
+
+@pytest.mark.parametrize("check", ["no_such_code", "gpus", "plugin_missing", "gpus_visible"])
+def test_a_code_that_is_not_verifys_or_needs_a_severity_fails(check: str) -> None:
+    found = VerifyFindings("h")
+    with pytest.raises(LookupError):
+        found.say(check, "x", "y", "do z")
+    with pytest.raises(LookupError):
+        found.add(error("", check, severity="warning"))
 
 
 def test_nothing_follows_from_what_follows_from_it() -> None:

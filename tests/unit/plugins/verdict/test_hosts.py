@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, gpus_of, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_runtime
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor, read
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
 from unit.plugins.verdict import evidence as seen
@@ -24,7 +24,7 @@ MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 SITE = "run site.yml again"
 
 
-def said(found: HostFindings) -> list[tuple[str, str]]:
+def said(found: VerifyFindings) -> list[tuple[str, str]]:
     """What was found, under which code; a warning or a note says so before its code."""
     assert {one.host for one in found.list} <= {found.host}
     return [(one.check if one.severity == "error" else f"{one.severity} {one.check}", one.found) for one in found.list]
@@ -34,7 +34,7 @@ def said(found: HostFindings) -> list[tuple[str, str]]:
 
 
 def of_runtime(plane: bool = False, **changes: Any) -> list[tuple[str, str]]:
-    found = HostFindings("h")
+    found = VerifyFindings("h")
     judge_runtime(found, {**seen.runtime(), **changes}, ARTIFACT, plane=plane)
     return said(found)
 
@@ -83,7 +83,7 @@ def of_node(node: Mapping[str, Any] | None = None, **changes: Any) -> list[tuple
             host["gpu"][key].update(value)
         else:
             host["gpu"][key] = value
-    found = HostFindings("h")
+    found = VerifyFindings("h")
     judge_node(found, host, answered(host), node)
     return said(found)
 
@@ -221,7 +221,7 @@ def test_a_gpu_node_has_the_label(labels: dict[str, str] | None, expected: list[
 
 def test_differences_from_the_api_keep_how_bad_they_are() -> None:
     assert of_node({}) == [("node_missing", "node: no node of this name in the API")]
-    host, found_ = {**seen.gpu_host(), "node_name": "none"}, HostFindings("h")
+    host, found_ = {**seen.gpu_host(), "node_name": "none"}, VerifyFindings("h")
     judge_node(found_, host, answered(host), {})
     assert said(found_) == [("node_missing", "node: no node of this name in the API")], "nothing is like this name"
     node = seen.node()
@@ -258,7 +258,7 @@ def test_metrics_are_where_they_are_to_be(changes: Json, wanted: str, found: str
     ):
         host["places"][place] = wanted
         host["doctor"]["daemons"][daemon].update(changes)
-        found_ = HostFindings("h")
+        found_ = VerifyFindings("h")
         if host["gpu"]:
             judge_node(found_, host, answered(host), None)
         else:
@@ -280,7 +280,7 @@ def of_plane(asked: bool = True, mirror: Json | None = None, gone: bool = False,
     scheduler["configs"][CONFIG_PATH]["text"] = text
     scheduler.update(changes.pop("scheduler", {}))
     host["plane"].update(changes)
-    found = HostFindings("h")
+    found = VerifyFindings("h")
     judge_plane(found, host, answered(host), None if gone else mirror or seen.mirror(), asked)
     return said(found)
 
@@ -468,7 +468,7 @@ def of_container(
     if annotations is not None:
         pod["annotations"] = annotations
     pod.update(changes)
-    found = HostFindings("h")
+    found = VerifyFindings("h")
     count = judge_containers(found, [pod], {CONTAINER: ["nvidia0"]} if has is None else has, INDEXES, NOW)
     return count, said(found)
 
@@ -523,7 +523,7 @@ def test_a_container_has_the_gpu_of_its_annotation_and_no_other(changes: Json, c
 
 
 def test_what_a_wrong_gpu_should_have_been_is_named() -> None:
-    found = HostFindings("h")
+    found = VerifyFindings("h")
     pods = [seen.pod("a", gpu=3), {**seen.pod("b"), "deleted": True}, {**seen.pod("c"), "running": []}, seen.pod("d", gpu=1)]
     assert judge_containers(found, pods, {CONTAINER: ["nvidia0"]}, INDEXES, NOW) == 2
     assert [one.expected for one in found.list] == [f"nvidia{minor}: its annotation names GPU {index}" for index, minor in ((3, 7), (1, 1))]

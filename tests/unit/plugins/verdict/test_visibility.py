@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
 
 from unit.plugins.verdict.evidence import gpu_host, node
@@ -28,7 +28,7 @@ def judged(published: str | None = "volume-mounts", asked: str = "auto", *, defa
     gpus = json.loads(annotations["gpushare/gpus"])
     gpus.pop("strategy", None)
     annotations["gpushare/gpus"] = json.dumps(gpus | ({"strategy": published} if published is not None else {}))
-    found = HostFindings("gpu1")
+    found = VerifyFindings("gpu1")
     judge_visibility(found, seen, in_api)
     return [f"{one.severity} {one.check}: {one.found}; {one.expected}" for one in found.list]
 
@@ -83,7 +83,7 @@ def test_what_an_image_with_all_sees(strategy: str, default: str, toolkit: Json,
 def test_a_host_without_a_device_plugin_or_a_node_is_judged_elsewhere() -> None:
     seen = gpu_host()
     seen["gpu"]["strategy"]["now"] = ""
-    found = HostFindings("gpu1")
+    found = VerifyFindings("gpu1")
     judge_visibility(found, seen, None)
     judge_visibility(found, seen, {"metadata": {"annotations": {}}})
     judge_visibility(found, seen, {"metadata": {"annotations": {"gpushare/gpus": "{"}}})
