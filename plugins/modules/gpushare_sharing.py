@@ -120,7 +120,7 @@ def strategy(module: AnsibleModule) -> dict:
     reasons = obstacles(asked, found, facts.toolkit if params["toolkit"] else None, now.strategy, now.holders, brings)
     return {
         "changed": False,
-        "obstacles": [f"found {seen}; expected {expected}; {cure}" for seen, expected, cure in reasons],
+        "obstacles": [str(reason) for reason in reasons],
         "cdi": asdict(found),
         "mps": present(Place(os.path.join(params["root"], UNITS.lstrip("/")))),
         **asdict(choose(asked, found, now.strategy, now.holders, brings)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Collection, List, Optional, Sequence, Tuple
 
 from .._formats import toml
-from .._formats.finding import few
+from .._formats.finding import Finding, few
 from .._formats.versions import numbers
 from .._host.container_runtimes import DEFAULT_SOCKET, KINDS, CdiReleases
 from .._host.host import Host
@@ -90,8 +90,6 @@ _READER_NEEDED = (
     "upgrade it; or write the spec with `nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes`; or set "
     "gpushare_device_strategy: auto",
 )
-#: A message: what was found, what was expected, what to do.
-Obstacle = Tuple[str, str, str]
 
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:
@@ -125,36 +123,42 @@ def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brin
 
 def obstacles(
     asked: str, found: CdiFacts, configured: Optional[ToolkitFacts], now: str, holders: Collection[str], brings: Brings = Brings()
-) -> List[Obstacle]:
+) -> List[Finding]:
     """Why the host cannot have its strategy. configured: None if this run configures the toolkit."""
     chosen = choose(asked, found, now, holders, brings).strategy
     variable = f"gpushare_device_strategy {asked}"
-    reasons: List[Obstacle] = []
+    reasons: List[Finding] = []
     if asked == CDI:
         needed = f"kubelet 1.29, or 1.28 with the feature gate {GATE}, and a container runtime that passes CDI devices on"
         cure = "upgrade it, or set gpushare_device_strategy: auto"
         words = {found.spec: _SPEC_NEEDED, found.reader: _READER_NEEDED}
-        reasons += [(f"{variable}, and {why}", *words.get(why, (needed, cure))) for why in brings.lacks(found)]
+        reasons += [_obstacle(f"{variable}, and {why}", *words.get(why, (needed, cure))) for why in brings.lacks(found)]
     if asked in STRATEGIES and now in STRATEGIES and now != asked and holders:
         seen = f"{variable} while {len(holders)} pods have GPUs by {now} (UID {few(sorted(holders), 3)})"
         cure = f"delete them first (kubectl drain, or their owners), or keep gpushare_device_strategy: {now} for this host"
-        reasons.append((seen, "no pod with GPUs, to change the strategy", cure))
+        reasons.append(_obstacle(seen, "no pod with GPUs, to change the strategy", cure))
     if configured is not None:
         reasons += _of_toolkit(chosen, configured)
     return reasons
 
 
-def _of_toolkit(chosen: str, configured: ToolkitFacts) -> List[Obstacle]:
+def _of_toolkit(chosen: str, configured: ToolkitFacts) -> List[Finding]:
     if configured.problem:
-        return [(configured.problem, "the configuration of NVIDIA's container toolkit", "correct the file")]
+        return [_obstacle(configured.problem, "the configuration of NVIDIA's container toolkit", "correct the file")]
     keep = "or set gpushare_device_strategy: envvar, with which every image that sets NVIDIA_VISIBLE_DEVICES sees the GPUs that it names"
     if chosen == MOUNTS and (configured.environment or not configured.mounts):
         seen = f"{CONFIG} with {_said(configured)}"
-        return [(seen, f"{_said(ToolkitFacts(False, True))} for the strategy {MOUNTS}", f"set both, {keep}")]
+        return [_obstacle(seen, f"{_said(ToolkitFacts(False, True))} for the strategy {MOUNTS}", f"set both, {keep}")]
     if chosen == ENVIRONMENT and not configured.environment:
         seen = f"{CONFIG} with {_said(configured)}"
-        return [(seen, f"{_ENVIRONMENT_KEY} = true for the strategy {ENVIRONMENT}", "set it, or set gpushare_device_strategy: auto")]
+        return [
+            _obstacle(seen, f"{_ENVIRONMENT_KEY} = true for the strategy {ENVIRONMENT}", "set it, or set gpushare_device_strategy: auto")
+        ]
     return []
+
+
+def _obstacle(found: str, expected: str, cure: str) -> Finding:
+    return Finding("strategy", found, expected, cure)
 
 
 def _said(configured: ToolkitFacts) -> str:

@@ -378,8 +378,8 @@ def _strategy(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None
     # A setting that the role nvidia_container_toolkit will make is not a reason.
     configured = None if wanted.toolkit_configured else facts.toolkit
     brings = Brings(spec=wanted.toolkit_managed, runtime=wanted.runtime_configured)
-    for seen, expected, cure in obstacles(asked, facts.cdi, configured, now.strategy, now.holders, brings):
-        found.error("strategy", seen, expected, cure)
+    for obstacle in obstacles(asked, facts.cdi, configured, now.strategy, now.holders, brings):
+        found.add(obstacle)
     chosen = choose(asked, facts.cdi, now.strategy, now.holders, brings)
     if chosen.kept:
         seen = f"{len(now.holders)} pods that have GPUs by the device strategy {chosen.strategy}, which the host therefore keeps"

@@ -159,8 +159,8 @@ def test_a_spec_that_the_runtime_cannot_read(
     found = cdi(Host(str(root)), kubelet(runtime=name), running(name, version))
     assert choose("auto", found, "", ()).strategy == strategy
     rejected = obstacles("cdi", found, STRICT, "", ())
-    assert [seen for seen, _, _ in rejected] == ([] if strategy == "cdi" else [f"gpushare_device_strategy cdi, and {found.reader}"])
-    assert all("no-additional-gids-for-device-nodes" in cure for _, _, cure in rejected)
+    assert [obstacle.found for obstacle in rejected] == ([] if strategy == "cdi" else [f"gpushare_device_strategy cdi, and {found.reader}"])
+    assert all("no-additional-gids-for-device-nodes" in obstacle.cure for obstacle in rejected)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_what_this_run_brings_counts(found: CdiFacts, now: str, brings: Brings, 
 
 
 def test_a_spec_that_nobody_writes_is_an_obstacle_where_cdi_is_asked_for() -> None:
-    ((seen, expected, cure),) = obstacles("cdi", NO_SPEC, STRICT, "", ())
-    assert (seen, expected) == ("gpushare_device_strategy cdi, and no CDI spec", "a CDI spec that names every GPU")
-    assert "gpushare_toolkit_state: managed" in cure
+    (obstacle,) = obstacles("cdi", NO_SPEC, STRICT, "", ())
+    assert (obstacle.found, obstacle.expected) == ("gpushare_device_strategy cdi, and no CDI spec", "a CDI spec that names every GPU")
+    assert "gpushare_toolkit_state: managed" in obstacle.cure
     assert obstacles("cdi", NO_SPEC, STRICT, "", (), SPEC) == []
     assert obstacles("cdi", OFF, STRICT, "", (), RUNTIME) == []
-    assert [seen for seen, _expected, _cure in obstacles("cdi", OFF, STRICT, "", (), SPEC)] == [
+    assert [obstacle.found for obstacle in obstacles("cdi", OFF, STRICT, "", (), SPEC)] == [
         "gpushare_device_strategy cdi, and containerd 1.7.27 runs without it"
     ]
 
@@ -247,7 +247,7 @@ def test_obstacles(
 ) -> None:
     reasons = obstacles(asked, found, configured_, now, holders)
     assert len(reasons) == len(words)
-    assert all(word in seen and expected and cure for word, (seen, expected, cure) in zip(words, reasons, strict=True))
+    assert all(word in reason.found and reason.expected and reason.cure for word, reason in zip(words, reasons, strict=True))
 
 
 @pytest.mark.parametrize(
