@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from ...module_utils._driver.generations import DOMAINS, is_coherent
 from ...module_utils._facts.advisories import open_in_driver
 from ...module_utils._facts.capacity import without_memory
-from ...module_utils._facts.device_managers import BOTH, HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE
 from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
 from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
@@ -24,6 +23,7 @@ from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._host.container_runtimes import KINDS
 from ...module_utils._kubelet import gates
+from .device_managers import judge_managers
 from .gpus import Expected, judge_gpus
 from .memory_unit import judge_unit
 from .reasons import OLDEST_IN_WORDS, OLDEST_KUBERNETES, Judgement
@@ -60,8 +60,6 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"kubeadm": (SYSTEMD, KUBERNETES)
 #: From here on both have containerd 2, whose CDI is on (k3s-io/k3s release notes, read on 2026-08-21).
 FIRST_CONTAINERD_2 = {31: (1, 31, 6), 32: (1, 32, 2)}
 MINIMUM_FREE_MIB = 500
-#: Other managers of the GPUs that the playbook take_over moves aside.
-MOVABLE = (NVIDIA, OPERATOR, HAMI, ORIGINAL)
 _PODS_SHOWN = 8
 _LABEL = 80
 # Between clocks: what no network explains, and what makes new certificates and tokens invalid.
@@ -127,7 +125,7 @@ def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
         _strategy(found, facts, wanted)
         _isolation(found, facts, wanted.isolation)
         _shared_memory(found, facts, wanted)
-        _managers(found, facts, wanted.take_over)
+        judge_managers(found, facts.managers or (), wanted.take_over)
     if wanted.control_plane and wanted.mode == SYSTEMD:
         _control_plane(found, facts, wanted)
     return Judgement(host, facts.kubelet.node_name, tuple(found.list))
@@ -431,28 +429,6 @@ def _shared_memory(found: HostFindings, facts: NodeFacts, wanted: WantedHost) ->
         found.error("isolation", seen, "at most half of the memory for all GPUs together", "lower gpushare_mps_shared_memory_mib")
 
 
-def _managers(found: HostFindings, facts: NodeFacts, take_over: bool) -> None:
-    for manager in facts.managers or ():
-        evidence = f" ({'; '.join(manager.evidence)})"
-        if not manager.active:
-            cure = "it seems to be gone and to have left this behind: clean up once you are sure"
-            found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
-            continue
-        pods = manager.pods
-        held = f"; pods that have its devices: {few(pods, _PODS_SHOWN)}" if pods else ""
-        seen = f"{manager.name} on the host{evidence}{held}"
-        if manager.name == OPERATOR and not any(other.active and other.name == NVIDIA for other in facts.managers or ()):
-            # Its other parts, such as the driver's, may stay: only its device plugin allocates GPUs.
-            found.warn("managers", seen, "no other manager of the GPUs", "keep devicePlugin.enabled: false in its ClusterPolicy")
-        elif manager.name not in MOVABLE:
-            found.error("managers", seen, "no other manager of the GPUs", OTHER_CURE)
-        elif take_over:
-            found.warn("managers", seen, "no other manager of the GPUs", "nothing to do: this playbook moves it aside on this node")
-        else:
-            cure = f"run the playbook take_over instead, which moves it aside on this node first: {BOTH}"
-            found.error("managers", seen, "no other manager of the GPUs", cure)
-
-
 def _distribution_of(found: HostFindings, facts: NodeFacts, mode: str) -> bool:
     """Whether Kubernetes is of a kind whose hosts a run in this mode knows, or cannot be told."""
     name, known = facts.distribution.name, [distribution for distribution, modes in DISTRIBUTIONS.items() if mode in modes]
@@ -477,7 +453,7 @@ def _for_pods(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None
         _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts, wanted.driver_managed)
         _kubelet(found, facts)
-        _managers(found, facts, wanted.take_over)
+        judge_managers(found, facts.managers or (), wanted.take_over)
         if facts.kubelet.runtime == "docker":
             cure = f"start {name} without --docker: its own containerd gets NVIDIA's runtime by itself"
             found.error("runtime", f"{name} with docker as container runtime ({facts.kubelet.endpoint})", "its own containerd", cure)
