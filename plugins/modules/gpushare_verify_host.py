@@ -89,7 +89,7 @@ seen: {description: "The evidence, for M(gpushare.kubernetes.gpushare_judge).", 
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._evidence.host import Places, see
+from ..module_utils._evidence.host import PARTS, Places, see
 from ..module_utils._host.host import Host
 
 
@@ -100,7 +100,7 @@ def main() -> None:
             "control_plane": {"type": "bool", "required": True},
             "dashboard": {"type": "bool", "default": False},
             "node_name": {"type": "str", "default": ""},
-            "only": {"type": "list", "elements": "str", "choices": ["containers", "extender"]},
+            "only": {"type": "list", "elements": "str", "choices": list(PARTS)},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "pki_dir": {"type": "str", "default": ""},
             "extender_port": {"type": "int", "default": 32766},

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key, title
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, release, scheduler_image
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 
 from charts.sets import BAD, SETS, Json
@@ -34,8 +35,13 @@ def ask(sets: list[Json]) -> list[Json]:
     return found
 
 
+def _mutates(kubernetes: str) -> bool:
+    """Whether its API server has MutatingAdmissionPolicy as v1."""
+    return (numbers(kubernetes) or ()) >= (1, 36)
+
+
 def a_set(values: Json, kubernetes: str) -> Json:
-    return {"values": values, "kubernetes": kubernetes, "apis": [MUTATING] if release(kubernetes) >= (1, 36) else []}
+    return {"values": values, "kubernetes": kubernetes, "apis": [MUTATING] if _mutates(kubernetes) else []}
 
 
 @cache
@@ -49,7 +55,7 @@ def test_it_renders_to_the_objects_of_the_builders(number: int) -> None:
     assert answer["error"] == ""
     found = [one for text in answer["files"].values() for one in yaml.safe_load_all(text) if one]
     known = {"image": variables()["gpushare_image"].spec["default"], "scheduler_image": scheduler_image(kubernetes)}
-    wanted = objects(Values(**{**known, "mutating": release(kubernetes) >= (1, 36), **fields}))
+    wanted = objects(Values(**{**known, "mutating": _mutates(kubernetes), **fields}))
     there, expected = ({key(one): one for one in each} for each in (found, wanted))
     # Helm makes it.
     del expected["Namespace", "", SPACE]

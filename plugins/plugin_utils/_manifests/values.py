@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 
 from ...module_utils._cluster.names import LABEL_NODE
 
-#: From here on the API server has MutatingAdmissionPolicy as v1.
-OLDEST_MUTATING = (1, 36)
 #: Where a release of Kubernetes has its images.
 SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
 #: The label of a GPU node of ours, and its value.
@@ -104,9 +102,3 @@ def scheduler_image(server: str) -> str:
     if found is None:
         raise ValueError(f"found the version {server[:80]!r} of the API server; expected one such as v1.36.3")
     return f"{SCHEDULER_REPOSITORY}:v{found[1]}"
-
-
-def release(server: str) -> tuple[int, int]:
-    """The minor release of a version such as v1.36.3 or 1.36+; (0, 0) for none."""
-    found = re.match(r"v?([0-9]{1,3})\.([0-9]{1,3})", server)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

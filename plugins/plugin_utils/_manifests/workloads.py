@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, LABEL_ON_HOST, NAMESPACE, RESOURCES
 from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
@@ -330,8 +328,3 @@ def workloads(values: Values) -> list[Json]:
     if values.default_scheduler:
         return [extender_daemon_set(values), daemon_set(values)]
     return [config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]
-
-
-def images(objects: Sequence[Mapping[str, Any]]) -> set[str]:
-    specs = [workload["spec"]["template"]["spec"] for workload in objects if "template" in workload.get("spec", {})]
-    return {container["image"] for spec in specs for container in spec["containers"]}

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import OLDEST_MUTATING, Values, release, scheduler_image
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import OLDEST_WITH_POLICIES
 
 from charts.sets import BAD, SETS, Json
@@ -28,7 +29,7 @@ from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 def test_they_are_those_of_the_builders(number: int, namespace: str) -> None:
     values, fields, kubernetes = SETS[number]
     known = {"image": manifests.template()["values"]["image"], "scheduler_image": scheduler_image(kubernetes), "namespace": namespace}
-    wanted = in_cluster.objects(Values(**{**known, "mutating": release(kubernetes) >= (1, 36), **fields}))
+    wanted = in_cluster.objects(Values(**{**known, "mutating": (numbers(kubernetes) or ()) >= manifests.OLDEST_MUTATING, **fields}))
     assert manifests.objects(values, namespace, kubernetes) == json.loads(json.dumps(wanted))
 
 
@@ -52,7 +53,7 @@ def test_other_input_that_cannot_be(namespace: str, kubernetes: str, words: str)
 
 
 def test_the_releases_are_those_of_the_installer() -> None:
-    assert (manifests.OLDEST, manifests.OLDEST_MUTATING) == (OLDEST_WITH_POLICIES, OLDEST_MUTATING)
+    assert (manifests.OLDEST, manifests.OLDEST_MUTATING) == (OLDEST_WITH_POLICIES, (1, 36))
     assert manifests.objects({}, "gpushare-system", "v1.36.3-eks-1+a")[0]["metadata"]["name"] == "gpushare-system"
 
 
