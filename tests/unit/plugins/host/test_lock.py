@@ -17,18 +17,28 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import l
 
 ROOT = Path(__file__).resolve().parents[4]
 HOLDER = """
-import sys, time
+import sys
 sys.path.insert(0, sys.argv[1])
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import lock
 with lock.held("gpushare_daemon of alice", sys.argv[2]):
     print("has it", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
+
+
+def starting(path: Path) -> "subprocess.Popen[str]":
+    """Another process, which gets the lock as soon as it is free, and has it until its input ends."""
+    command = [sys.executable, "-c", HOLDER, ROOT / ".collections", path]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def has_open(process: "subprocess.Popen[str]", path: Path) -> bool:
+    return any(os.path.realpath(link) == str(path) for link in Path(f"/proc/{process.pid}/fd").iterdir())
 
 
 def holder(path: Path) -> "subprocess.Popen[str]":
     """Another process that has the lock."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, ROOT / ".collections", path], stdout=subprocess.PIPE, text=True)
+    process = starting(path)
     assert process.stdout is not None
     assert process.stdout.readline() == "has it\n"
     return process
@@ -62,19 +72,34 @@ def test_a_run_that_was_killed_holds_nobody_up(tmp_path: Path) -> None:
 def test_who_waits_gets_it_when_the_first_is_done(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     process = holder(path)
-    began = time.monotonic()
-    # Its file is taken away with it, as by one that ends: who waited must not be content with the old file.
-    waiting = subprocess.Popen([sys.executable, "-c", HOLDER, ROOT / ".collections", path], stdout=subprocess.PIPE, text=True)
-    time.sleep(1)
-    process.terminate()
-    process.wait()
+    waiting = starting(path)
+    deadline = time.monotonic() + 30
+    while not has_open(waiting, path):
+        assert waiting.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    # Its file goes with it: who waited must not be content with the old one.
+    process.communicate()
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "has it\n"
-    assert time.monotonic() - began < 10
+    assert path.exists()
     with pytest.raises(lock.LockedError):
         lock.held("x", str(path), 0).__enter__()
     waiting.kill()
     waiting.wait()
+
+
+def test_a_file_that_goes_before_it_is_locked_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, flock = tmp_path / "lock", lock.fcntl.flock
+
+    def after_the_end_of_the_first(descriptor: int, operation: int) -> None:
+        path.unlink()
+        monkeypatch.setattr(lock.fcntl, "flock", flock)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", after_the_end_of_the_first)
+    with lock.held("bob", str(path), 0):
+        assert path.read_text() == "bob"
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:

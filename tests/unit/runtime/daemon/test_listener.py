@@ -65,10 +65,12 @@ async def test_where_one_more_comes_the_oldest_stranger_goes() -> None:
         strangers = [await connect(port, "x") for _ in range(5)]
         assert [await is_open(stranger) for stranger in strangers] == [False, False, True, True, True]
         # Room again, by one that went by itself.
-        strangers[-1][1].close()
-        await strangers[-1][1].wait_closed()
-        await asyncio.sleep(0.05)
-        strangers.append(await connect(port, "x"))
+        reader, writer = strangers[-1]
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        # The next one's descriptor has another number.
+        with socket.socket():
+            strangers.append(await connect(port, "x"))
         assert [await is_open(stranger) for stranger in strangers[2:4]] == [True, True]
         assert all([await is_open(connection) for connection in known])
         for _, writer in known + strangers:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The parts of a daemon begin and end together."""
+"""The parts of a daemon begin and end together. The time is virtual."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import NoReturn
 import pytest
 
 from gpushare_runtime.daemon.runner import ENDING_SECONDS, run_all
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Part:
@@ -57,8 +59,8 @@ async def test_what_a_part_does_at_its_end_is_not_cut_short_and_what_it_stands_o
         try:
             await asyncio.Event().wait()
         finally:
-            # As the drain of a server: longer than the device plugin takes to answer kubelet.
-            await asyncio.sleep(0.6)
+            # As the drain of a server.
+            await asyncio.sleep(ENDING_SECONDS - 0.1)
             finished.append(base.running)
 
     running = asyncio.create_task(run_all([serving()], stop, base=[base.run()]))

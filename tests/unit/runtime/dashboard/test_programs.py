@@ -85,7 +85,9 @@ def test_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
         Certificate(tmp_path / "cert", tmp_path / "key")
 
 
-async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_certificate_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from gpushare_runtime.dashboard import main
 
     monkeypatch.setattr(main, "_CERTIFICATE_SECONDS", 0.01)
@@ -107,7 +109,7 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monke
     reload = asyncio.Event()
     following = asyncio.ensure_future(certificate.follow(reload))
     cert.write_text("broken")
-    await asyncio.sleep(0.05)
+    await until(lambda: "the new certificate cannot be used" in caplog.text)
     assert "first" in await asyncio.to_thread(served, port)
     issue("second")
     deadline = asyncio.get_running_loop().time() + 60
@@ -116,7 +118,8 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, monke
         await asyncio.sleep(0.05)
     # `systemctl reload` does not wait for the next look at the files.
     monkeypatch.setattr(main, "_CERTIFICATE_SECONDS", 3600.0)
-    await asyncio.sleep(0.1)
+    following.cancel()
+    following = asyncio.ensure_future(certificate.follow(reload))
     issue("third")
     assert "second" in await asyncio.to_thread(served, port)
     reload.set()

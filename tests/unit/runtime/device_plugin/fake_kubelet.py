@@ -35,6 +35,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         self.options: dict[str, pb.DevicePluginOptions] = {}
         self.responses: list[pb.ContainerAllocateResponse] = []
         self.reject_registration = False
+        self.rejected = 0
         self._clients: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: Any = None
@@ -73,6 +74,7 @@ class FakeKubelet(rpc.RegistrationServicer):
 
     async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:
         if self.reject_registration:
+            self.rejected += 1
             await context.abort(grpc.StatusCode.UNKNOWN, "planned")
         assert request.version == "v1beta1"
         channel = grpc.aio.insecure_channel(
@@ -100,6 +102,11 @@ class FakeKubelet(rpc.RegistrationServicer):
             channel, _ = self._clients.pop(resource)
             await channel.close()
         self.manager.healthy[resource] = set()
+
+    @property
+    def reading(self) -> int:
+        """How many lists it reads, or is about to drop."""
+        return len(self._tasks)
 
     def drop_lists(self) -> None:
         """No longer read the plugin's lists, while kubelet itself goes on."""

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +74,13 @@ class World:
     async def registered(self) -> None:
         """Both resources are registered and kubelet has their ids."""
         await until(lambda: {resource for resource, _ in self.kubelet.registrations} == RESOURCES and set(self.kubelet.lists) == RESOURCES)
+
+    async def stays(self, condition: Callable[[], object]) -> None:
+        """A condition holds while the plugin hears of further pods, each of which makes all of its parts decide again."""
+        for _ in range(5):
+            passer_by = await self.bind(memory(None, 0, 1, phase="Succeeded"))
+            await until(lambda uid=passer_by["metadata"]["uid"]: self.plugin.node.pods.get(uid))
+            assert condition()
 
     async def bind(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The scheduler bound the pod to this node: the API server has it."""

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.kubelet import server
+from gpushare_runtime.device_plugin.kubelet import registration, server
 from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
 from unit.runtime.device_plugin.device_manager import AdmissionError
 from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
@@ -62,8 +63,7 @@ async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> Non
         assert it.annotations(pod) == annotations | {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
         # The node's annotations go by PATCH, too.
         assert pod["metadata"]["uid"] in [body.get("metadata", {}).get("uid") for body in it.api.bodies]
-        await asyncio.sleep(0.1)
-        assert it.patches(pod) == 1
+        await it.stays(lambda: it.patches(pod) == 1)
         assert (it.plugin.counters.allocations, it.plugin.counters.corrections, it.plugin.counters.unplanned) == (1, 0, 0)
 
 
@@ -71,8 +71,9 @@ async def asked_early(it: World) -> tuple[dict[str, Any], asyncio.Task[Any]]:
     """(a pod of 6 units of GPU 1 that the watch has not shown, kubelet's admission of it, which waits)."""
     await until(lambda: it.plugin.node.pods.synced)
     pod = memory(it.inventory, 1, 6)
+    begun = it.plugin.node.turns.changes.count
     admission = asyncio.ensure_future(it.kubelet.manager.admit(pod))
-    await asyncio.sleep(0.1)
+    await until(lambda: it.plugin.node.turns.changes.count > begun)
     assert not admission.done()
     return pod, admission
 
@@ -98,8 +99,7 @@ async def test_a_pod_on_another_gpu_than_annotated_is_corrected_once() -> None:
         assert json.loads(corrected["scheduler.framework.gpushare.allocation"]) == {"0": {"0": 6}}
         assert corrected["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
         assert corrected["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]
-        await asyncio.sleep(0.1)
-        assert (it.patches(pod), it.plugin.counters.corrections) == (1, 1)
+        await it.stays(lambda: (it.patches(pod), it.plugin.counters.corrections) == (1, 1))
 
 
 async def test_marking_waits_for_an_api_server_that_fails_and_holds_up_nobody() -> None:
@@ -137,23 +137,23 @@ async def test_after_a_restart_of_kubelet_it_is_registered_again_and_what_was_gi
         assert got["main"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
-async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own() -> None:
+async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # And not by its silence.
+    monkeypatch.setattr(registration, "_STREAM_SECONDS", 600.0)
     async with world(16 * GIB) as it:
         await it.kubelet.stop()
         it.kubelet.registrations.clear()
         await it.kubelet.start(sweep=False)
-        # Sooner than by its silence, which takes 3 s.
-        await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES, seconds=2.5)
+        await until(lambda: {resource for resource, _ in it.kubelet.registrations} == RESOURCES)
 
 
 async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
     async with world(16 * GIB, kubelet=False) as it:
-        await until(lambda: it.plugin.node.devices.inventory)
-        await asyncio.sleep(0.1)
+        await until(lambda: "waiting for kubelet" in it.plugin.status.report()[1])
         assert not it.plugin.status.ready
         it.kubelet.reject_registration = True
         await it.kubelet.start()
-        await asyncio.sleep(0.3)
+        await until(lambda: it.kubelet.rejected >= 2 * len(RESOURCES))
         assert not it.plugin.status.ready
         it.kubelet.reject_registration = False
         await it.registered()
@@ -168,22 +168,23 @@ async def test_a_socket_that_somebody_removed_is_made_again() -> None:
         assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted([*RESOURCES, MEMORY])
 
 
-async def test_a_kubelet_that_has_hung_up_is_registered_with_again() -> None:
+async def test_a_kubelet_that_has_hung_up_is_registered_with_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(16 * GIB) as it:
+        monkeypatch.setattr(registration, "_STREAM_SECONDS", 0.1)
         it.kubelet.lists.clear()
         it.kubelet.drop_lists()
-        await until(lambda: set(it.kubelet.lists) == RESOURCES, seconds=25)
+        await until(lambda: set(it.kubelet.lists) == RESOURCES)
 
 
 async def test_without_nvml_nothing_is_registered_until_it_answers() -> None:
     async with world(kubelet=True, registered=False) as it:
         it.nvml.failure = NvmlError("the NVIDIA kernel driver is not loaded")
-        await asyncio.sleep(0.3)
+        await until(lambda: it.nvml.starts >= 3)
         assert it.kubelet.registrations == []
         assert not it.plugin.status.ready
         it.nvml.failure = None
-        await asyncio.sleep(0.2)
-        assert it.kubelet.registrations == []
+        await until(lambda: "NVML lists no GPU" in it.plugin.status.report()[1])
+        await it.stays(lambda: it.kubelet.registrations == [])
         it.nvml.gpus = [facts(0, 16 * GIB)]
         await it.registered()
 
@@ -229,8 +230,7 @@ async def test_the_annotation_is_written_once_and_again_when_others_change_it() 
         await until(lambda: writes() == 1)
         wanted = it.inventory.to_json()
         assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/gpus": wanted}
-        await asyncio.sleep(0.3)
-        assert writes() == 1
+        await it.stays(lambda: writes() == 1)
         await it.api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": "{}", "other": "stays"}}})
         await until(lambda: writes() == 2)
         assert it.api.objects[NODE]["metadata"]["annotations"] == {"gpushare/gpus": wanted, "other": "stays"}
@@ -292,16 +292,22 @@ async def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_aga
 
 async def test_a_pod_recreated_under_its_name_is_not_marked_for_the_old_one() -> None:
     async with world(16 * GIB) as it:
-        old = await it.bind(memory(it.inventory, 0, 2, name="same", uid="old"))
+        old, new = (memory(it.inventory, 0, 2, name="same", uid=uid) for uid in ("old", "new"))
+
+        async def recreated(request: web.Request) -> None:
+            """While the first PATCH of the old one is under way."""
+            if request.path == f"{path_of(old)}/status":
+                await it.api.remove(path_of(old))
+                await it.bind(new)
+            else:
+                it.api.faults.append(recreated)
+
+        await it.bind(old)
         await until(lambda: it.plugin.node.pods.get("old"))
-        it.api.faults.append(fail(409, "Conflict"))
+        it.api.faults.append(recreated)
         await it.kubelet.manager.admit(old)
-        await until(lambda: it.patches(old) == 1)
-        await it.api.remove(path_of(old))
-        await until(lambda: not it.plugin.node.pods.get("old"))
-        tried = it.patches(old)
-        await asyncio.sleep(0.5)
-        assert it.patches(old) - tried <= 1
+        await until(lambda: it.plugin.node.pods.get("new") and not it.plugin.node.pods.get("old"))
+        await it.stays(lambda: it.annotations(new)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false")
 
 
 async def test_a_pod_that_can_no_longer_be_read_is_not_known_as_it_was() -> None:

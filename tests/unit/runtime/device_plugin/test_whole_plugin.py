@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The plugin as a whole: bad GPUs, is_cordoned, processes that stay, lost records, starts, metrics, and what the API is told."""
+"""The plugin as a whole: bad GPUs, cordons, processes that stay, lost records of kubelet, rejections, later processes, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +17,6 @@ from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
 from unit.runtime.device_plugin.device_manager import StartError
-from unit.runtime.device_plugin.fake_kubelet import DROP_SECONDS
 from unit.runtime.device_plugin.fake_nvml import facts
 from unit.runtime.device_plugin.local_pods import memory
 from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, health, healthy, path_of, running_pod, world
@@ -184,15 +182,32 @@ async def test_a_record_that_kubelet_cannot_read_takes_no_unit_away_while_it_adm
             patch.setattr("gpushare_runtime.device_plugin.kubelet.registration.SETTLED_SECONDS", 0.0)
             await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
             await until(lambda: len(it.kubelet.manager.healthy[MEMORY]) == 16)
-        await asyncio.sleep(5 * DROP_SECONDS)
+        # kubelet has dropped the former one.
+        await until(lambda: it.kubelet.reading <= len(RESOURCES))
         assert len(it.kubelet.manager.healthy[MEMORY]) == 16
         assert len(it.kubelet.registrations) == len(RESOURCES) + 1
 
 
-async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clock() -> None:
+class HostClock:
+    """`time` on a host whose clock is `ahead` seconds ahead. reads: of its monotonic clock."""
+
+    ahead, reads = 0.0, 0
+
+    def time(self) -> float:
+        return time.time() + self.ahead
+
+    def time_ns(self) -> int:
+        return int(self.time() * 1e9)
+
+    def monotonic(self) -> float:
+        self.reads += 1
+        return time.monotonic()
+
+
+async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clock(caplog: pytest.LogCaptureFixture) -> None:
     registration = "gpushare_runtime.device_plugin.kubelet.registration"
-    clock = {"monotonic": time.monotonic, "time_ns": time.time_ns}
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{registration}.time", clock := HostClock())
         # Longer than this test can take on a busy machine, and far shorter than the clock is set by.
         patch.setattr(f"{registration}.SETTLED_SECONDS", 600.0)
         async with world(8 * GIB, 8 * GIB) as it:
@@ -202,10 +217,16 @@ async def test_how_long_ago_kubelet_has_started_does_not_depend_on_the_hosts_clo
                 it.kubelet.manager.given = {}
             await until(lambda: it.plugin.node.usage.any_record_lost(MEMORY))
             # It is set, as by NTP after a boot.
-            patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() + 36000, **clock))
-            await asyncio.sleep(2.5)
+            clock.ahead = 36000.0
+            caplog.clear()
+            for number in range(5):
+                reads = clock.reads
+                # What happens in its folder is a reason to decide again.
+                (it.kubelet.directory / f"{number}").touch()
+                await until(lambda reads=reads: clock.reads > reads)
+            assert "registering again" not in caplog.text
             assert asks_before_start(it) == {MEMORY: True, GPUS: True}
-            patch.setattr(f"{registration}.time", SimpleNamespace(time=lambda: time.time() - 36000, **clock))
+            clock.ahead = -36000.0
             patch.setattr(f"{registration}.SETTLED_SECONDS", 0.0)
             await until(lambda: asks_before_start(it) == {MEMORY: False, GPUS: True})
 

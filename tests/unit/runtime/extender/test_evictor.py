@@ -21,7 +21,7 @@ from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.evictor import Evictor
-from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, until
+from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, stays, until
 from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
 
 NOW = 1_800_000_000
@@ -38,10 +38,13 @@ def on_a_gpu(uid: str) -> AllocatedPod:
 
 
 class World:
-    """An extender's cache, and what was reported about pods. Node n requests the eviction of all of these pods."""
+    """An extender's cache, and what was reported about pods. Node n requests the eviction of all of these pods.
+
+    passes: how often the evictor has asked whether it is the leader.
+    """
 
     def __init__(self, *pods: AllocatedPod) -> None:
-        self.now, self.clock, self.active = float(NOW), 100.0, True
+        self.now, self.clock, self.active, self.passes = float(NOW), 100.0, True, 0
         self.events: list[tuple[str, str, str]] = []
         self.cluster = ClusterCache()
         for each in pods:
@@ -50,10 +53,14 @@ class World:
         self.evictor = Evictor(
             self.cluster,
             lambda pod, reason, message: self.events.append((pod.name, reason, message)),
-            active=lambda: self.active,
+            active=self._asked,
             now=lambda: self.now,
             clock=lambda: self.clock,
         )
+
+    def _asked(self) -> bool:
+        self.passes += 1
+        return self.active
 
     def ask(self, *requests: EvictionRequest, node: str = "n", until: int = NOW + 90) -> None:
         """As the node's annotation says from now on."""
@@ -226,7 +233,7 @@ async def test_the_eviction_names_the_pod_by_its_uid(tmp_path: Path) -> None:
     world = World(on_a_gpu("a"))
     async with running(world, tmp_path, Answers()) as api:
         await until(lambda: world.events)
-        await asyncio.sleep(0.1)
+        await stays(lambda: len(api.asked) == 1, lambda: world.passes)
         assert api.asked == [
             (
                 "/api/v1/namespaces/default/pods/a/eviction",
@@ -255,8 +262,7 @@ async def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path
     async with running(world, tmp_path, api) as api:
         for count, said in enumerate(("The disruption budget b needs 1 healthy pods and has 1 currently", two, BUDGET), 1):
             await until(lambda count=count: len(world.events) == count)
-            await asyncio.sleep(0.1)
-            assert len(api.asked) == count, "not at once"
+            await stays(lambda count=count: len(api.asked) == count, lambda: world.passes)
             reason, text = world.events[-1][1:]
             assert (reason, text) == (
                 "GPUShareNotEvicted",
@@ -325,16 +331,14 @@ async def test_another_pod_under_the_same_name_stays(tmp_path: Path, code: int) 
     api.answers = [status(code, "Conflict", "the UID in the precondition does not match")]
     async with running(world, tmp_path, api) as api:
         await until(lambda: api.asked)
-        await asyncio.sleep(0.1)
-        assert (world.events, sum(results(world).values())) == ([], 0)
+        await stays(lambda: (world.events, sum(results(world).values())) == ([], 0), lambda: world.passes)
 
 
 async def test_only_the_leader_evicts(tmp_path: Path) -> None:
     world = World(on_a_gpu("a"))
     world.active = False
     async with running(world, tmp_path, Answers()) as api:
-        await asyncio.sleep(0.2)
-        assert api.asked == []
+        await stays(lambda: api.asked == [], lambda: world.passes)
         world.active = True
         await until(lambda: api.asked)
 

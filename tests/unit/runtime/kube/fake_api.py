@@ -151,6 +151,8 @@ class FakeApi:
         old = self.objects.get(path)
         if old is None:
             return status(404, "NotFound", f"{path} not found")
+        if body.get("metadata", {}).get("uid", old["metadata"].get("uid")) != old["metadata"].get("uid"):
+            return status(409, "Conflict", "the UID in the precondition does not match the UID in record")
         new = _merge(copy.deepcopy(old), body)
         if path != request.path:
             # As the API server has it: by the status, metadata change, and the spec does not.
@@ -280,3 +282,14 @@ async def until(condition: Callable[[], object], *, seconds: float = 60.0) -> No
         if asyncio.get_running_loop().time() > deadline:
             raise AssertionError(f"the condition did not come within {seconds:g} s") from trouble
         await asyncio.sleep(0.005)
+
+
+async def stays(condition: Callable[[], object], passes: Callable[[], int], times: int = 5) -> None:
+    """A condition holds until a count, such as the passes of a loop that could break it, has grown by so much."""
+    last = passes() + times
+
+    def over() -> bool:
+        assert condition()
+        return passes() >= last
+
+    await until(over)

@@ -60,8 +60,7 @@ async def running(api: FakeApi, directory: Path, **options: Any) -> AsyncIterato
             on_replace=cache.replace,
             on_event=cache.event,
             transform=name_of,
-            backoff=Backoff(0.01, 0.05),
-            **options,
+            **{"backoff": Backoff(0.01, 0.05), **options},
         )
         task = asyncio.create_task(reflector.run())
         try:
@@ -162,11 +161,18 @@ async def test_a_watch_that_ends_at_once_is_not_asked_for_at_once(tmp_path: Path
     async def empty(request: web.Request) -> web.StreamResponse | None:
         return web.Response() if "watch" in request.query else None
 
+    class CountedBackoff(Backoff):
+        waits = 0
+
+        def wait(self) -> float:
+            self.waits += 1
+            return super().wait()
+
     api.faults = [empty] * 1000
-    async with running(api, tmp_path) as (cache, reflector):
-        await reflector.synced.wait()
-        await asyncio.sleep(0.5)
-        assert 3 < len(api.requests) < 100
+    backoff = CountedBackoff(0.01, 0.01)
+    async with running(api, tmp_path, backoff=backoff) as (cache, _):
+        await until(lambda: len(watches(api)) >= 5)
+        assert backoff.waits >= 4
         assert cache.replaced == 1
 
 

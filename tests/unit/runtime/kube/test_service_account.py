@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, add_options, from_options, parse_token
-from unit.runtime.kube.fake_api import fail, kubeconfig, serving, until
+from unit.runtime.kube.fake_api import fail, kubeconfig, serving, stays, until
 from unit.runtime.kube.tokens import START, TokenApi, jwt
 
 HOUR = 3600.0
@@ -33,9 +33,18 @@ class World:
         self.files = TokenFiles(directory / "seed", directory / "own" / "token", WEEK)
         self.files.own.parent.mkdir(exist_ok=True)
         self.ahead = 0.0
+        self.clock_reads = 0
         self.reports: list[tuple[bool, str]] = []
         self.renewer: TokenRenewer
         self.client: KubeClient
+
+    def _clock(self) -> float:
+        self.clock_reads += 1
+        return self.api.now + self.ahead
+
+    async def stays(self, condition: Callable[[], object]) -> None:
+        """A condition holds while the renewer reads its clock again and again."""
+        await stays(condition, lambda: self.clock_reads, 20)
 
     @property
     def own(self) -> str:
@@ -58,9 +67,7 @@ class World:
     async def running(self) -> AsyncIterator[None]:
         file = self.files.seed.parent / "kubeconfig"
         file.write_text(kubeconfig(self.api.url))
-        self.renewer = TokenRenewer(
-            self.files, clock=lambda: self.api.now + self.ahead, since=lambda: self.api.now - START, tick=0.01, backoff=Backoff(10, 300)
-        )
+        self.renewer = TokenRenewer(self.files, clock=self._clock, since=lambda: self.api.now - START, tick=0.01, backoff=Backoff(10, 300))
         async with KubeClient(load(str(file), tokens=self.renewer)) as client:
             self.client = client
             task = asyncio.create_task(self.renewer.run(client, lambda ok, words: self.reports.append((ok, words))))
@@ -110,8 +117,7 @@ async def test_renewed_when_a_third_of_its_life_is_over(tmp_path: Path) -> None:
             await until(lambda: here.own)
             first = here.own
             here.api.now += WEEK / 3 - 1
-            await asyncio.sleep(0.1)
-            assert here.own == first
+            await here.stays(lambda: here.own == first)
             here.api.now += 1
             await until(lambda: here.own != first)
             await until(lambda: here.in_use == here.own)
@@ -147,8 +153,7 @@ async def test_a_failure_is_said_and_tried_again_later(tmp_path: Path, caplog: p
             assert "serviceaccounts is forbidden (403 Forbidden) (its Role should let it create serviceaccounts/token" in here.reports[0][1]
             # The seed works for its hour: that is no reason to reject work.
             assert (here.renewer.problem(), here.in_use) == ("", seed)
-            await asyncio.sleep(0.1)
-            assert len(here.api.faults) == 2
+            await here.stays(lambda: len(here.api.faults) == 2)
             for failed in (2, 3):
                 # Time goes on only when the failure before has been taken note of: the next try is so long after that.
                 here.api.now += 50

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from gpushare_runtime.core.mps import MpsState, MpsStateError, largest_share
+from gpushare_runtime.mps import main
 from gpushare_runtime.mps.control import ControlDaemon
 from gpushare_runtime.mps.main import MpsOfGpu
 from gpushare_runtime.mps.shares import Shares
-from unit.runtime.kube.fake_api import until
+from unit.runtime.kube.fake_api import stays, until
 from unit.runtime.mps.stand_ins import STAND_IN, UUID, Gpus, fault, settings, state
 
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
@@ -144,6 +145,22 @@ async def test_a_server_that_keeps_another_limit_is_reported_and_tried_again(roo
         await until(lambda: "degraded" not in made.status.report()[1])
 
 
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often the largest share was asked for. Each time all that is in shared memory is old enough to be removed."""
+    asked: list[object] = []
+
+    class CountedShares(Shares):
+        def largest(self) -> int:
+            asked.append(self)
+            return super().largest()
+
+    monkeypatch.setattr(main, "Shares", CountedShares)
+    monkeypatch.setattr(main, "SHARES_SECONDS", 0.02)
+    monkeypatch.setattr(main, "_COARSE_SECONDS", -60.0)
+    return lambda: len(asked)
+
+
 def shared_memory(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "r" / UUID / "shm").iterdir())
 
@@ -157,17 +174,15 @@ def leave(folder: Path) -> None:
 
 
 async def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memory_is_emptied(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, passes: Callable[[], int]
 ) -> None:
-    monkeypatch.setattr("gpushare_runtime.mps.main._COARSE_SECONDS", 0.1)
     async with running(root) as (_, daemon):
         await until(lambda: state(root).limit == 16160)
         put(root / "u/held.json", record(of_memory(UUID, 4), of_memory(OTHER, 9), boot=THIS_BOOT))
         await until(lambda: state(root).limit == 4096)
         leave(root)
         (root / "r" / UUID / "servers").write_text("4711 4712")
-        await asyncio.sleep(1)
-        assert len(shared_memory(root)) == 3
+        await stays(lambda: len(shared_memory(root)) == 3, passes)
         assert await daemon.servers() == [4711, 4712]
         put(root / "u/held.json", record(of_memory(OTHER, 9), boot=THIS_BOOT))
         await until(lambda: shared_memory(root) == ["cuda_injection_path_shm"])
@@ -175,15 +190,14 @@ async def test_once_no_container_has_the_gpu_its_servers_end_and_its_shared_memo
 
 
 @pytest.mark.parametrize("usage", [None, b"broken"])
-async def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, usage: bytes | None) -> None:
+async def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Path, passes: Callable[[], int], usage: bytes | None) -> None:
     async with running(root) as (made, _):
         await until(lambda: state(root).limit == 16160)
         if usage is not None:
             put(root / "u/held.json", usage)
             await until(lambda: "held.json" in made.status.report()[1])
         leave(root)
-        await asyncio.sleep(2)
-        assert len(shared_memory(root)) == 3
+        await stays(lambda: len(shared_memory(root)) == 3, passes)
 
 
 def test_a_state_of_the_release_before_has_no_limit() -> None:

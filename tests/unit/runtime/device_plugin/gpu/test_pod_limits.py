@@ -137,7 +137,7 @@ async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_g
         await it.registered()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pod_limits, "INTERVAL_SECONDS", 3600.0)
-            await asyncio.sleep(0.2)
+            await it.stays(lambda: limits(it, uid) == {0: 6})
             new = memory(it.inventory, 0, 2)
             other = await admitted(it, new)
             await until(lambda: limits(it, other) == {0: 2})

@@ -32,6 +32,7 @@ GIB = 1024
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps_states, "INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(mps_states, "_POLL_SECONDS", 0.01)
 
 
 def answers(folder: Path, index: int, problem: str = "", age: int = 0, limit: int = 0) -> None:
@@ -102,8 +103,7 @@ async def test_a_container_waits_until_its_clients_may_have_its_memory(tmp_path:
         await admitted(it, pod)
         answers(tmp_path, 0, limit=most - 1)
         starting = asyncio.ensure_future(start(it, pod))
-        await asyncio.sleep(0.3)
-        assert not starting.done()
+        await it.stays(lambda: not starting.done())
         answers(tmp_path, 0, limit=most)
         await asyncio.wait_for(starting, 10)
 

@@ -8,7 +8,6 @@ container are of several GPUs, and never say which one it has.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections import Counter
@@ -167,8 +166,7 @@ async def test_a_plugin_that_starts_again_counts_them_as_before() -> None:
         assert usage.displaced() == {}
         usage.set_checkpoint(usage.entries)
         assert usage.units_by_gpu(it.inventory) == before == {gpu.uuid: (0, 12)[gpu.index] for gpu in it.inventory.gpus}
-        await asyncio.sleep(0.1)
-        assert [it.patches(pod) for pod in theirs] == [0, 0]
+        await it.stays(lambda: [it.patches(pod) for pod in theirs] == [0, 0])
 
 
 @pytest.mark.parametrize(
