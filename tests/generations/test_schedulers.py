@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ KUBECONFIG = {
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     "current-context": "c",
 }
-Check = Callable[[dict[str, Any]], str | None]
 
 
 def release_of(name: str) -> str:

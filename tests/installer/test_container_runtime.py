@@ -70,9 +70,6 @@ class Node:
     def config(self) -> str:
         return self.sh(f"cat {CONFIG}")
 
-    def pid(self) -> str:
-        return self.sh("pidof containerd").strip()
-
     def snapshot(self) -> str:
         """Every file that could have been written, with its times, and which containerd runs."""
         return self.sh("find /etc /var/lib/gpushare -printf '%p %y %m %U:%G %s %T@ %C@\\n' 2>/dev/null | sort; ls /tmp; pidof containerd")

@@ -21,7 +21,6 @@ Json = dict[str, Any]
 
 WRITER = "system:serviceaccount:legacy:scheduler"
 _ACCOUNT = "system:serviceaccount:kube-system:"
-_KINDS = {"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "events": "Event", "serviceaccounts": "TokenRequest"}
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
 from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
-PACKAGES = f"{ENVIRONMENT}/lib/python3.11/site-packages"
 ROOT = "/var/lib/kubelet"
 
 

@@ -21,7 +21,6 @@ from unit.plugins.verdict.evidence import ARTIFACT, CONFIG, CONFIG_PATH, CONTAIN
 
 Json = dict[str, Any]
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
-SITE = "run site.yml again"
 
 
 def said(found: VerifyFindings) -> list[tuple[str, str]]:

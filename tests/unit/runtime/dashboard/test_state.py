@@ -47,10 +47,6 @@ def whole(of: State) -> Json:
     return sorted_page(json.loads(of.whole()))
 
 
-def node_of(name: str, value: int) -> Row:
-    return Row(json.dumps({"name": name, "v": value}).encode(), Sums(nodes=1, total=value))
-
-
 names = st.sampled_from(["a", "b", "c"])
 node_updates = st.dictionaries(names, st.none() | st.integers(0, 3), max_size=3)
 pod_updates = st.dictionaries(st.sampled_from(["u", "v"]), st.none() | st.integers(0, 2), max_size=2)

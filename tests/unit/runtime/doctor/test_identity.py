@@ -22,7 +22,6 @@ from unit.runtime.kube.fake_api import kubeconfig
 from unit.runtime.kube.tokens import jwt
 
 NOW = 1_800_000_000.0
-DAY = 86400.0
 OWN, SEED = f"/var/lib/{EXTENDER}/token", "/etc/gpushare/extender.token"
 PKI = "/etc/gpushare/pki"
 Lives = tuple[float, float]

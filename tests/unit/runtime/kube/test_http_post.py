@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -78,14 +78,6 @@ def _socket(address: Any) -> socket.socket:
 
 async def post(poster: Poster, server: Destination, target: str = "/pods", body: bytes = b"{}", **within: float) -> PostAnswer:
     return await poster.post(server, target, {}, body, **{"connect_within": 10.0, "within": 10.0, **within})
-
-
-def running(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())  # type: ignore[arg-type]
-
-    run.__name__ = test.__name__
-    return run
 
 
 async def test_a_request_has_what_its_server_wants_to_know() -> None:

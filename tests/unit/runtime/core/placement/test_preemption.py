@@ -130,9 +130,6 @@ def test_of_those_that_may_be_spared_the_important_are_then_those_beside_no_vict
     assert evicted(world(("a", 0, 8, 0), ("b", 0, 8, 1), ("c", 0, 8, 2), gpus=(24, 1)), memory(24), "a") == Victims(("a", "c", "b"))
 
 
-PODS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 12)), min_size=1, max_size=6)
-
-
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[Ledger, Request]:
     """A node of any kind of pods, some with rules, on several GPUs, of unknown GPU or held otherwise than they say, and a request."""
