@@ -11,6 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
+#: The oldest branch with open kernel modules, the one from which NVIDIA installs them by default, and the first without others.
+FIRST_OPEN, DEFAULT_OPEN, ONLY_OPEN = 515, 560, 620
+# By the public PCI id database, read 2026-11-24. The NVSwitches of the first are behind network controllers of the host, those of the
+# others in other machines of the rack, which IMEX makes one domain.
+HIDDEN_FABRIC = ("0x2901", "0x2909", "0x2920", "0x3182")
+DOMAINS = {"0x2941": "GB200", "0x31a1": "GB300", "0x31c2": "GB300", "0x31c3": "GB300"}
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -35,13 +42,6 @@ HOPPER = Generation("Hopper", 520, None, "yes")
 GRACE_HOPPER = Generation("Grace Hopper", 535, None, "only")
 BLACKWELL = Generation("Blackwell", 570, None, "only")
 
-#: The oldest branch with open kernel modules, the one from which NVIDIA installs them by default, and the first without others.
-FIRST_OPEN, DEFAULT_OPEN, ONLY_OPEN = 515, 560, 620
-
-# By the public PCI id database, read 2026-11-24. The NVSwitches of the first are behind network controllers of the host, those of the
-# others in other machines of the rack, which IMEX makes one domain.
-HIDDEN_FABRIC = ("0x2901", "0x2909", "0x2920", "0x3182")
-DOMAINS = {"0x2941": "GB200", "0x31a1": "GB300", "0x31c2": "GB300", "0x31c3": "GB300"}
 
 # First and last device id of a block. Where blocks lie in each other, the first that has the id counts.
 _BLOCKS: Tuple[Tuple[int, int, Generation], ...] = (

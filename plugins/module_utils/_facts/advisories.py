@@ -16,6 +16,8 @@ from .._formats.versions import newer, numbers
 
 #: Up to this day all bulletins about toolkit and driver are here.
 READ_UP_TO = "2026-08-18"
+#: The oldest version of the toolkit without any of them.
+TOOLKIT_MINIMUM = "1.19.1"
 
 
 class ToolkitAdvisory(NamedTuple):
@@ -59,8 +61,6 @@ DRIVER = (
     DriverAdvisory("CVE-2024-0126", 8.2, 0, ("535.216.01", "550.127.05"), 5586, "2024-10-22"),
     DriverAdvisory("CVE-2024-0090", 7.8, 2, ("470.256.02", "535.183.01", "550.90.07"), 5551, "2024-06-06"),
 )
-#: The oldest version of the toolkit without any of them.
-TOOLKIT_MINIMUM = "1.19.1"
 
 
 def open_in_toolkit(version: str) -> str:

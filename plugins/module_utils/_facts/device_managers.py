@@ -16,6 +16,12 @@ from .._host.host import Host, RunningProcess
 from .kubelet_checkpoint import holding, registered
 from .pods import Pods
 
+BOTH = "both would allocate the same GPUs"
+OTHER_CURE = f"stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): {BOTH}"
+#: The managers that take_over.yml moves aside.
+NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
+_NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"
+
 
 @dataclass(frozen=True)
 class GpuManager:
@@ -48,11 +54,6 @@ class _Kind:
     allots: str = ""
 
 
-BOTH = "both would allocate the same GPUs"
-OTHER_CURE = f"stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): {BOTH}"
-#: The managers that take_over.yml moves aside.
-NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
-_NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"
 _KINDS = (
     _Kind(NVIDIA, "nvidia-device-plugin", resource=_NVIDIA_RESOURCE, socket="nvidia.*"),
     _Kind(OPERATOR, "gpu-operator|nvidia-operator-validator|nvidia-validator", folder="/run/nvidia/validations", allots=_NVIDIA_RESOURCE),

@@ -27,6 +27,15 @@ CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _MOUNTS_KEY = "accept-nvidia-visible-devices-as-volume-mounts"
 _ENVIRONMENT_KEY = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _CLI, _NO_CGROUPS = "nvidia-container-cli", "no-cgroups"
+_SPEC_NEEDED = (
+    "a CDI spec that names every GPU",
+    "set gpushare_toolkit_state: managed, or write it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+)
+_READER_NEEDED = (
+    "a container runtime that reads version 0.7.0 of CDI specs, or a spec of an older version",
+    "upgrade it; or write the spec with `nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes`; or set "
+    "gpushare_device_strategy: auto",
+)
 
 
 @dataclass(frozen=True)
@@ -79,17 +88,6 @@ class StrategyChoice:
 
     strategy: str
     kept: str = ""
-
-
-_SPEC_NEEDED = (
-    "a CDI spec that names every GPU",
-    "set gpushare_toolkit_state: managed, or write it with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
-)
-_READER_NEEDED = (
-    "a container runtime that reads version 0.7.0 of CDI specs, or a spec of an older version",
-    "upgrade it; or write the spec with `nvidia-ctk cdi generate --feature-flag no-additional-gids-for-device-nodes`; or set "
-    "gpushare_device_strategy: auto",
-)
 
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:

@@ -18,18 +18,6 @@ from .driver import CONTAINER, Driver, Pci
 from .system import Kernel
 
 _SHOWN = 160
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """The state of the host besides nvidia-smi. kernel_log: the kernel's messages, asked for only where they can decide; None for none."""
-
-    driver: Driver
-    pci: Pci
-    kernel: Kernel
-    kernel_log: Callable[[], Optional[str]]
-
-
 _ANSWER = "nvidia-smi to list the GPUs"
 # The words that nvidia-smi has used for each failure since driver 384, and what helps.
 _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
@@ -70,7 +58,6 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
 )
 _BY_STATUS = {4: "no_permission", 6: "no_devices", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost", 18: "version_mismatch"}
 _CURES = {kind: cure for kind, dummy, cure in _FAILURES}
-
 # The messages that the kernel logs when it rejects a module by its signature, and what NVIDIA's module logs about a GPU that it does not
 # serve.
 _REJECTED = re.compile(
@@ -81,6 +68,16 @@ _REJECTED = re.compile(
 _NEEDS_OPEN = re.compile("requires use of the NVIDIA open kernel modules", re.I)
 _NEEDS_PROPRIETARY = re.compile(r"not supported by open\s+(?:\[[^\]]*\]\s*)?(?:NVRM:\s*)?nvidia\.ko", re.I)
 _LEGACY = re.compile(r"supported through the\s+(?:\[[^\]]*\]\s*)?(?:NVRM:\s*)?NVIDIA ([0-9]{2,3}\.[0-9xX.]{1,9}) Legacy", re.I)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The state of the host besides nvidia-smi. kernel_log: the kernel's messages, asked for only where they can decide; None for none."""
+
+    driver: Driver
+    pci: Pci
+    kernel: Kernel
+    kernel_log: Callable[[], Optional[str]]
 
 
 def not_installed(container: bool) -> Finding:

@@ -39,6 +39,8 @@ _LISTENS = "0A"
 # 127.0.0.1 and the addresses of all, as the kernel writes them; a socket of `::` takes IPv4, too.
 _TAKES_LOOPBACK = ("0100007F", "00000000", "0" * 32)
 _MOST = 4000
+#: Makes a connection to (host, port, whether by TLS): why it cannot, "" if it can; and how far the clock here is ahead.
+Connect = Callable[[str, int, bool], Tuple[str, Optional[float]]]
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,6 @@ class Ground:
     scheduler: bool
     machine_id: str = ""
     ahead: Optional[float] = None
-
-
-#: Makes a connection to (host, port, whether by TLS): why it cannot, "" if it can; and how far the clock here is ahead.
-Connect = Callable[[str, int, bool], Tuple[str, Optional[float]]]
 
 
 def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> Ground:

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Tuple
 
 _AFTER_KILL = 1.0
+#: Acts on a host, as AnsibleModule.run_command does: argv to (exit status, standard output, standard error).
+Run = Callable[[List[str]], Tuple[int, str, str]]
+#: The same, with what it reads from its standard input.
+RunWithInput = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,6 @@ class Outcome:
         return " ".join((self.out + " " + self.err).split())[:500]
 
 
-#: Acts on a host, as AnsibleModule.run_command does: argv to (exit status, standard output, standard error).
-Run = Callable[[List[str]], Tuple[int, str, str]]
-#: The same, with what it reads from its standard input.
-RunWithInput = Callable[[List[str], Optional[str]], Tuple[int, str, str]]
 #: Asks a question that must be answered within so many seconds.
 RunWithin = Callable[[List[str], float], Outcome]
 

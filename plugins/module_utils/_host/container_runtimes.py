@@ -11,6 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
+# kubelet's images are in this namespace. The layers are unpacked when a container first needs them, as with an image that was pulled by
+# another program.
+_IMPORT = ("--address", "{address}", "--namespace", "k8s.io", "images", "import")
+
 
 @dataclass(frozen=True)
 class CdiReleases:
@@ -48,9 +52,6 @@ class RuntimeKind:
     cdi: Optional[CdiReleases] = None
 
 
-# kubelet's images are in this namespace. The layers are unpacked when a container first needs them, as with an image that was pulled by
-# another program.
-_IMPORT = ("--address", "{address}", "--namespace", "k8s.io", "images", "import")
 #: By the names that the facts about a host use.
 KINDS: Mapping[str, RuntimeKind] = {
     "containerd": RuntimeKind(

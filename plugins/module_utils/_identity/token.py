@@ -24,6 +24,9 @@ LEAST_LEFT = 0.25
 SEED_SECONDS = 3600
 #: The year 9999: no time after it is one.
 _FAR = 253370764800
+# (URL of the API server, its certificate authority as PEM, token) to whether the token is taken; None: no answer.
+Ask = Callable[[str, str, str], Optional[bool]]
+SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,6 @@ def why_seed(own: Optional[TokenClaims], wanted: str, uid: Optional[str], now: f
 def taken(own: Optional[TokenClaims], seed: TokenClaims) -> bool:
     """Whether a daemon has swapped this seed for a token of its own."""
     return own is not None and (own.subject, own.uid) == (seed.subject, seed.uid) and own.issued >= seed.issued
-
-
-# (URL of the API server, its certificate authority as PEM, token) to whether the token is taken; None: no answer.
-Ask = Callable[[str, str, str], Optional[bool]]
-
-SECONDS = 5.0
 
 
 def own_token(token_path: str, kubeconfig_path: str, ask: Ask) -> Optional[TokenClaims]:

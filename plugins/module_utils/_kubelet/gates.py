@@ -15,6 +15,8 @@ Release = Tuple[int, int]
 # More than any kubelet has: a longer list is not one.
 MOST_GATES = 500
 _SHOWN = 80
+#: Those without which no pod gets a GPU.
+WANTED = ("Accelerators", "DevicePlugins")
 
 
 class GateError(ValueError):
@@ -61,8 +63,6 @@ TABLE: Mapping[str, Gate] = {
         Gate("DevicePluginCDIDevices", 28, 29, 31, 33),
     )
 }
-#: Those without which no pod gets a GPU.
-WANTED = ("Accelerators", "DevicePlugins")
 
 
 def needed(release: Release, given: Mapping[str, bool], wanted: Sequence[str] = WANTED) -> List[str]:

@@ -54,6 +54,41 @@ _BINDS = ("pods", "pods/status", "pods/binding", "bindings", "nodes", "nodes/sta
 _CREATE, _UPDATE = "CREATE", "UPDATE"
 #: Of what kubelet mounts into a pod as its token.
 _POD_TOKEN_SECONDS = 3607
+_ANNOTATIONS: tuple[Json, ...] = (
+    {"name": "now", "expression": "object.metadata.?annotations.orValue({})"},
+    {"name": "before", "expression": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})"},
+)
+# The users who could take this policy away. ServiceAccounts are not among them, because many a controller may do everything, and makes
+# what its tenants ask for.
+_ADMINISTRATOR = (
+    "!request.userInfo.username.startsWith('system:serviceaccount:') && authorizer.group('admissionregistration.k8s.io')"
+    ".resource('validatingadmissionpolicies').name('gpushare-annotations') .check('delete').allowed()"
+)
+_SAME_METADATA = (
+    "object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers "
+    "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
+)
+_NOTHING_ELSE = f"object.spec == oldObject.spec && object.?status == oldObject.?status && {_SAME_METADATA}"
+_ITS_NODE = "request.resource.resource == 'nodes' ? oldObject.metadata.name : dyn(oldObject.spec).?nodeName.orValue('')"
+# Since 1.35 the API server copies a Binding's labels onto the pod. It sets those of the node's zone and region itself.
+_LABELS_OF_A_BINDING = (
+    f"object.metadata.?labels.orValue({{}}).size() <= {FEW} "
+    "&& object.metadata.?labels.orValue({}).all(k, k.startsWith('topology.kubernetes.io/'))"
+)
+_IS_A_BINDING = {
+    "name": "binding",
+    "expression": "request.?subResource.orValue('') == 'binding' || request.resource.resource == 'bindings'",
+}
+_BINDING_OR_STATUS = (
+    "variables.binding || (request.operation == 'UPDATE' && request.resource.resource == 'pods' "
+    "&& request.?subResource.orValue('') == 'status')"
+)
+_ALL_CONTAINERS = {"name": "containers", "expression": "object.spec.containers + object.spec.?initContainers.orValue([])"}
+# In the cluster only: a pod with GPUs must have our scheduler. One with more containers than are checked passes; another scheduler would
+# place it by the node's sum, and the device plugin gives it nothing.
+_NAMES_A_POD = "object.spec.?schedulerName.orValue('default-scheduler')"
+# Conditions have no variables.
+_CONTAINERS = f"({_ALL_CONTAINERS['expression']})"
 
 
 @dataclass(frozen=True)
@@ -182,12 +217,6 @@ def _list(names: Sequence[str]) -> str:
     return json.dumps(list(names))
 
 
-_ANNOTATIONS: tuple[Json, ...] = (
-    {"name": "now", "expression": "object.metadata.?annotations.orValue({})"},
-    {"name": "before", "expression": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})"},
-)
-
-
 def _those_of_others(own: str) -> list[Json]:
     """Whether the annotations that are not its own are as before (untouched); which are not, for the message (touched)."""
     return [
@@ -207,33 +236,6 @@ def _those_of_others(own: str) -> list[Json]:
     ]
 
 
-# The users who could take this policy away. ServiceAccounts are not among them, because many a controller may do everything, and makes
-# what its tenants ask for.
-_ADMINISTRATOR = (
-    "!request.userInfo.username.startsWith('system:serviceaccount:') && authorizer.group('admissionregistration.k8s.io')"
-    ".resource('validatingadmissionpolicies').name('gpushare-annotations') .check('delete').allowed()"
-)
-
-_SAME_METADATA = (
-    "object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers "
-    "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
-)
-_NOTHING_ELSE = f"object.spec == oldObject.spec && object.?status == oldObject.?status && {_SAME_METADATA}"
-_ITS_NODE = "request.resource.resource == 'nodes' ? oldObject.metadata.name : dyn(oldObject.spec).?nodeName.orValue('')"
-# Since 1.35 the API server copies a Binding's labels onto the pod. It sets those of the node's zone and region itself.
-_LABELS_OF_A_BINDING = (
-    f"object.metadata.?labels.orValue({{}}).size() <= {FEW} "
-    "&& object.metadata.?labels.orValue({}).all(k, k.startsWith('topology.kubernetes.io/'))"
-)
-_IS_A_BINDING = {
-    "name": "binding",
-    "expression": "request.?subResource.orValue('') == 'binding' || request.resource.resource == 'bindings'",
-}
-_BINDING_OR_STATUS = (
-    "variables.binding || (request.operation == 'UPDATE' && request.resource.resource == 'pods' "
-    "&& request.?subResource.orValue('') == 'status')"
-)
-_ALL_CONTAINERS = {"name": "containers", "expression": "object.spec.containers + object.spec.?initContainers.orValue([])"}
 _ASK_FOR_GPUS = (
     f"variables.containers.exists(c, {_list(RESOURCES)}.exists(name, name in c.?resources.?limits.orValue({{}}) "
     "|| name in c.?resources.?requests.orValue({})))"
@@ -462,11 +464,6 @@ def _annotations(daemons: Daemons) -> Json:
     )
 
 
-# In the cluster only: a pod with GPUs must have our scheduler. One with more containers than are checked passes; another scheduler would
-# place it by the node's sum, and the device plugin gives it nothing.
-_NAMES_A_POD = "object.spec.?schedulerName.orValue('default-scheduler')"
-
-
 def _scheduler_name() -> Json:
     return _policy(
         "scheduler-name",
@@ -526,6 +523,4 @@ def _sets_the_name() -> list[Json]:
     return [{"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}, binding]
 
 
-# Conditions have no variables.
-_CONTAINERS = f"({_ALL_CONTAINERS['expression']})"
 _ASK_IN_ONE = f"{_CONTAINERS}.size() <= {FEW} && {_ASK_FOR_GPUS.replace('variables.containers', _CONTAINERS)}"

@@ -86,6 +86,17 @@ _SET_BY_PLAYBOOKS = ("gpushare_control_plane_group", "gpushare_gpu_group")
 
 # A value to (what is expected, how bad it is if not), None if the value is good.
 Rule = Callable[[Any], tuple[str, str] | None]
+#: Where packages come from, beside a bundle; and what is no other source.
+_OTHER_SOURCES = tuple(
+    f"gpushare_{name}" for name in ("pip_extra_args", "proxy", "package_folder", "toolkit_repository", "driver_repository")
+)
+_NO_SOURCE: tuple[Any, ...] = (None, "", "auto", "host", [])
+#: ACK's words for a node to the isolations that keep their promise.
+_MODES: Mapping[str, tuple[str, ...]] = {"mps": ("mps",), "core_mem": ("mps",), "cgpu": ("driver",), "share": ("auto", "watch", "none")}
+_OF_TOLERATION: Mapping[str, tuple[str, ...]] = {
+    "operator": ("Exists", "Equal"),
+    "effect": ("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+}
 
 
 @dataclass(frozen=True)
@@ -231,13 +242,6 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
-#: Where packages come from, beside a bundle; and what is no other source.
-_OTHER_SOURCES = tuple(
-    f"gpushare_{name}" for name in ("pip_extra_args", "proxy", "package_folder", "toolkit_repository", "driver_repository")
-)
-_NO_SOURCE: tuple[Any, ...] = (None, "", "auto", "host", [])
-
-
 def _sources(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
     """A bundle is the only source of a host that has one."""
     if values.get("gpushare_bundle"):
@@ -281,10 +285,6 @@ def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None
     for name, default in ports.items():
         if values.get(name, default) == port:
             reject(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
-
-
-#: ACK's words for a node to the isolations that keep their promise.
-_MODES: Mapping[str, tuple[str, ...]] = {"mps": ("mps",), "core_mem": ("mps",), "cgpu": ("driver",), "share": ("auto", "watch", "none")}
 
 
 def shown(value: Any, spec: Mapping[str, Any]) -> str:
@@ -392,12 +392,6 @@ def _labels(value: Any) -> tuple[str, str] | None:
         isinstance(name, str) and isinstance(part, str) and key.fullmatch(name) and text.fullmatch(part) for name, part in value.items()
     )
     return None if good else ("at most 50 labels with their values as text, such as {nvidia.com/gpu.present: 'true'}", ERROR)
-
-
-_OF_TOLERATION: Mapping[str, tuple[str, ...]] = {
-    "operator": ("Exists", "Equal"),
-    "effect": ("", "NoSchedule", "PreferNoSchedule", "NoExecute"),
-}
 
 
 def _tolerations(value: Any) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The table of which container has which device ids, and all questions about it. `usage.py` alone changes it. No I/O."""
+"""The table of which container has which device ids, and all questions about it. `id_usage.py` alone changes it. No I/O."""
 
 from __future__ import annotations
 
