@@ -35,6 +35,10 @@ SOURCES = re.compile(r".*\.md|roles/[^/]+/meta/argument_specs\.yml|plugins/(modu
 SENTENCES = {"description", "short_description", "notes", "details"}
 #: Comments for programs, and those of every file's head.
 NO_PROSE = re.compile(r"#:? *(?:!|-\*-|SPDX|Copyright|GNU General|type:|noqa|fmt:|pragma)")
+#: A text with so many words is a message, unless it is a pattern or has several lines.
+MESSAGE_WORDS, OTHERS_WORDS = 4, re.compile(r"[|\\\n]")
+#: What Ansible reads of a module; its sentences are read as YAML.
+DOCUMENTATION = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
 BETWEEN_COMMENTS = {tokenize.COMMENT, tokenize.NL}
 IRREGULAR = "Begun|Broken|Built|Done|Found|Given|Gone|Got|Held|Kept|Known|Left|Lost|Made|Meant|Proven|Seen|Sent|Shown|Taken|Told|Written"
 
@@ -71,7 +75,7 @@ RULES = (
     Rule(r"\bcontrol groups? of version\b", "cgroup v2"),
     # Words that had another meaning here than in the field.
     Rule(r"\b(?:lingering|outlived?|holdings?)\b", "orphaned, terminating, still in use; usage"),
-    Rule(r"\bheld\b", "allocated, in use, reserved"),
+    Rule(r"\bheld\b(?! back)", "allocated, in use, reserved"),
     Rule(r"\brefus(?:e[sd]?|als?|ing)\b", "rejected (admission), incompatible (GPU), unschedulable (pod), unauthorized (caller)"),
     Rule(r"\brecall(?:s|ed|ing)?\b", "requeue"),
     Rule(r"\bfenc(?:es?|ed|ing)\b|\blanded\b", "leadership, send window, wait, drained"),
@@ -163,12 +167,14 @@ def docstrings(text: str) -> Iterator[Block]:
 
 
 def code(text: str) -> Iterator[Block]:
-    """The docstrings, the comments and the messages of `raise` in a Python text. Lines of comments below one another are one block."""
-    for node in ast.walk(ast.parse(text)):
+    """The docstrings, the comments and the messages in a Python text. Lines of comments below one another are one block."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (doc := ast.get_docstring(node)):
             yield from (Block(node.body[0].lineno, " ".join(part.split())) for part in doc.split("\n\n"))
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             yield from (Block(node.lineno, words) for words in map(message, node.exc.args) if words)
+    yield from _messages(tree)
     gathered: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         is_prose = token.type == tokenize.COMMENT and not NO_PROSE.match(token.string)
@@ -177,6 +183,21 @@ def code(text: str) -> Iterator[Block]:
             gathered = []
         if is_prose:
             gathered.append((token.start[0], token.string.lstrip("#: ")))
+
+
+def _messages(tree: ast.AST) -> Iterator[Block]:
+    """The texts of four words or more that are neither docstrings, nor of a `raise`, nor parts of others. The first word of one may be any."""
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in DOCUMENTATION):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            skipped |= set(map(id, node.exc.args))
+        elif isinstance(node, ast.JoinedStr):
+            skipped |= {id(part) for part in node.values}
+        words = message(node) if isinstance(node, ast.expr) and id(node) not in skipped else ""
+        if len(words.split()) >= MESSAGE_WORDS and not OTHERS_WORDS.search(words):
+            yield Block(getattr(node, "lineno", 0), words, True)
 
 
 def message(node: ast.expr) -> str:
@@ -206,7 +227,7 @@ def sentences(text: str) -> list[str]:
 def problems(block: Block) -> Iterator[str]:
     """What breaks a rule in a block: the words, and what to write."""
     text = plain(block.text)
-    if text.count(";") > 1:
+    if text.count(";") > 1 and not block.heading:
         yield f"{text.count(';')} semicolons: at most one in a paragraph; make sentences or a list of it"
     for sentence in sentences(text):
         for rule in RULES:

@@ -53,7 +53,7 @@ class Known:
 def wrong_node(known: Known, name: Any) -> Finding | None:
     """Why the host is not believed to be the node of this name; None if it is."""
     if not isinstance(name, str) or len(name) > _NODE_LENGTH or not _NODE.fullmatch(name):
-        cure = "look at the arguments of its kubelet (--hostname-override), and at who else has root there"
+        cure = "check the arguments of its kubelet (--hostname-override), and who else has root there"
         return Finding("identity", f"the node name {quoted(name)}", f"a DNS name in lower case of at most {_NODE_LENGTH} characters", cure)
     found = f"a host that says it is the node {name!r}"
     if known.judged and name != known.judged:
@@ -73,7 +73,7 @@ def wrong_folder(what: str, path: Any) -> Finding | None:
     """Why the host's answer is not believed to be a folder of this meaning; None if it is."""
     if isinstance(path, str) and len(path) <= _FOLDER_LENGTH and _FOLDER.fullmatch(path):
         return None
-    expected, cure = "an absolute path of letters, digits and _@.+:,=-", "look at kubelet's --root-dir on the host"
+    expected, cure = "an absolute path of letters, digits and _@.+:,=-", "check kubelet's --root-dir on the host"
     return Finding("identity", f"{what} {quoted(path)}", expected, cure)
 
 
@@ -127,7 +127,7 @@ def believe(result: Mapping[str, Any], shape: Shape) -> dict[str, Any] | str:
 def _refused(action: ActionBase, task_vars: Mapping[str, Any] | None, why: str) -> dict[str, Any]:
     """An answer that nothing is made of, with the name of the host that gave it."""
     host = action._task.delegate_to or (task_vars or {}).get("inventory_hostname") or "the host"
-    cure = "look at who else has root there, and at the Python that Ansible uses there"
+    cure = "check who else has root there, and the Python that Ansible uses there"
     return {"changed": False, "failed": True, "msg": f"{host} is not believed: its answer has another form: {why}; {cure}"}
 
 

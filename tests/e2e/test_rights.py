@@ -99,8 +99,8 @@ def test_a_plugin_has_no_other_node(plugin: Api, verb: str) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"metadata": {"labels": {"a": "b"}}}, "nothing but annotations of gpushare"),
-        ({"status": {"capacity": {"example.com/x": "1"}}}, "nothing but annotations of gpushare"),
+        ({"metadata": {"labels": {"a": "b"}}}, "only annotations of gpushare"),
+        ({"status": {"capacity": {"example.com/x": "1"}}}, "only annotations of gpushare"),
         (annotated("volumes.kubernetes.io/controller-managed-attach-detach"), "may not change the annotations volumes.kubernetes.io"),
     ],
 )
@@ -119,8 +119,8 @@ def test_a_plugin_corrects_the_pods_of_its_node_only(plugin: Api, pods: dict[str
     ("body", "words"),
     [
         (annotated("team"), "may not change the annotations team"),
-        ({"metadata": {"labels": {"app": "other"}}}, "nothing but annotations of gpushare"),
-        ({"status": {"phase": "Failed"}}, "nothing but annotations of gpushare"),
+        ({"metadata": {"labels": {"app": "other"}}}, "only annotations of gpushare"),
+        ({"status": {"phase": "Failed"}}, "only annotations of gpushare"),
     ],
 )
 def test_a_plugin_changes_nothing_else_of_a_pod(plugin: Api, pods: dict[str, str], body: Json, words: str) -> None:
@@ -241,7 +241,7 @@ def test_the_extender_binds_with_annotations_of_ours_only(extender: Api, unbound
 def test_the_extender_labels_no_pod_by_its_binding(extender: Api, unbound: str) -> None:
     """The API server copies the labels of a Binding onto the pod. Those of a zone it sets itself, by the labels of the node."""
     body = binding(unbound, INDEX)
-    for label, words in (("app", "nothing but annotations"), ("topology.kubernetes.io/zone", "")):
+    for label, words in (("app", "only annotations"), ("topology.kubernetes.io/zone", "")):
         body["metadata"]["labels"] = {label: "x"}
         if words:
             assert words in forbidden(lambda: extender.create(f"{PODS}/{unbound}/binding", body, **DRY))
@@ -254,7 +254,7 @@ def test_the_extender_requeues_pods_and_changes_nothing_else(extender: Api, unbo
     assert "cannot patch" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}", annotated("gpushare/requeued"), **DRY))
     assert INDEX in forbidden(lambda: extender.patch(f"{PODS}/{unbound}/status", annotated(INDEX), **DRY))
     for body in ({"metadata": {"labels": {"a": "b"}}}, {"status": {"phase": "Failed"}}):
-        assert "nothing but annotations" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}/status", body, **DRY))  # noqa: B023
+        assert "only annotations" in forbidden(lambda: extender.patch(f"{PODS}/{unbound}/status", body, **DRY))  # noqa: B023
     for path in ("/api/v1/nodes/gpu1", "/api/v1/nodes/gpu1/status"):
         assert "cannot patch" in forbidden(lambda: extender.patch(path, annotated("gpushare/gpus"), **DRY))  # noqa: B023
 

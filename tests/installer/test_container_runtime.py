@@ -217,7 +217,7 @@ def test_a_containerd_that_does_not_start_with_the_change_gets_its_old_files_bac
     node.gate(f'! grep -q nvidia {CONFIG} || {{ echo "containerd: no nvidia here"; exit 1; }}')
     answer = node.module()
     assert "containerd: no nvidia here" in answer["msg"]
-    assert "put back what was there" in answer["msg"]
+    assert "what was there is restored" in answer["msg"]
     assert node.config() == before
     assert node.default_runtime() == "runc"
     assert node.sh("ls /var/lib/gpushare/journal") == ""
@@ -229,7 +229,7 @@ def test_what_a_killed_run_left_broken_is_put_back_by_the_next(node: Node) -> No
     assert node.kill_at("restarting")[-1] == "killed"
     assert node.config() != before
     answer = node.module("timeout=15")
-    assert "put back what was there before it" in answer["msg"]
+    assert "what was there before it is restored" in answer["msg"]
     assert node.config() == before
     assert node.default_runtime() == "runc"
     node.gate("")

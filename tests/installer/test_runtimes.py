@@ -171,7 +171,7 @@ def test_a_daemon_that_is_killed_after_the_change_and_does_not_come_back_gets_it
     cluster.lab("exec", runtime.node, "sh", "-c", f"mkdir -p $(dirname {gate}); cat > {gate}; systemctl daemon-reload", stdin=text)
     answer = module(cluster, runtime, "timeout=30")
     assert answer["failed"], answer
-    assert "put back what was there" in answer["msg"]
+    assert "what was there is restored" in answer["msg"]
     assert cluster.on(runtime.node, "cat", runtime.config) == kept
     assert sh(cluster, runtime.node, "ls /var/lib/gpushare/journal").split() == []
     assert sh(cluster, runtime.node, runtime.ready).split()[-1:] in ([], ["runc"])

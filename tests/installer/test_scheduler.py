@@ -107,7 +107,7 @@ def test_one_that_passes_the_check_and_does_not_reach_the_extender_is_put_back_a
     assert run.returncode != 0
     assert "has not called the extender" in output
     assert "certificate signed by unknown authority" in output
-    assert "put back what was there" in output
+    assert "what was there is restored" in output
     assert (plane.read(MANIFEST), plane.read(CONFIG), plane.cluster_configuration()) == before
     assert foreign(plane) == []
     cluster.create(gpu_pod("after"))
@@ -138,7 +138,7 @@ def test_one_that_passes_the_check_and_never_schedules_is_put_back(plane: Contro
         output = run.communicate(timeout=300)[0]
         assert run.returncode != 0
         assert "does not hold its lease nowhere/kube-scheduler" in output
-        assert "put back what was there" in output
+        assert "what was there is restored" in output
         assert (plane.read(MANIFEST), plane.read(CONFIG), plane.cluster_configuration()) == (before, theirs, cluster_before)
         cluster.until_running("waits")
     finally:

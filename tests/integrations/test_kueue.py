@@ -140,7 +140,7 @@ def test_plain_pods_wait_behind_a_gate(queue: Cluster) -> None:
         queue.create(wanted)
     assert check_gpus(queue, queue.until_running("first", "second", seconds=_SECONDS)) == []
     assert GATE in {gate["name"] for gate in queue.pod("third")["spec"]["schedulingGates"]}
-    assert "it waits for whoever removes its scheduling gates" in gpushare(queue, "explain", "third")
+    assert "it waits for the removal of its scheduling gates" in gpushare(queue, "explain", "third")
     queue.delete("first")
     assert check_gpus(queue, queue.until_running("second", "third", seconds=_SECONDS)) == []
 

@@ -298,7 +298,7 @@ def test_a_release_whose_plugin_exits_is_put_back_with_its_code(units: Path, tmp
     host.install(unit(units, "plain", "device-plugin"))
     host.environments.switch("0.1.0-aaaaaaaaaaaa")
     host.build("0.2.0-bbbbbbbbbbbb", "echo 0.2.0; exit 1")
-    with pytest.raises(TransactionError, match="put back what was there"):
+    with pytest.raises(TransactionError, match="what was there is restored"):
         host.install(unit(units, "next", "device-plugin"))
     assert (host.said, host.running is not None) == ("0.1.0", True)
     assert host.environments.current() == "0.1.0-aaaaaaaaaaaa"

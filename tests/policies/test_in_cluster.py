@@ -71,9 +71,9 @@ def of_plugin() -> list[Case]:
         ("a new pod", Request(POD_PLUGIN, "pods", pod()), OWN_NODE),
         ("another's annotation", status("pods", HERE, notes(HERE, team="b")), "may not change the annotations team"),
         ("what the extender writes", status("pods", HERE, notes(HERE, **{REQUEUED: "1"})), "may not change"),
-        ("labels", status("pods", HERE, changed(HERE, labels={"a": "b"})), "nothing but annotations"),
-        ("conditions", status("pods", HERE, changed(HERE, status=SAYS_WHY)), "nothing but annotations"),
-        ("capacity", status("nodes", GPU1, changed(GPU1, status={"capacity": {"cpu": "9"}})), "nothing but annotations"),
+        ("labels", status("pods", HERE, changed(HERE, labels={"a": "b"})), "only annotations"),
+        ("conditions", status("pods", HERE, changed(HERE, status=SAYS_WHY)), "only annotations"),
+        ("capacity", status("nodes", GPU1, changed(GPU1, status={"capacity": {"cpu": "9"}})), "only annotations"),
         (
             "its own event",
             Request(POD_PLUGIN, "events", event("gpushare-device-plugin", "gpu1", 2), event("gpushare-device-plugin", "gpu1")),

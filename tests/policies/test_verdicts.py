@@ -29,7 +29,7 @@ from policies.requests import binding, changed, config_map, event, many, misused
 
 ALLOWED = ""
 OWN_NODE = "only its own node and the pods that are bound to it"
-ANNOTATIONS_ONLY = "may change nothing but annotations of gpushare"
+ANNOTATIONS_ONLY = "may change only annotations of gpushare"
 NOT_FROM_HERE = "only gpushare sets, changes and removes them"
 PLACED = "is placed by the scheduler"
 IDX, ASSIGNED, ALLOCATION = protocol.ANNOTATION_INDEX, protocol.ANNOTATION_ASSIGNED, protocol.ANNOTATION_ALLOCATION

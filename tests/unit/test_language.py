@@ -182,6 +182,7 @@ value = 1  # alone
 #: Another one.
 def f():
     """Docstring."""
+    say(f"pod {value} of that node", "not so long", r"a pattern (of|or) so")
     raise ValueError(f"found {value}; expected 2", 3) from None
 '''
     assert sorted((block.line, block.text) for block in language.code(text)) == [
@@ -191,5 +192,6 @@ def f():
         (6, "One comment of two lines."),
         (10, "Another one."),
         (12, "Docstring."),
-        (13, "found CODE; expected 2"),
+        (13, "pod CODE of that node"),
+        (14, "found CODE; expected 2"),
     ]

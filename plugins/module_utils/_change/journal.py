@@ -177,7 +177,7 @@ class Pending:
                 raise ValueError(f"version {fields['v']!r}, expected {VERSION}")
             found = [_saved(noted) for noted in fields["paths"]]
         except (ValueError, KeyError, TypeError) as error:
-            advice = "move it away; a change that a killed run began can then no longer be put back"
+            advice = "move it away; a change that a killed run began can then no longer be undone"
             raise JournalError(f"{self._path} cannot be used ({type(error).__name__}: {error}); {advice}") from error
         return [self._as_it_is(saved) for saved in found]
 

@@ -187,9 +187,9 @@ class Transaction:
 
     def _roll_back(self, saved: List[Saved], service: Optional[Service], why: str, unfinished: bool) -> TransactionError:
         """Restore everything and verify that, too. In the order of the change: a file that makes a program read the others comes last."""
-        back = "put back what was there"
+        back = "what was there is restored"
         if unfinished:
-            back = "the files were those of an earlier run that did not end; put back what was there before it"
+            back = "the files were those of an earlier run that did not end; what was there before it is restored"
         try:
             for state in saved:
                 path, before = state.path, state.before
@@ -208,7 +208,7 @@ class Transaction:
                     return TransactionError(f"{why}; {back}, but: {still}", restored=True)
             self._pending.clear()
         except Exception as error:  # for any error, the user must hear of both
-            failed = f"putting back what was there failed as well: {type(error).__name__}: {error}"
+            failed = f"restoring what was there failed as well: {type(error).__name__}: {error}"
             return TransactionError(f"{why}; {failed}; the originals are in {self.journal.folder}", restored=False)
         return TransactionError(f"{why}; {back}", restored=True)
 

@@ -100,7 +100,7 @@ def read_or_none(path: str) -> Tuple[Optional[FileState], str]:
     try:
         return read_state(path), ""
     except OSError as error:
-        return None, f"it is no regular file ({error.strerror or error})"
+        return None, f"it is not a regular file ({error.strerror or error})"
 
 
 def decoded(path: str, content: bytes) -> str:

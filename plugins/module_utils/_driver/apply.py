@@ -190,7 +190,7 @@ def _check_unused(host: Host) -> None:
 def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: DriverResult) -> None:
     program = host.program("nvidia-uninstall")
     if program is None:
-        result.notes.append("nvidia-uninstall is gone, so that the driver of the run file was removed by somebody else or is left")
+        result.notes.append("nvidia-uninstall is gone, so that the driver of the run file was removed by others or is left")
         return
     result.steps.append(f"run {program} --silent")
     if not dry:

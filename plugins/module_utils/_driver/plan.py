@@ -156,10 +156,12 @@ def _image(draft: _Draft) -> None:
     facts = draft.facts
     if facts.vendor:
         cure = "leave gpushare_driver_state: present on this host, and upgrade the driver as its vendor describes"
-        draft.reject("vendor_image", f"{facts.vendor}, which brings its own driver", "a host whose driver nobody else manages", cure)
+        draft.reject("vendor_image", f"{facts.vendor}, which brings its own driver", "a host whose driver no other program manages", cure)
     if facts.container:
         cure = "have the operator leave this node (label nvidia.com/gpu.deploy.operands=false) and reboot it, or leave state: present"
-        draft.reject("driver_container", "a driver container of NVIDIA's GPU Operator", "a host whose driver nobody else manages", cure)
+        draft.reject(
+            "driver_container", "a driver container of NVIDIA's GPU Operator", "a host whose driver no other program manages", cure
+        )
     if facts.run_file and draft.wish.source != RUN_FILE:
         cure = "uninstall it first: drain the node, then run `nvidia-uninstall --silent` on it; or set gpushare_driver_source: run_file"
         draft.reject("run_file", "a driver that NVIDIA's installer (.run) installed", "one that packages installed, or none", cure)

@@ -196,7 +196,7 @@ class _Node:
     def differences(self) -> List[Finding]:
         found = self._of_driver()
         if not self.ready:
-            cure = "look at `kubectl describe node` and at kubelet's journal on the host"
+            cure = "read `kubectl describe node` and kubelet's journal on the host"
             found.append(self._difference("node", "a node that is not Ready", "a Ready one", cure, "node_not_ready"))
         if self.annotation is None:
             cure = f"the device plugin has not run here or may not write: {_PLUGIN}"
@@ -238,7 +238,7 @@ class _Node:
             found.append(self._difference("annotation", f"no GPU {uuid}", "every GPU that nvidia-smi lists", reread, "wrong_gpu_count"))
         for uuid in sorted(said.keys() - have.keys()):
             seen = f"GPU {said[uuid].index} ({uuid}), which nvidia-smi does not list"
-            cure = "if the GPU was taken out: " + reread + "; if not, it is lost: look for Xid in `dmesg` and reboot the host"
+            cure = "if the GPU was taken out: " + reread + "; if not, it is lost: read `dmesg` for Xid and reboot the host"
             found.append(self._difference("annotation", seen, "only GPUs that are there", cure, "wrong_gpu_count"))
         for uuid in sorted(have.keys() & said.keys()):
             mine, its = self._mib(have[uuid], said[uuid]), said[uuid]
@@ -259,7 +259,7 @@ class _Node:
             usable = sum(count(gpu) for gpu in annotation.gpus if gpu.usable)
             capacity, allocatable = self.capacity[resource], self.allocatable[resource]
             if not capacity and total:
-                cure = f"the device plugin is not registered with kubelet: {_PLUGIN}; then look at kubelet's journal for {resource}"
+                cure = f"the device plugin is not registered with kubelet: {_PLUGIN}; then search kubelet's journal for {resource}"
                 seen = "none" if capacity is None else "0"
                 found.append(self._difference(f"capacity {resource}", seen, str(total), cure, "capacity_short"))
                 continue

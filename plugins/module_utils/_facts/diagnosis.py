@@ -41,7 +41,7 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
     (
         "gpu_lost",
         re.compile(r"GPU is lost|fallen off the bus|unable to determine the device handle", re.I),
-        "a GPU no longer answers on the bus: look for Xid in `dmesg`, then reboot the host; if that does not last, the GPU or its power "
+        "a GPU no longer answers on the bus: read `dmesg` for Xid, then reboot the host; if that does not last, the GPU or its power "
         "is faulty",
     ),
     (
@@ -127,7 +127,7 @@ def failure(outcome: Outcome, unreadable: str) -> Finding:
     """The complaint of an nvidia-smi that printed no XML. unreadable: why its output cannot be read."""
     command = " ".join(outcome.argv)
     if outcome.timed_out is not None:
-        cure = "the driver hangs: look at `dmesg` for Xid and NVRM lines, then reboot the host"
+        cure = "the driver hangs: read `dmesg` for Xid and NVRM lines, then reboot the host"
         return Finding("timeout", f"no answer from {command} within {outcome.timed_out:g} s", _ANSWER, cure)
     if outcome.status is None:
         cure = "check that it is an executable file of this machine's architecture, and that its libraries are there"
@@ -142,7 +142,7 @@ def failure(outcome: Outcome, unreadable: str) -> Finding:
     if outcome.ok:
         cure = "run `nvidia-smi -q -x` on the host to see what it prints"
         return Finding("unreadable", unreadable, "the XML that nvidia-smi prints", cure)
-    return Finding("failed", said, _ANSWER, "run `nvidia-smi` on the host, and look at `dmesg` for lines with NVRM")
+    return Finding("failed", said, _ANSWER, "run `nvidia-smi` on the host, and read `dmesg` for lines with NVRM")
 
 
 def refine(problem: Finding, host: Surroundings) -> Finding:

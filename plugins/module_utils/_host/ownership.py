@@ -26,7 +26,7 @@ def open_to_others(host: Host, real: str) -> Optional[str]:
             return f"the folder {folder[:80]}"
     found = os.stat(host.outside(real))
     if not stat.S_ISREG(found.st_mode) or _is_anothers(found) or _is_shared(found):
-        return f"the file {real[:80]}" if stat.S_ISREG(found.st_mode) else f"{real[:80]}, which is no file,"
+        return f"the file {real[:80]}" if stat.S_ISREG(found.st_mode) else f"{real[:80]}, which is not a file,"
     return None
 
 

@@ -149,7 +149,7 @@ class Runs:
 
     def _ended(self, node: str, pod: Optional[Mapping[str, Any]]) -> Ended:
         if pod is None:
-            return Ended(node, {}, "", "", "somebody has deleted it")
+            return Ended(node, {}, "", "", "it was deleted")
         phase = _phase(pod)
         log = ""
         if phase in _ENDED:

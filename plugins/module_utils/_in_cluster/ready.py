@@ -52,7 +52,7 @@ def unready(kubectl: Kubectl, namespace: str, scheduler_only: bool = False, defa
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     names = [str(item["metadata"]["name"]) for item in labelled]
     return [
-        f"node {node['metadata']['name']}: kubelet does not offer what the device plugin has published"
+        f"node {node['metadata']['name']}: kubelet does not have what the device plugin has published"
         for node in node_facts(kubectl, names)
         if not settled(node)
     ]

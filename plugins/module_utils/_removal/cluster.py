@@ -171,7 +171,7 @@ class Removal:
         if node.tainted:
             self.removed.append(" ".join(filter(None, taint.key(node.name))))
         if node.labelled_by_others:
-            self.left.append({"what": f"label {LABEL_NODE} of node {node.name}", "why": "somebody else has set it"})
+            self.left.append({"what": f"label {LABEL_NODE} of node {node.name}", "why": "this collection has not set it"})
         self.removed += [f"annotation {key} of node {node.name}" for key in node.annotations]
         self.left += [{"what": f"annotation {key} of node {node.name}", "why": "this collection does not set it"} for key in node.others]
         if self.wait or self.free(node):

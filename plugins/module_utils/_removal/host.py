@@ -148,7 +148,7 @@ class _Unit:
         if not self.ours:
             return
         if self.drop_ins:
-            plan.leave(", ".join(self.drop_ins), "settings of somebody else for a unit of ours; they have no effect any more")
+            plan.leave(", ".join(self.drop_ins), "settings of others for a unit of ours; they have no effect any more")
         if self.active or self.enabled:
             plan.add("stopped", self.name, self._stop, f"{self.state}, {'enabled' if self.enabled else 'disabled'}\n")
 

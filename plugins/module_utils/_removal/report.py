@@ -62,7 +62,7 @@ def words(found: Mapping[str, Any]) -> List[str]:
             f"not in the journal, although they are ours: {', '.join(found['unrecorded'])}; the journal was lost: run site.yml again",
         ]
     lines += [
-        f"{owner}: a run was stopped before it had proven its change; run site.yml or uninstall.yml again" for owner in found["unproven"]
+        f"{owner}: a run was stopped before it had verified its change; run site.yml or uninstall.yml again" for owner in found["unproven"]
     ]
     return lines
 

@@ -171,4 +171,4 @@ def scheduling_message(pod: Optional[Mapping[str, Any]]) -> str:
     messages: List[str] = [
         str(condition.get("message")) for condition in conditions if condition.get("type") == "PodScheduled" and condition.get("message")
     ]
-    return messages[0] if messages else "the scheduler has not looked at it"
+    return messages[0] if messages else "the scheduler has not tried it"

@@ -113,7 +113,7 @@ def parse(described: bytes, summed: bytes, names: Collection[str]) -> Contents:
         raise _damaged(f"{MANIFEST} that cannot be read ({type(error).__name__})", "JSON with a format") from error
     if form != FORMAT or isinstance(form, bool):
         older = isinstance(form, int) and form < FORMAT
-        cure = "make it anew by the playbook bundle of this release" if older else "use the release of the collection that has made it"
+        cure = "make a new one by the playbook bundle of this release" if older else "use the release of the collection that has made it"
         raise BundleError(f"format {quoted(form)}", f"format {FORMAT}", cure)
     wrong = other_shape(_SHAPE, found) or other_shape([Open(_IMAGE)], found.get("images"))
     if wrong is not None:

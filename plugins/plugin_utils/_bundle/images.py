@@ -72,5 +72,5 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _odd(path: Path, found: str) -> BundleError:
-    cure = "save it anew, such as by `ctr -n k8s.io images export FILE REFERENCE` or `docker save -o FILE REFERENCE`, uncompressed"
+    cure = "save it again, such as by `ctr -n k8s.io images export FILE REFERENCE` or `docker save -o FILE REFERENCE`, uncompressed"
     return BundleError(f"{found} in {path}", f"images with a name, for {' or '.join(MACHINES.values())}", cure)

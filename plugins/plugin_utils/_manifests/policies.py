@@ -258,7 +258,7 @@ def _device_plugin(daemons: Daemons) -> Json:
                 "variables.untouched",
                 message_expression="'a device plugin of gpushare may not change the annotations ' + variables.touched",
             ),
-            _must(_NOTHING_ELSE, "a device plugin of gpushare may change nothing but annotations of gpushare"),
+            _must(_NOTHING_ELSE, "a device plugin of gpushare may change only annotations of gpushare"),
         ],
         [*daemons.node, *_ANNOTATIONS, *_those_of_others(own)],
     )
@@ -282,7 +282,7 @@ def _unhealthy(daemons: Daemons) -> Json:
                 + " + ".join(f"object.metadata.?{name}.orValue({empty}).size()" for name, empty in _EXTRAS)
                 + " == 0 : "
                 + " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name, _ in _EXTRAS),
-                "a device plugin of gpushare may write nothing but the key gpus of its ConfigMap",
+                "a device plugin of gpushare may write only the key gpus of its ConfigMap",
             ),
         ],
     )
@@ -389,7 +389,7 @@ def _extender(daemons: Daemons) -> Json:
             ),
             _must(
                 f"variables.binding ? {_LABELS_OF_A_BINDING} : {_NOTHING_ELSE}",
-                "the extender of gpushare may change nothing but annotations of gpushare",
+                "the extender of gpushare may change only annotations of gpushare",
             ),
         ],
         [_IS_A_BINDING, *_ANNOTATIONS, *_those_of_others(own)],
@@ -422,7 +422,7 @@ def _scheduler(daemons: Daemons) -> Json:
             ),
             _must(
                 f"variables.binding ? {_LABELS_OF_A_BINDING} : object.spec == oldObject.spec && {_SAME_METADATA} && {status}",
-                "the scheduler of gpushare may change nothing but its annotations, status.conditions and status.nominatedNodeName of a pod",
+                "the scheduler of gpushare may change only its annotations, status.conditions and status.nominatedNodeName of a pod",
             ),
         ],
         [

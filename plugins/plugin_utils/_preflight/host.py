@@ -300,7 +300,7 @@ def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
         cure = (
             f"hold them (apt-mark hold {driver.upgraded_alone[0]} ...): with a library of another version than the loaded module pods fail"
         )
-        found.warn("driver", seen, "driver packages that are held", cure)
+        found.warn("driver", seen, "driver packages on hold", cure)
     if driver.loaded and driver.memory_nodes and any(is_coherent(gpu.device) for gpu in pci.gpus) and not managed:
         seen = f"GPU memory that the kernel has as {driver.memory_nodes} NUMA nodes, which kubelet takes for memory of the host"
         cure = "set the module's option NVreg_CoherentGPUMemoryMode=driver (from driver 580 on) in /etc/modprobe.d, and reboot the host"

@@ -48,7 +48,7 @@ def judge_unit(found: HostFindings, unit: str, gpus: Collection[tuple[str, int]]
     if list_bytes(gpus, unit) > MESSAGE_BYTES:
         seen = f"{count(gpus, unit)} ids for gpushare_memory_unit {unit}"
         fitting = smallest_fitting(gpus)
-        cure = f"set gpushare_memory_unit: {fitting} for this host" if fitting else "offer fewer GPUs of this node"
+        cure = f"set gpushare_memory_unit: {fitting} for this host" if fitting else "publish fewer GPUs of this node"
         found.error("memory_unit", seen, "as many as fit into kubelet's message of 4 MiB (about 67,000)", cure)
     elif now and now != unit and pods:
         plural = "pod that has" if len(pods) == 1 else "pods that have"

@@ -192,7 +192,7 @@ def shared(values: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     for host in sorted(values):
         if values[host].get(METRICS_TOKEN) and values[host].get("gpushare_metrics_address"):
             by_token.setdefault(str(values[host][METRICS_TOKEN]), []).append(host)
-    words = "a token of its own for each host, because whoever is root there can read it"
+    words = "a token of its own for each host, because root there can read it"
     cure = f"""set {METRICS_TOKEN}: "{{{{ (inventory_hostname ~ vault_gpushare_metrics_secret) | ansible.builtin.hash('sha256') }}}}\""""
     return [
         Finding("variables", f"{METRICS_TOKEN}: one token on {few(hosts, 3)}", words, cure) for hosts in by_token.values() if len(hosts) > 1

@@ -215,7 +215,7 @@ def _lost(shown: Sequence[FileChange]) -> Iterator[str]:
         if count:
             yield (
                 f"{change.path} loses {count} comment{'s' if count > 1 else ''}: it has an alias, or another form that is not changed in "
-                "place, so it is written anew; write that out first to keep the comments"
+                "place, so it is written as a whole; write that out first to keep the comments"
             )
 
 
@@ -314,7 +314,7 @@ def _cluster(found: Found, manifest: SchedulerManifest, flag: str, notes: list[s
     if found.cluster is None:
         notes.append(
             f"this cluster has no ConfigMap {NAMESPACE}/{kubeadm.NAME}, so it was not made by kubeadm: whatever "
-            "writes the scheduler's manifest anew has to be told of --config by other means, or this role be run again after it"
+            "writes the scheduler's manifest has to be told of --config by other means, or this role be run again after it"
         )
         return None
     current = _yaml.load(found.cluster)

@@ -53,7 +53,7 @@ def plan_absent(manifest_path: str, default_config: str, found: Found, extender:
     changes = [change, *(_undone(path, found.files[path], found, take_out, notes) for path in others)]
     stays = change.after is not None and (entry is None or not entry.untouched(_bytes(change.before)))
     if ours is not None and stays:
-        notes.append(f"{used} has settings of others, so {manifest_path} goes on naming it")
+        notes.append(f"{used} has settings of others, so {manifest_path} still names it")
         ours = None
     changes.append(_manifest(manifest_path, manifest, found, (ours, name), stays, notes))
     after = None if changes[-1].after is None else read_manifest(changes[-1].after)

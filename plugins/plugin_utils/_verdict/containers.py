@@ -77,14 +77,14 @@ def _one(
     wanted = gpus_of(pod["annotations"], container["index"])
     if not wanted:
         if running["started"] < now - _GRACE:
-            cure = "delete the pod so that it is scheduled anew; if it comes again, see whether its scheduler calls the extender"
+            cure = "delete the pod so that it is scheduled again; if it comes again, see whether its scheduler calls the extender"
             found.say("not_annotated", f"{who} without an annotation that names its GPU", ANNOTATION_ALLOCATION, cure)
         return
     gone = sorted(gpu for gpu in wanted if gpu not in gpus)
     if gone:
         indexes = ", ".join(map(str, gone))
         cure = (
-            "look for Xid in dmesg, and for the GPU on the bus (lspci -d 10de:), then reboot the host; leave the pod until then: it is "
+            "read dmesg for Xid, check that the GPU is on the bus (lspci -d 10de:), then reboot the host; leave the pod until then: it is "
             "the last trace of the GPU"
         )
         found.say("gpu_missing", f"no GPU {indexes}, which {who} was given", "each GPU that the node had when the pod started", cure)
@@ -96,8 +96,8 @@ def _one(
         seen = f"{who} with {_list(nodes)} in its /dev"
         indexes = ", ".join(map(str, sorted(wanted)))
         cure = (
-            "delete the pod so that it gets its GPU anew; check that it has no hostPath volume below /var/run/nvidia-container-devices, "
-            "that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, and that nobody else changed its annotations"
+            "delete the pod so that it gets its GPU again; check that it has no hostPath volume below /var/run/nvidia-container-devices, "
+            "that its image or manifest does not set NVIDIA_VISIBLE_DEVICES, and that its annotations are as the scheduler wrote them"
         )
         found.say("wrong_gpu", seen, f"{_list(expected)}: its annotation names GPU {indexes}", cure)
 

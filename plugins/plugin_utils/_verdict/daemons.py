@@ -45,7 +45,7 @@ def judge_doctor(found: VerifyFindings, doctor: Doctor, environment: str) -> Non
     """The findings of the host's doctor, or that it could not be asked. environment: the runtime in use; without one, that is said."""
     found.list += doctor.findings
     if doctor.problem and environment:
-        cure = doctor.cure or f"rm -r {environment}; then {SITE}: the runtime is built anew"
+        cure = doctor.cure or f"rm -r {environment}; then {SITE}: the runtime is built again"
         cure += "; then run verify again"
         found.say("not_checked", f"nothing of the daemons, because {doctor.problem}", "the findings of gpushare-doctor", cure)
 

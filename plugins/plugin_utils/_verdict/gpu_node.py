@@ -68,7 +68,7 @@ def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor
         # GPUs that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
         if foreign and ours and doctor.strangers:
             who = " or ".join(doctor.strangers)
-            evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are no GPU's, by {who}")
+            evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are not ids of GPUs, by {who}")
     if evidence:
         found.say("second_plugin", ", ".join(evidence), ONE_PLUGIN, STOP_OTHER)
 

@@ -192,7 +192,7 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[F
             others.setdefault(pod["scheduler"][:_SHOWN], []).append(f"{pod['namespace']}/{pod['name']}")
     for scheduler, names in sorted(others.items())[:_NAMED]:
         cure = (
-            f"write schedulerName: {ours[0]} into their manifests and make the pods anew; or give {scheduler!r} the extender's entry of "
+            f"write schedulerName: {ours[0]} into their manifests and create the pods again; or give {scheduler!r} the extender's entry of "
             "kube-scheduler's configuration"
         )
         seen = f"pods of the scheduler {scheduler!r}: {few(sorted(names), _NAMED)}"
@@ -206,7 +206,7 @@ def _objects(objects: Mapping[str, Any]) -> list[Finding]:
         gone = title in objects["missing"]
         policy = title.startswith("ValidatingAdmissionPolicy")
         code, what = ("policy_differs", "policy") if policy else ("rbac_differs", "rights")
-        seen = f"{title} gone" if gone else f"{title} changed by somebody else"
+        seen = f"{title} gone" if gone else f"{title} changed by others"
         found.say(code, seen, f"the {what} that the roles apply", SITE)
     if objects["unserved"]:
         seen, cure = ", ".join(objects["unserved"]), "upgrade to Kubernetes 1.30 or newer to have them"

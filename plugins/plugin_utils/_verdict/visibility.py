@@ -43,7 +43,7 @@ def _no_cgroups(found: VerifyFindings, *, needed: bool) -> None:
     """needed: whether it is nvidia's mode legacy that gives containers their GPUs; by CDI the low-level runtime sets up the cgroups."""
     seen = f"no-cgroups = true in {CONFIG}" + ("" if needed else ", which has no effect in the mode cdi that this host has now")
     expected = "no-cgroups = false: with it containers have the files of their GPUs and may not open them"
-    cure = "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false; then start the pods of this node with GPUs anew"
+    cure = "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false; then start the pods of this node with GPUs again"
     found.say("no_cgroups", seen, expected, cure, ERROR if needed else WARNING)
 
 

@@ -336,7 +336,7 @@ def test_what_the_disk_rejects_is_named(host: Host) -> None:
     code, out, err = host.run("ensure")
     assert (code, out) == (1, "")
     assert f"gpushare-pki: {host.dir}: " in err
-    assert "run as root, and look at the path and the disk" in err
+    assert "run as root, and check the path and the disk" in err
 
 
 @pytest.mark.parametrize("name", ["ca.key", "ca.crt", "extender.key", "scheduler/ca.crt"])

@@ -19,7 +19,7 @@ from gpushare_runtime.core.pod_affinity import Neighbours, neighbours
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request
 
-FAULT: Final = "an internal fault in looking at this node; the log of gpushare-extender says which"
+FAULT: Final = "an internal fault while this node was computed; the log of gpushare-extender says which"
 T = TypeVar("T")
 _REMEMBERED: Final = 64
 """Answers of one node, some for each kind of request."""
@@ -440,17 +440,19 @@ class NodeLedger:
         """Contradictions, one line each; [] when the ledger is sound."""
         nothing: list[str] = []
         found = self.guarded(self._problems, nothing)
-        return [*found, f"looking at this node failed: {self.fault}"] if self.fault else found
+        return [*found, f"computing this node failed: {self.fault}"] if self.fault else found
 
     def _problems(self) -> list[str]:
         if self.inventory is None:
             return []
         usage = self.usage()
         stated = usage if usage.as_stated else self._stated()
-        found = [f"GPU {index}: {units} units are held beyond what it has" for index, units in sorted(self._overbooked(stated).items())]
+        found = [
+            f"GPU {index}: {units} units are allocated beyond what it has" for index, units in sorted(self._overbooked(stated).items())
+        ]
         for index, core in sorted(stated.core.items()):
             if core > self.inventory.core:
-                found.append(f"GPU {index}: {core} % of its compute are held, it shares out {self.inventory.core} %")
+                found.append(f"GPU {index}: {core} % of its compute are allocated, it shares out {self.inventory.core} %")
         for pod in self._pods.values() if not usage.as_stated else ():
             known = self.gpus_of(pod)
             if known is None or (pod.uid in self._by_report and not known):

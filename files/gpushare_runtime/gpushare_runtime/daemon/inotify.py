@@ -74,7 +74,7 @@ class DirectoryWatch:
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(self.path), _MASK) < 0:
             problem = os.strerror(ctypes.get_errno())
-            log.warning("inotify does not watch %s (%s): looking once a second instead", self.path, problem)
+            log.warning("inotify does not watch %s (%s): reading it once a second instead", self.path, problem)
             if fd >= 0:
                 os.close(fd)
             return

@@ -53,7 +53,7 @@ def judge_files(found: Findings, environment: Path) -> None:
             count += 1
             if _hash(packages / path) != wanted:
                 damaged.append(path)
-    cure = f"rm -r {environment}; then {SITE}: it is built anew from the wheel"
+    cure = f"rm -r {environment}; then {SITE}: it is built again from the wheel"
     if damaged:
         more = len(damaged) - _NAMED
         seen = f"{', '.join(damaged[:_NAMED])}{f' and {more} more' if more > 0 else ''} in {environment} changed since it was installed"

@@ -34,7 +34,7 @@ def judge_words(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     blind = _BLIND.search(unit.status)
     path = unit.file("kubeconfig")
     server = _SERVER.search((host.read(path) or b"").decode("utf-8", "replace"))
-    cure = f"journalctl -u {unit.name} -n 50 says why; {SITE}: it writes the kubeconfig and the token anew"
+    cure = f"journalctl -u {unit.name} -n 50 says why; {SITE}: it writes a new kubeconfig and token"
     if server:
         cure = f"is {server[1]} in {path} your API server, and does curl -k {server[1]}/version on this host answer? {cure}"
     found.error(

@@ -64,7 +64,7 @@ def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
     if pod.mirror:
         return STATIC
     if pod.whole and request.reason == "":
-        return "it has whole GPUs, which it shares with nobody"
+        return "it has whole GPUs, which it does not share"
     if pod.allocation is not None and request.gpu not in pod.allocation.by_gpu:
         return f"it has nothing of GPU {request.gpu}"
     return ""

@@ -264,7 +264,7 @@ class _HttpConnection(asyncio.Protocol):
     def _reject(self, status: int, why: str) -> None:
         """Answer bytes that are not a request, after the requests before them. Once."""
         if self._state is _State.OPEN:
-            _malformed.warning("a connection is closed, because what came is no request of HTTP/1.1: %r", why[:80])
+            _malformed.warning("a connection is closed, because it brought something else than HTTP/1.1: %r", why[:80])
             self._state = _State.DROPPING
             self._waiting.append(HttpResponse(f"{why[:80]}\n".encode(), status, TEXT))
 

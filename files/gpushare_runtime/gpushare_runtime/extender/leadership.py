@@ -187,7 +187,7 @@ class Leadership:
             holder = f"held by {self._seen.holder}" if self._seen.holder else "held by nobody"
             return (
                 f"lease {self.lease} is {holder}, and this extender serves the scheduler of host {self.host}: expected it to ask only "
-                "while it holds that lease. If this goes on, it runs with leader election off, or with another lease or host name: start "
+                "while it holds that lease. If this continues, it runs with leader election off, or with another lease or host name: start "
                 f"it with --leader-elect=true, or this extender with --lease NAMESPACE/NAME and --scheduler-host (--lease {NO_LEASE} "
                 "where one scheduler runs alone)"
             )
@@ -203,7 +203,7 @@ class Leadership:
             return
         self.foreign_bindings += 1
         words = (
-            f"pod {pod.namespace}/{pod.name} was bound to node {pod.node} with GPUs by somebody else, while the scheduler of "
+            f"pod {pod.namespace}/{pod.name} was bound to node {pod.node} with GPUs by another client, while the scheduler of "
             f"host {self.host} is the active one: a second scheduler allocates the same GPUs, or a Binding came later than its bound. "
             f"Expected one active scheduler: the same lease ({self.lease or 'leader election is off'}) on all control planes"
         )

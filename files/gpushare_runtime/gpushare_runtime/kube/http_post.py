@@ -192,7 +192,7 @@ class _PostConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(ConnectionError(f"the answer is no HTTP/1.1: {error}"))
+            self._fail(ConnectionError(f"the answer is not HTTP/1.1: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost(self)

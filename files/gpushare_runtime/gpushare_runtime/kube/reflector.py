@@ -145,7 +145,7 @@ class Reflector(Generic[T]):
     async def _pause(self, why: str) -> None:
         self.interruptions += 1
         seconds = self._backoff.wait()
-        log.warning("watch of %s was interrupted, going on in %.1f s: %s", self._path, seconds, why)
+        log.warning("watch of %s was interrupted, it continues in %.1f s: %s", self._path, seconds, why)
         await asyncio.sleep(seconds)
 
     async def _list(self) -> None:
@@ -204,7 +204,7 @@ class Reflector(Generic[T]):
                 if kind == "BOOKMARK":
                     if _before(version, self._resource_version):
                         # A watch from its future would stay silent about everything until then.
-                        went_back = f"the API server is at {version}, behind {self._resource_version}: it was put back, as from a backup"
+                        went_back = f"the API server is at {version}, behind {self._resource_version}: it was restored, as from a backup"
                         raise KubeError(410, "Expired", went_back)
                 else:
                     item = self._take(raw)

@@ -43,7 +43,7 @@ _OTHER_REASONS: Final = (
     (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
     (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
     (EXTENDER_SILENT, "the extender, which does not answer"),
-    (GATED, "whoever removes its scheduling gates"),
+    (GATED, "the removal of its scheduling gates"),
     (re.compile(r"lease"), "the extender, which waits after a change of leader"),
 )
 _EXCLUDING: Final = (

@@ -69,7 +69,7 @@ def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequen
             fault = f"has no {protocol.RESOURCE_MEMORY}" if name in existing else "does not exist"
             raise InspectError(f"node {name!r} {fault}; {_known(nodes)}")
     if not shown:
-        return usage.nodes, [*usage.warnings, f"no node offers {protocol.RESOURCE_MEMORY}: is gpushare-device-plugin running on any?"]
+        return usage.nodes, [*usage.warnings, f"no node publishes {protocol.RESOURCE_MEMORY}: is gpushare-device-plugin running on any?"]
     return usage.nodes, usage.warnings
 
 

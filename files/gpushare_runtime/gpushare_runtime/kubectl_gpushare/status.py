@@ -137,7 +137,7 @@ def _nodes(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
         elif inventory is None:
             why = (node.inventory_error if node else "") or "no device plugin has published GPUs", log
         elif info.offered == 0 and any(gpu.usable and gpu.units for gpu in inventory.gpus):
-            why = "no device plugin: kubelet offers no GPU memory, so new GPU pods wait or fail", log
+            why = "no device plugin: kubelet publishes no GPU memory, so new GPU pods wait or fail", log
         else:
             fine += 1
             continue
@@ -191,7 +191,7 @@ def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
 def _drift(cluster: Cluster) -> Iterator[StatusEntry]:
     for node in cluster.nodes:
         for why, words, cure in (
-            ("orphaned", "units are held by processes of pods that are gone", "nvidia-smi on the node, and end these processes"),
+            ("orphaned", "units are in use by processes of pods that are gone", "nvidia-smi on the node, and end these processes"),
             ("unmanaged", "units belong to pods that no scheduler placed", "kubectl gpushare pods -A, docs/operate/failures.md"),
         ):
             units = sum(entry.units for entry in node.record.held.entries if entry.why == why)

@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None, now: Callable[[], datetime] = lambda
     except OSError as error:
         print(
             f"{NAME}: {error.filename or options.dir}: {error.strerror}; expected a folder that root can read and write: "
-            "run as root, and look at the path and the disk",
+            "run as root, and check the path and the disk",
             file=sys.stderr,
         )
         return 1

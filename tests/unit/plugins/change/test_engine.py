@@ -51,7 +51,7 @@ def test_a_file_that_is_none_any_more_keeps_its_entry_until_it_is_one_again(tmp_
     assert found == predicted
     assert two.read_text() == "before"
     why = found.left[ONE]
-    assert why.startswith("it is no regular file (")
+    assert why.startswith("it is not a regular file (")
     assert (found.changed, found.files, found.notes, list(found.left)) == (True, [TWO], [f"{ONE} stays: {why}"], [ONE])
     # Nothing more can be done, and the bytes from before us are not lost.
     again = run(tmp_path, "absent")

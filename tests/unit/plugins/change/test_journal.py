@@ -139,7 +139,7 @@ def test_the_first_owner_stays_and_a_change_of_others_is_never_forgotten(journal
         Step("second", b"1", b"3", ("first", b"old", False)),
         Step("second", b"theirs", b"4", ("first", b"old", True)),
         Step("second", b"4", b"5", ("first", b"old", True)),
-        # Somebody has put back what was there before us: from here on it is a change like the first.
+        # Somebody has restored what was there before us: from here on it is a change like the first.
         Step("third", b"old", b"6", ("third", b"old", False)),
         Step("third", b"6", None, ("third", b"old", False)),
         Step("third", None, b"7", ("third", b"old", False)),
@@ -247,7 +247,7 @@ def test_a_beginning_that_cannot_be_read_is_named_with_what_to_do(
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     with pytest.raises(JournalError) as error:
         pending.load()
-    advice = "move it away; a change that a killed run began can then no longer be put back"
+    advice = "move it away; a change that a killed run began can then no longer be undone"
     assert str(error.value) == f"{path} cannot be used ({words}); {advice}"
 
 

@@ -181,7 +181,7 @@ def test_nothing_is_ever_staged_in_a_folder_that_others_read_whole(host: Path) -
 
 def test_bad_health_puts_everything_back_and_says_why(host: Path) -> None:
     before, daemon = tree(host), Daemon(host, breaks=b"new")
-    with pytest.raises(TransactionError, match="the daemon says: no; put back what was there") as error:
+    with pytest.raises(TransactionError, match="the daemon says: no; what was there is restored") as error:
         plan(host).apply(daemon)
     assert error.value.restored
     assert tree(host) == before
@@ -197,10 +197,10 @@ def test_a_failing_restart_puts_everything_back(host: Path) -> None:
 
     with pytest.raises(TransactionError) as error:
         plan(host).apply(Stub(lambda: content(host, FIRST) == b"new", fail))
-    assert (str(error.value), error.value.restored) == ("OSError: systemctl is not there; put back what was there", True)
+    assert (str(error.value), error.value.restored) == ("OSError: systemctl is not there; what was there is restored", True)
     assert tree(host) == before
     # With nothing to put back there is nothing to try again.
-    with pytest.raises(TransactionError, match=r"^OSError: systemctl is not there; put back what was there$"):
+    with pytest.raises(TransactionError, match=r"^OSError: systemctl is not there; what was there is restored$"):
         Transaction("scheduler", str(host)).apply(Stub(lambda: True, fail))
     assert attempts == [b"new", b"old"]
 
@@ -209,7 +209,7 @@ def test_when_even_putting_back_does_not_help_both_reasons_are_told(host: Path) 
     before, daemon = tree(host), Daemon(host)
     with pytest.raises(TransactionError) as error:
         plan(host).apply(Stub(daemon.due, daemon.restart, "broken for good"))
-    assert (str(error.value), error.value.restored) == ("broken for good; put back what was there, but: broken for good", True)
+    assert (str(error.value), error.value.restored) == ("broken for good; what was there is restored, but: broken for good", True)
     assert tree(host) == before
     assert daemon.running == b"old"
 
@@ -226,14 +226,14 @@ def test_when_putting_back_fails_the_originals_are_named_and_the_next_run_puts_t
     with pytest.raises(TransactionError) as error:
         transaction.apply(Stub(lambda: True, fail))
     assert str(error.value) == (
-        "OSError: no room; putting back what was there failed as well: OSError: [Errno 22] expected a regular file, found something "
+        "OSError: no room; restoring what was there failed as well: OSError: [Errno 22] expected a regular file, found something "
         f"else: '{first}'; the originals are in {host / FOLDER}"
     )
     assert not error.value.restored
     assert transaction.unfinished
     first.rmdir()
     first.write_bytes(b"new")
-    with pytest.raises(TransactionError, match="put back what was there before it"):
+    with pytest.raises(TransactionError, match="what was there before it is restored"):
         plan(host).apply(Daemon(host, breaks=b"new"))
     assert tree(host) == before
 
@@ -258,7 +258,7 @@ def test_a_disk_that_is_full_is_found_before_the_first_file_has_changed(host: Pa
     transaction.write(FIRST, b"new")
     transaction.write(SECOND, b"second")
     monkeypatch.setattr(os, "fsync", write_through)
-    with pytest.raises(TransactionError, match="No space left on device; put back what was there") as error:
+    with pytest.raises(TransactionError, match="No space left on device; what was there is restored") as error:
         transaction.apply(Daemon(host))
     assert error.value.restored
     assert full == ["now"]
@@ -303,7 +303,7 @@ def test_without_a_service_a_change_that_fails_is_put_back_as_well(host: Path) -
         if point == f"before {FIRST}":
             raise OSError("no room")
 
-    with pytest.raises(TransactionError, match=r"^OSError: no room; put back what was there$"):
+    with pytest.raises(TransactionError, match=r"^OSError: no room; what was there is restored$"):
         plan(host, stop).apply()
     assert tree(host) == before
     # What the change has not reached yet is not written again.
@@ -461,7 +461,7 @@ def test_what_a_killed_run_began_is_put_back_by_the_next_if_it_proves_bad(host: 
     assert again.unfinished
     assert (again.changes == []) == (after == "written")
     daemon = Daemon(host, breaks=b"bad")
-    with pytest.raises(TransactionError, match="no; the files were those of an earlier run that did not end; put back what was there"):
+    with pytest.raises(TransactionError, match="no; the files were those of an earlier run that did not end; what was there is restored"):
         again.apply(daemon)
     assert tree(host) == before
     assert daemon.running == b"good"

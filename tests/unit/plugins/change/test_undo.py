@@ -72,7 +72,7 @@ def test_of_several_files_those_that_stay_are_named_with_the_reason(tmp_path: Pa
     found = undone([entry(None), two, three], without_ours, str(tmp_path))
     assert found.texts == {"/etc/two": "theirs"}
     assert [note.split(" ")[0] for note in found.notes] == ["/etc/two"]
-    assert [(path, why.startswith("it is no regular file (")) for path, why in found.left.items()] == [(PATH, True)]
+    assert [(path, why.startswith("it is not a regular file (")) for path, why in found.left.items()] == [(PATH, True)]
 
 
 def test_a_file_that_is_no_text_is_rejected() -> None:

@@ -373,7 +373,7 @@ def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: 
     assert converge(wanted, systemd, held={SOCKET: None, METRICS: None}).changed
     before, process = {path.name: path.read_text() for path in systemd.folder.iterdir()}, systemd.process
     systemd.taken = "127.0.0.1:7"
-    with pytest.raises(TransactionError, match=rf"systemctl start {SOCKET} failed with exit status 1: .*; put back what was there"):
+    with pytest.raises(TransactionError, match=rf"systemctl start {SOCKET} failed with exit status 1: .*; what was there is restored"):
         converge(wanted, systemd)
     assert {path.name: path.read_text() for path in systemd.folder.iterdir()} == before
     assert (systemd.active, systemd.process) == ({"gpushare-x.service", "p.timer"}, process)

@@ -183,7 +183,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "containers": [],
         "running": [],
         "waiting": [],
-        "scheduling": "the scheduler has not looked at it",
+        "scheduling": "the scheduler has not tried it",
     }
     assert cluster.pod({"metadata": {"name": "p"}, "spec": {}}) == bare
     lists = {"containerStatuses": None, "initContainerStatuses": None}

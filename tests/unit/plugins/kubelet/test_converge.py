@@ -163,7 +163,7 @@ def test_a_kubelet_that_does_not_come_up_gets_its_files_back(made: list[FakeKube
     host = host_of(made, tmp_path, "kubeadm 1.9")
     before = tree(host)
     host.rejects = {"DevicePlugins"}
-    with pytest.raises(TransactionError, match="put back what was there") as caught:
+    with pytest.raises(TransactionError, match="what was there is restored") as caught:
         run(host)
     assert "what kubelet says" in str(caught.value)
     assert caught.value.restored

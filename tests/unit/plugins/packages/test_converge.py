@@ -437,7 +437,7 @@ def test_a_repository_that_fails_leaves_everything(root: str) -> None:
         present(wanted(), host, False, root)
     assert tree(root) == before
     host.down, host.broken = False, True
-    with pytest.raises(TransactionError, match="no lists; put back what was there"):
+    with pytest.raises(TransactionError, match="no lists; what was there is restored"):
         present(wanted(), host, False, root)
     assert tree(root) == before
     assert host.packages == {}

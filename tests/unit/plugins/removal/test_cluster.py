@@ -396,7 +396,7 @@ def test_why_something_stays_is_said(removal: Callable[..., Removal]) -> None:
     assert found.left == [
         {"what": "ServiceAccount kube-system/gpushare-extender", "why": "other hosts still use it: gpu2"},
         {"what": "ServiceAccount kube-system/gpushare-device-plugin-gpu2", "why": "other hosts still use it: gpu2"},
-        {"what": "label gpushare.kubernetes/node of node gpu1", "why": "somebody else has set it"},
+        {"what": "label gpushare.kubernetes/node of node gpu1", "why": "this collection has not set it"},
         {"what": "annotation gpushare/cordon of node gpu1", "why": "this collection does not set it"},
     ]
     few = removal(Api([served("gpu1", "0")], ACCOUNTS), ["gpu1"], everything=False)

@@ -603,7 +603,7 @@ def test_a_file_of_ours_in_whose_place_is_a_folder_is_left(tmp_path: Path) -> No
     root.file(f"{OWNED}/theirs")
     plan = plan_services(layout, Systemd(root))
     assert steps(plan) == []
-    assert [(one["what"], one["why"].startswith("it is no regular file (")) for one in plan.left] == [(OWNED, True)]
+    assert [(one["what"], one["why"].startswith("it is not a regular file (")) for one in plan.left] == [(OWNED, True)]
 
 
 @pytest.mark.parametrize(
@@ -666,7 +666,7 @@ def test_settings_of_others_for_a_unit_of_ours_are_named(host: Host) -> None:
     assert plan.left == [
         {
             "what": f"{EXTENDER}.d/a.conf, /etc/systemd/system/service.d/c.conf",
-            "why": "settings of somebody else for a unit of ours; they have no effect any more",
+            "why": "settings of others for a unit of ours; they have no effect any more",
         }
     ]
 

@@ -95,7 +95,7 @@ def test_a_change_that_a_run_has_not_proven_is_said(root: FakeRoot) -> None:
     found = report(Layout(root=str(root)), systemctl)
     assert found["unproven"] == ["scheduler"]
     assert [one["state"] for one in found["files"]] == ["written by a run that did not end"]
-    assert "scheduler: a run was stopped before it had proven its change" in words(found)[-1]
+    assert "scheduler: a run was stopped before it had verified its change" in words(found)[-1]
 
 
 def test_what_is_installed_and_runs(root: FakeRoot) -> None:

@@ -341,6 +341,6 @@ def test_what_a_killed_run_left_broken_is_put_back(host: CrioHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
     assert killed(partial(host.converge, point=at(f"written {host.drop_in}")))
     host.start()
-    with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
+    with pytest.raises(TransactionError, match="of an earlier run that did not end; what was there before it is restored"):
         host.converge()
     assert host.tree() == before

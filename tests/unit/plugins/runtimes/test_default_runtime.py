@@ -159,7 +159,7 @@ def test_what_a_killed_run_left_broken_is_put_back(host: Host) -> None:
     assert killed(partial(host.converge, point=at(f"written {host.config}")))
     host.start()
     assert host.running.read_text() == ""
-    with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
+    with pytest.raises(TransactionError, match="of an earlier run that did not end; what was there before it is restored"):
         host.converge()
     assert host.tree() == before
 

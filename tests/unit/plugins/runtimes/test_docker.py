@@ -418,7 +418,7 @@ def test_what_a_killed_run_left_broken_is_put_back(host: DockerHost) -> None:
     assert killed(partial(host.converge, point=at(f"written {host.config}"), allowed=True))
     host.start()
     assert host.default() == ""
-    with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
+    with pytest.raises(TransactionError, match="of an earlier run that did not end; what was there before it is restored"):
         host.converge()
     assert host.tree() == before
 

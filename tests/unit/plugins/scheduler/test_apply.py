@@ -81,7 +81,7 @@ def test_missing_certificates_are_named_before_anything_is_written(plane: Contro
 def test_what_passes_the_check_and_then_fails_is_put_back(plane: ControlPlane, flaw: dict[str, Any], words: str) -> None:
     before = plane.tree()
     vars(plane).update(flaw)
-    with pytest.raises(TransactionError, match=f"(?s){words}.*put back what was there"):
+    with pytest.raises(TransactionError, match=f"(?s){words}.*what was there is restored"):
         plane.converge()
     assert (plane.tree(), plane.known()["cluster"]) == (before, CLUSTER)
     assert not plane.config.parent.exists()
@@ -92,7 +92,7 @@ def test_an_absent_that_does_not_hold_is_put_back_too(plane: ControlPlane) -> No
     plane.converge()
     before, cluster = plane.tree(), plane.known()["cluster"]
     plane.runs_with = lambda config: "aliyun.com" in config
-    with pytest.raises(TransactionError, match="put back what was there"):
+    with pytest.raises(TransactionError, match="what was there is restored"):
         plane.converge("absent")
     assert (plane.tree(), plane.known()["cluster"]) == (before, cluster)
 
@@ -195,7 +195,7 @@ def test_a_policy_in_a_configmap_killed_anywhere_is_finished_by_the_next_run(pla
 def test_a_policy_with_which_the_scheduler_does_not_run_is_put_back(plane: ControlPlane) -> None:
     text = with_policy_map(plane)
     plane.runs_with = lambda config: "aliyun.com" not in config
-    with pytest.raises(TransactionError, match="put back what was there"):
+    with pytest.raises(TransactionError, match="what was there is restored"):
         plane.converge()
     assert (plane.known()["policy"], plane.manifest.read_text(), plane.known()["reads"]) == (POLICY, text, POLICY)
 
@@ -438,7 +438,7 @@ def test_a_change_that_could_not_be_put_back_keeps_its_folder_for_the_next_run(p
             plane.manifest.mkdir()
             raise OSError("no room")
 
-    with pytest.raises(TransactionError, match="putting back what was there failed as well"):
+    with pytest.raises(TransactionError, match="restoring what was there failed as well"):
         plane.converge(point=broken)
     assert list(plane.config.parent.iterdir()) == []
 
@@ -504,7 +504,7 @@ def test_what_a_killed_run_left_broken_is_put_back_by_the_next(plane: ControlPla
     plane.runs_with = lambda config: "aliyun.com" not in config
     plane.kubelet()
     assert plane.pod()["status"]["containerStatuses"][0]["restartCount"] == 3
-    with pytest.raises(TransactionError, match="of an earlier run that did not end; put back what was there before it"):
+    with pytest.raises(TransactionError, match="of an earlier run that did not end; what was there before it is restored"):
         plane.converge()
     assert (plane.tree(), plane.known()["ran"]) == (before, MANIFEST)
     assert not plane.config.parent.exists()

@@ -250,7 +250,7 @@ def pod(name: str = "sharing", container: str = CONTAINER, gpu: int = 0, units: 
         "containers": [{"index": 0, "name": "main", "units": units, "gpus": 0, "privileged": False}],
         "running": [{"name": "main", "id": container, "started": NOW - 600}],
         "waiting": [],
-        "scheduling": "the scheduler has not looked at it",
+        "scheduling": "the scheduler has not tried it",
     }
 
 

@@ -116,7 +116,12 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
         ({"doctor": {"registered": FOREIGN}}, []),
         (
             {"doctor": {"strangers": [stranger("a.sock", 300, "x"), stranger("b.sock", 301, "")], "registered": FOREIGN}},
-            [("second_plugin", f"ids such as b registered for {MEMORY}, which are no GPU's, by process 300 (x) or process 301 (unnamed)")],
+            [
+                (
+                    "second_plugin",
+                    f"ids such as b registered for {MEMORY}, which are not ids of GPUs, by process 300 (x) or process 301 (unnamed)",
+                )
+            ],
         ),
         ({"doctor": {"registered": {GPUS: [], MEMORY: []}}}, []),
         # The container runtime

@@ -216,7 +216,7 @@ def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:
     found = [(one.check, one.severity, one.found, one.expected) for one in judge(world.evidence()).findings]
     assert found == [
         ("policy_differs", "error", "ValidatingAdmissionPolicy b gone", "the policy that the roles apply"),
-        ("rbac_differs", "error", "ClusterRole a gone, ClusterRole c changed by somebody else", "the rights that the roles apply"),
+        ("rbac_differs", "error", "ClusterRole a gone, ClusterRole c changed by others", "the rights that the roles apply"),
         ("policies_not_served", "note", "an API server without Policy d, Policy e", "admission policies"),
     ]
 

@@ -70,7 +70,7 @@ def test_more_compute_than_a_gpu_shares_out_is_reported() -> None:
         request = Request((ContainerRequest(Kind.APP, 0, "main", units=1, core=60),))
         ledger.apply(allocated_pod(uid, request, on(0, 1)))
     node = ledger.nodes["n"]
-    assert node.problems() == ["GPU 0: 120 % of its compute are held, it shares out 100 %"]
+    assert node.problems() == ["GPU 0: 120 % of its compute are allocated, it shares out 100 %"]
     assert node.gpu_states[0].core == 0
 
 
@@ -96,7 +96,7 @@ def test_a_pod_without_a_known_gpu_counts_with_what_its_node_says_after_some_sec
     assert freed == [116.0, 117.0]
     assert not ledger.expire(200.0)
     assert ledger.nodes["n"].problems() == [
-        "GPU 7: 40 units are held beyond what it has",
+        "GPU 7: 40 units are allocated beyond what it has",
         "pod default/whole: its GPU is not known; its node does not say that it holds any, so it does not count",
         "pod default/giant: no pod can have what its annotations say of GPU 7; "
         "its node does not say that it holds any, so it does not count",
@@ -308,7 +308,7 @@ def test_two_that_hold_a_gpu_whole_are_one_too_many_however_few_units_they_name(
     assert node.overbooked() == {}
     ledger.apply(allocated_pod("b", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 1}
-    assert node.problems() == ["GPU 0: 1 units are held beyond what it has"]
+    assert node.problems() == ["GPU 0: 1 units are allocated beyond what it has"]
     ledger.apply(allocated_pod("c", whole(1), on(0, 8)))
     assert node.overbooked() == {0: 8}
     ledger.set_inventory("n", None, "broken")
@@ -320,8 +320,8 @@ def test_the_words_for_what_cannot_be() -> None:
     ledger.apply(allocated_pod("a", memory(2), Allocation.of({0: {9: 1, 8: 1}})))
     ledger.apply(allocated_pod("b", memory(2), None))
     assert ledger.nodes["n"].problems() == [
-        "GPU 8: 1 units are held beyond what it has",
-        "GPU 9: 1 units are held beyond what it has",
+        "GPU 8: 1 units are allocated beyond what it has",
+        "GPU 9: 1 units are allocated beyond what it has",
         "pod default/a: no pod can have what its annotations say of GPU 8, 9; it counts against every GPU that could hold it",
         "pod default/b: its GPU is not known; it counts against every GPU that could hold it",
     ]

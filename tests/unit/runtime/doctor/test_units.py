@@ -243,7 +243,7 @@ def test_a_file_of_the_runtime_that_was_changed(tmp_path: Path) -> None:
     assert files_of(tmp_path) == [("runtime_differs", f"gpushare_runtime/core/ledger.py in {tmp_path} changed since it was installed")]
     found = Findings()
     judge_files(found, tmp_path)
-    assert "built anew" in found.findings[0].cure
+    assert "built again" in found.findings[0].cure
 
 
 def test_of_many_files_that_are_gone_five_are_named(tmp_path: Path) -> None:

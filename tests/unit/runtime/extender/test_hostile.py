@@ -208,7 +208,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     raw = pod(container(mem=20), name="p", uid="u", annotations={"gpushare.request/not-with": "a=b"})
     extender.pod(raw)
     others = [name for name in names if name != "good-1"]
-    fault = "an internal fault in looking at this node; the log of gpushare-extender says which"
+    fault = "an internal fault while this node was computed; the log of gpushare-extender says which"
     for _ in range(2):
         answer = extender.filter(raw, names)
         assert answer["NodeNames"] == others

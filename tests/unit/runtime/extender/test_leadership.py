@@ -473,7 +473,7 @@ async def test_a_second_active_scheduler_is_reported_and_a_former_one_is_not(wor
     assert world.leadership.foreign_bindings == 1
     assert world.told == ["from-another"]
     (words,) = world.leadership.problems()
-    assert "pod default/from-another was bound to node n with GPUs by somebody else" in words
+    assert "pod default/from-another was bound to node n with GPUs by another client" in words
     values = {sample.name: sample.value for metric in world.leadership.families() for sample in metric.samples}
     assert values == {"gpushare_extender_active": 1, "gpushare_extender_terms_total": 1, "gpushare_extender_foreign_bindings_total": 1}
 

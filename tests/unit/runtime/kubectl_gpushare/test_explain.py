@@ -229,7 +229,7 @@ CPU = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are av
         ({"mem": 3}, "Post https://127.0.0.1:32766: connection refused",
          "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
         ({"mem": 3}, "Scheduling is blocked due to non-empty scheduling gates",
-         "the GPUs fit on 1 node: it waits for whoever removes its scheduling gates"),
+         "the GPUs fit on 1 node: it waits for the removal of its scheduling gates"),
         ({"mem": 3}, "", "the GPUs fit on 1 node; kube-scheduler has reported nothing yet"),
         ({"mem": 10000000000}, "",
          "fits on no GPU, even an empty one: 10000000000 means 10000000000 units of 1 GiB; the largest GPU has 16; write 10"),

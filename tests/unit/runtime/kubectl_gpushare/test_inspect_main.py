@@ -90,7 +90,7 @@ def test_no_node_with_gpus_is_no_error(tmp_path: Path, capsys: pytest.CaptureFix
     code, _ = inspect(tmp_path, change=only_cp1)
     printed = capsys.readouterr()
     assert code == 0
-    assert printed.err == "warning: no node offers aliyun.com/gpu-mem: is gpushare-device-plugin running on any?\n"
+    assert printed.err == "warning: no node publishes aliyun.com/gpu-mem: is gpushare-device-plugin running on any?\n"
     assert printed.out.endswith("\n0/0 (0%)  \n")
 
 

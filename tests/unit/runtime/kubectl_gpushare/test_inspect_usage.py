@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_said_and_counted_as_pending() -> None:
 def test_a_gpu_that_the_node_has_no_more_is_pending() -> None:
     usage = read_usage([NODE], [pod("p", "a", gpu=7, mem=3)])
     assert usage.nodes[0].pending == 3
-    assert "node a: GPU 7: 3 units are held beyond what it has" in usage.warnings
+    assert "node a: GPU 7: 3 units are allocated beyond what it has" in usage.warnings
     assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of GPU 7") for text in usage.warnings)
 
 

@@ -157,7 +157,7 @@ def test_nodes_whose_plugin_does_not_serve() -> None:
     ill = ours("gpu6", offered="0", gpus=Inventory(GIB, (gpu(0, 16, cordoned=True),)))
     wrong = [one for one in found(read_all([*nodes, other, ill], [])) if one[0] == "error nodes"]
     assert wrong == [
-        ("error nodes", "gpu1, gpu2", "no device plugin: kubelet offers no GPU memory, so new GPU pods wait or fail"),
+        ("error nodes", "gpu1, gpu2", "no device plugin: kubelet publishes no GPU memory, so new GPU pods wait or fail"),
         ("error nodes", "gpu3", "not Ready: new pods go elsewhere"),
         ("error nodes", "gpu4", "no device plugin has published GPUs"),
     ]
@@ -190,7 +190,7 @@ def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_ans
 
 def test_drift() -> None:
     raw = held(ours("gpu1"), gpu0=[{"pod": "lab/gone", "uid": "u", "units": 3, "why": "orphaned"}])
-    assert found(read_all([raw], [])) == [("warning drift", "gpu1", "3 units are held by processes of pods that are gone")]
+    assert found(read_all([raw], [])) == [("warning drift", "gpu1", "3 units are in use by processes of pods that are gone")]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Need:
         models, refused = (as_text(", ".join(names), QUOTED) for names in (self.rules.models, self.rules.models_refused))
         if self.rules.models:
             return f"pods that name {models}"
-        return f"pods that refuse {refused}" if self.rules.models_refused else f"pods of {self.per_gpu} units"
+        return f"pods that exclude {refused}" if self.rules.models_refused else f"pods of {self.per_gpu} units"
 
 
 @dataclass(frozen=True)

@@ -353,7 +353,7 @@ class GpuPoller:
         reading = asyncio.ensure_future(in_thread(self._reader.read))
         done, _ = await asyncio.wait({reading}, timeout=HANGING_SECONDS)
         if not done:
-            why = f"NVML has not answered for {HANGING_SECONDS:.0f} s: look for Xid and hung tasks in `dmesg`; a reboot may be needed"
+            why = f"NVML has not answered for {HANGING_SECONDS:.0f} s: read `dmesg` for Xid and hung tasks; a reboot may be needed"
             self._status.degraded(_PART, why)
             last = self._failed(why)
             if last is not None:

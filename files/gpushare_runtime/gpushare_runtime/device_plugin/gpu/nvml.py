@@ -38,7 +38,7 @@ _SENTENCES: Final = {
         "reboot the host, or stop what uses the GPUs and reload the nvidia modules"
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: "access to the NVIDIA driver is denied: run as root, with /dev/nvidia* visible",
-    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost, it no longer answers on the bus: look for Xid in `dmesg`, then reboot the host",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost, it no longer answers on the bus: read `dmesg` for Xid, then reboot the host",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU requires a reset: stop what uses it and run `nvidia-smi --gpu-reset`",
 }
 # A container keeps the library that it was created with: only a new one gets another.
@@ -300,7 +300,7 @@ def _fabric(handle: object) -> str:
     if done or state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return ""
     seen = _FABRIC.get(state, f"completed with error {status}")
-    return f"its NVLink fabric is not ready ({seen}): look at nvidia-fabricmanager, which must run in the driver's version"
+    return f"its NVLink fabric is not ready ({seen}): check nvidia-fabricmanager, which must run in the driver's version"
 
 
 def _mode(query: Callable[..., Any], handle: object) -> int | None:

@@ -77,7 +77,7 @@ class CdiSpecs:
         if device.drivers - {driver}:
             found = ", ".join(sorted(device.drivers - {driver})[:_NAMED])
             loaded = driver or "the loaded one"
-            return f"the CDI spec {device.file} is stale, it has files of driver {found} instead of {loaded}: {cure}"
+            return f"the CDI spec {device.file} is stale, its files are of driver {found} instead of {loaded}: {cure}"
         if device.minors != {gpu.minor}:
             nodes = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(device.minors)[:_NAMED]) or "no device node of a GPU"
             return f"the CDI spec {device.file} is stale, it has {nodes} for it instead of /dev/nvidia{gpu.minor}: {cure}"

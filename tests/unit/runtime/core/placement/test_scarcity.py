@@ -441,7 +441,7 @@ def test_small_differences_leave_the_cpu_that_goes_with_a_class_as_it_was(later:
     [
         ([asking(8, "T4")] * 3 + [asking(8, "P100")] + [memory(8)] * 16, "kept for pods that name T4"),
         ([asking(8, "T4")] + [asking(8, "P100")] * 3 + [memory(8)] * 16, "kept for pods that name P100"),
-        ([asking(8, "T4")] + [asking(8, refused=("P100", "A100"))] * 3 + [memory(8)] * 16, "kept for pods that refuse P100, A100"),
+        ([asking(8, "T4")] + [asking(8, refused=("P100", "A100"))] * 3 + [memory(8)] * 16, "kept for pods that exclude P100, A100"),
         ([asking(8, "T4")] * 3 + [asking(8, refused=("P100", "A100"))] + [memory(8)] * 16, "kept for pods that name T4"),
         ([memory(8)] * 16, ""),
     ],
