@@ -33,8 +33,8 @@ LIMITS = {
     "folder circles": 0,
     "module constants of runtime below the first definition": 0,
     "module constants of plugins below the first definition": 0,
-    "variables of runtime that are called `of` or `one`": 0,
-    "variables of plugins that are called `of` or `one`": 0,
+    "variables and functions of runtime that are called `of` or `one`": 0,
+    "variables and functions of plugins that are called `of` or `one`": 0,
 }
 #: A limit that is further above its measure is lowered.
 SLACK = 60
@@ -50,8 +50,8 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
     found["modules"] = sum(re.fullmatch(r"plugins/modules/\w+\.py", path) is not None for path in python)
     for area in ("runtime", "plugins"):
         found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
-        found[f"variables of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
         found[f"module constants of {area} below the first definition"] = len(late_constants(python, AREAS[area]))
+        found[f"variables and functions of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["folder circles"] = len(circles(python))
@@ -66,11 +66,18 @@ def breaches(python: Mapping[str, str], start: str) -> Iterator[str]:
 
 
 def unnamed(python: Mapping[str, str], start: str) -> list[str]:
-    """The variables, arguments and fields in the code below a path whose name is no noun, each with its place."""
+    """The variables, arguments, fields and functions in the code below a path whose name is no noun, each with its place.
+
+    A class reads well before its method `of`: `Allocation.of`.
+    """
     found = []
     for path, text in python.items():
-        for node in ast.walk(ast.parse(text)) if path.startswith(start) else ():
+        nodes = list(ast.walk(ast.parse(text))) if path.startswith(start) else []
+        methods = {id(method) for node in nodes if isinstance(node, ast.ClassDef) for method in node.body}
+        for node in nodes:
             name = node.arg if isinstance(node, ast.arg) else _assigned(node)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and id(node) not in methods:
+                name = node.name.lstrip("_")
             if name in ("of", "one"):
                 found.append(f"{path}:{getattr(node, 'lineno', 0)}: {name}")
     return found
@@ -181,8 +188,8 @@ def main(arguments: list[str]) -> None:
         print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
         print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")
         for area in ("runtime", "plugins"):
-            print(f"\nvariables of {area} that are called `of` or `one`:", *unnamed(python, AREAS[area]), sep="\n  ")
             print(f"\nmodule constants of {area} below the first definition:", *late_constants(python, AREAS[area]), sep="\n  ")
+            print(f"\nvariables and functions of {area} that are called `of` or `one`:", *unnamed(python, AREAS[area]), sep="\n  ")
             by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
             print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")
 

@@ -13,7 +13,7 @@ TREE = {
     "plugins/module_utils/_b/y.py": "def f():\n    from .._c import z\nclass Plan: ...\n",
     "plugins/module_utils/_c/z.py": "from .._a.x import Found\n# It goes on\n# anew.\nclass Alone: ...\n",
     f"{CORE}/w.py": "class Plan: ...\nclass _Inner:\n    class Found: ...\nraise ValueError(f'held by {x}')\n",
-    f"{CORE}/v.py": "class Rest:\n    of: int\n    def of(self, one): self.one = sum(one for one in self.of)\nasync def f(of): ...\n",
+    f"{CORE}/v.py": "class Rest:\n    of: int\n    def of(self, one): self.one = sum(one for one in self.of)\nasync def _of(of): ...\n",
     f"{CORE}/u.py": "EARLY = 1\ndef f(): ...\nLATE = EARLY\nNEEDS: int = f()\nAFTER = NEEDS\n",
     f"{CORE}/w_pb2.py": "class Plan: ...\n",
     "tests/fakes.py": "def memory(): ...\n",
@@ -40,8 +40,8 @@ def test_each_measure_counts_what_it_says() -> None:
         "folder circles": 1,
         "module constants of runtime below the first definition": 1,
         "module constants of plugins below the first definition": 0,
-        "variables of runtime that are called `of` or `one`": 5,
-        "variables of plugins that are called `of` or `one`": 1,
+        "variables and functions of runtime that are called `of` or `one`": 6,
+        "variables and functions of plugins that are called `of` or `one`": 1,
     }
 
 

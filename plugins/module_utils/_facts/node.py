@@ -71,10 +71,10 @@ class NodeFacts:
 
         values = {key: value for key, value in values.items() if value is not None}
 
-        def one(key: str, kind: Any) -> Any:
+        def fact(key: str, kind: Any) -> Any:
             return kind(**_tuples(values[key])) if key in values else None
 
-        def many(key: str, kind: Any) -> Any:
+        def several(key: str, kind: Any) -> Any:
             return tuple(kind(**_tuples(value)) for value in values[key]) if key in values else None
 
         buses = values.get("pci")
@@ -82,21 +82,21 @@ class NodeFacts:
             distribution=Distribution(**values["distribution"]),
             kubelet=KubeletFacts(**_tuples(values["kubelet"])),
             control_plane=ControlPlane(**values["control_plane"]),
-            system=one("system", System),
-            kernel=one("kernel", Kernel),
-            pythons=many("pythons", Python),
+            system=fact("system", System),
+            kernel=fact("kernel", Kernel),
+            pythons=several("pythons", Python),
             python_packages=tuple(values["python_packages"]) if "python_packages" in values else None,
-            disk=one("disk", Disk),
-            ground=one("ground", Ground),
+            disk=fact("disk", Disk),
+            ground=fact("ground", Ground),
             pci=None if buses is None else Pci(tuple(PciGpu(**gpu) for gpu in buses["gpus"])),
-            driver=one("driver", Driver),
+            driver=fact("driver", Driver),
             nvidia_smi=SmiReport.from_dict(values["nvidia_smi"]) if "nvidia_smi" in values else None,
-            runtimes=many("runtimes", Runtime),
-            managers=many("managers", GpuManager),
+            runtimes=several("runtimes", Runtime),
+            managers=several("managers", GpuManager),
             registered=values.get("registered"),
-            sharing=one("sharing", Sharing),
-            cdi=one("cdi", device_strategy.CdiFacts),
-            toolkit=one("toolkit", device_strategy.ToolkitFacts),
+            sharing=fact("sharing", Sharing),
+            cdi=fact("cdi", device_strategy.CdiFacts),
+            toolkit=fact("toolkit", device_strategy.ToolkitFacts),
             authorities=tuple(values["authorities"]) if "authorities" in values else None,
         )
 

@@ -243,7 +243,7 @@ class _Parser:
         raise self.error(at, "the string does not end")
 
     def unescaped(self, text: str, at: int, many_lines: bool) -> str:
-        def one(match: "re.Match[str]") -> str:
+        def character(match: "re.Match[str]") -> str:
             short, long, line_end, letter = match.groups()
             if short or long:
                 number = int(short or long, 16)
@@ -256,7 +256,7 @@ class _Parser:
                 return _ESCAPES[letter]
             raise self.error(at, f"unknown escape {match.group()} in a string")
 
-        return _ESCAPE.sub(one, text)
+        return _ESCAPE.sub(character, text)
 
     def array(self, at: int, path: Optional[Path]) -> Tuple[List[Any], int]:
         values: List[Any] = []

@@ -74,24 +74,24 @@ class HostJudge(Judge):
     def _judged(values: dict[str, Any]) -> dict[str, Any]:
         """The variables that the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
 
-        def of(name: str) -> Any:
+        def value_of(name: str) -> Any:
             return values.get(name, variables()[name].spec["default"])
 
-        expected = Expected(of("gpushare_minimum_driver"), of("gpushare_expect_gpus"), of("gpushare_expect_memory_mib"))
-        managed, strategy = of("gpushare_driver_state") == "managed", of("gpushare_device_strategy")
+        expected = Expected(value_of("gpushare_minimum_driver"), value_of("gpushare_expect_gpus"), value_of("gpushare_expect_memory_mib"))
+        managed, strategy = value_of("gpushare_driver_state") == "managed", value_of("gpushare_device_strategy")
         return {
-            "memory_unit": of("gpushare_memory_unit"),
+            "memory_unit": value_of("gpushare_memory_unit"),
             "expected": expected,
-            "extender_port": of("gpushare_extender_port"),
+            "extender_port": value_of("gpushare_extender_port"),
             "driver_managed": managed,
-            "prerequisites_managed": of("gpushare_prerequisites") == "managed",
+            "prerequisites_managed": value_of("gpushare_prerequisites") == "managed",
             "device_strategy": strategy,
-            "mode": of("gpushare_deploy_mode"),
-            "isolation": of("gpushare_isolation"),
-            "mps_shared_memory_mib": of("gpushare_mps_shared_memory_mib"),
-            "toolkit_configured": of("gpushare_toolkit_state") != "unmanaged",
-            "toolkit_managed": of("gpushare_toolkit_state") == "managed",
-            "runtime_configured": of("gpushare_container_runtime_state") == "present",
+            "mode": value_of("gpushare_deploy_mode"),
+            "isolation": value_of("gpushare_isolation"),
+            "mps_shared_memory_mib": value_of("gpushare_mps_shared_memory_mib"),
+            "toolkit_configured": value_of("gpushare_toolkit_state") != "unmanaged",
+            "toolkit_managed": value_of("gpushare_toolkit_state") == "managed",
+            "runtime_configured": value_of("gpushare_container_runtime_state") == "present",
         }
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:

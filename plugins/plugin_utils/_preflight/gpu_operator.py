@@ -30,7 +30,7 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
         cure = f"delete those that it ignores: kubectl get {RESOURCE} shows their state"
         found.error("operator", f"{len(policies)} objects {KIND} ({_few([policy['name'] for policy in policies])})", "one", cure)
     elif policies:
-        _one(found, policies[0], sorted(set(facts["nodes"]) & set(ours)), _strangers(facts, ours), mode)
+        _judge_policy(found, policies[0], sorted(set(facts["nodes"]) & set(ours)), _strangers(facts, ours), mode)
 
 
 def goes(facts: Mapping[str, Any], mode: str) -> bool:
@@ -38,7 +38,7 @@ def goes(facts: Mapping[str, Any], mode: str) -> bool:
     return mode == PATCH or any(not policy["enabled"] for policy in facts["policies"])
 
 
-def _one(found: HostFindings, policy: Mapping[str, Any], here: Sequence[str], strangers: Sequence[str], mode: str) -> None:
+def _judge_policy(found: HostFindings, policy: Mapping[str, Any], here: Sequence[str], strangers: Sequence[str], mode: str) -> None:
     name = policy["name"]
     if policy["problem"]:
         found.error("operator", policy["problem"], _OFF, f"correct it: kubectl edit {RESOURCE} {name}")

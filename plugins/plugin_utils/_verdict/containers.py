@@ -44,7 +44,7 @@ def judge_containers(
             if container is None or container["privileged"] or running["started"] > now - 1:
                 continue  # privileged ones have every device by their own wish
             count += 1
-            _one(found, pod, container, running, has, gpus, now)
+            _judge_container(found, pod, container, running, has, gpus, now)
     return count
 
 
@@ -59,7 +59,7 @@ def judge_strangers(found: VerifyFindings, strangers: Iterable[Mapping[str, Any]
         found.say("gpu_without_request", f"{stranger['name']} with {_list(stranger['gpus'])} {how}", "a request, or no GPU", cure)
 
 
-def _one(
+def _judge_container(
     found: VerifyFindings,
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
