@@ -68,7 +68,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
     "device_plugin/gpu/discovery.py": ("device_plugin/gpu/test_discovery.py", "device_plugin/gpu/test_gpu_poller.py"),
     "device_plugin/gpu/health.py": tuple(f"device_plugin/gpu/test_{name}.py" for name in ("health", "discovery", "xid_events")),
-    "device_plugin/gpu/pod_limits.py": ("device_plugin/gpu/test_known_limits.py",),
+    "device_plugin/gpu/pod_limits.py": ("device_plugin/gpu/test_limited_pods.py",),
     "device_plugin/host/cdi_specs.py": ("device_plugin/host/test_cdi_specs.py",),
     "device_plugin/gpu/pod_memory.py": ("device_plugin/gpu/test_pod_memory.py",),
     "device_plugin/host/mps_states.py": ("device_plugin/host/test_mps.py",),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A container starts with its pod's limit in the driver, or not at all; what differs later is set again."""
+"""The whole plugin limits pods: as kubelet asks, as it is told to, over the ends of its processes. Which pods: test_limited_pods.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ BYTES = 1024**3
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_limits, "INTERVAL_SECONDS", 0.05)
+    for name in ("INTERVAL_SECONDS", "_UNKNOWN_SECONDS"):
+        monkeypatch.setattr(pod_limits, name, 0.05)
 
 
 @asynccontextmanager
@@ -93,20 +94,6 @@ async def test_containers_of_a_pod_share_one_limit_of_all_their_units() -> None:
         assert limits(it, uid) == {0: 8}, "before the other one starts, too"
 
 
-async def test_a_container_whose_limit_cannot_be_set_does_not_start_before_it_can() -> None:
-    async with world(16 * GIB, isolation="auto") as it:
-        # The driver has shown that it can.
-        await until(lambda: metric(it, "memory_limits ") == ["gpushare_device_plugin_memory_limits 1.0"])
-        pod = memory(it.inventory, 0, 6)
-        uid = await admitted(it, pod)
-        it.nvml.unlimited = NvmlError("out of handles")
-        with pytest.raises(Exception, match=r"could not be set \(out of handles\); kubelet will retry the start"):
-            await start(it, pod)
-        it.nvml.unlimited = None
-        await start(it, pod)
-        assert limits(it, uid) == {0: 6}
-
-
 async def test_a_pod_of_before_is_limited_if_the_administrator_wants_it() -> None:
     async with world(16 * GIB, isolation="auto", limit_running_pods=True, registered=False) as it:
         it.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
@@ -144,8 +131,7 @@ async def test_while_kubelet_does_not_ask_a_pod_is_limited_as_soon_as_it_has_a_g
         assert metric(it, "limit_corrections_total") == ["gpushare_device_plugin_limit_corrections_total 0.0"]
 
 
-@pytest.mark.parametrize("rebooted", [False, True])
-async def test_the_next_process_sets_a_limit_that_is_lost(rebooted: bool) -> None:
+async def test_the_next_process_sets_a_limit_that_is_lost() -> None:
     async with world(16 * GIB, isolation="auto") as it:
         pod = memory(it.inventory, 0, 6)
         uid = await admitted(it, pod)
@@ -154,9 +140,6 @@ async def test_the_next_process_sets_a_limit_that_is_lost(rebooted: bool) -> Non
         await until(lambda: list(stored(it)["limited"]) == [uid])
         async with next_process(it, isolation="auto"):
             it.nvml.limits.clear()
-            if rebooted:
-                path = it.kubelet.directory.parent / "state" / "held.json"
-                path.write_text(json.dumps({**stored(it), "boot": "another"}))
         await until(lambda: limits(it, uid) == {0: 6})
         await it.api.remove(path_of(pod))
         await until(lambda: uid not in stored(it)["limited"])
@@ -178,20 +161,3 @@ async def test_the_drivers_limits_are_left_without_pods_only() -> None:
         async with next_process(it, isolation="none"):
             pass
         await until(lambda: '"isolation":"none"' in it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/gpus", ""))
-
-
-async def test_without_its_file_the_next_process_knows_by_the_limits_of_others_who_started_later() -> None:
-    async with world(24 * GIB, isolation="auto") as it:
-        uids = []
-        for hour, units in ((1, 6), (2, 4), (3, 2)):
-            pod = memory(it.inventory, 0, units)
-            pod["metadata"]["creationTimestamp"] = f"2026-11-26T0{hour}:00:00Z"
-            uids.append(await admitted(it, pod))
-            await start(it, pod)
-            await reported(it, pod)
-        async with next_process(it, isolation="auto"):
-            (it.kubelet.directory.parent / "state" / "held.json").unlink()
-            for uid in (uids[0], uids[2]):
-                del it.nvml.limits[it.nvml.gpus[0].uuid, group(it, uid)]
-        await until(lambda: limits(it, uids[2]) == {0: 2})
-        assert [limits(it, uid) for uid in uids] == [{}, {0: 4}, {0: 2}]

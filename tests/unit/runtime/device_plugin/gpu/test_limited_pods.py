@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Which pods get a limit, at a start and although kubelet does not ask, over the ends of the plugin's processes and of the API server."""
+"""Which pods get which limit: at a start, although kubelet does not ask, over the ends of processes and of the API server."""
 
 from __future__ import annotations
 
