@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -144,6 +145,17 @@ class Cluster:
 
     def create(self, pod: Json) -> Json:
         return self.api.create("/api/v1/namespaces/default/pods", pod)
+
+    @contextmanager
+    def created(self, manifest: Json, *, running: bool = True) -> Iterator[str]:
+        """One pod more for a while; its name."""
+        name: str = self.create(manifest)["metadata"]["name"]
+        try:
+            if running:
+                self.until_running(name)
+            yield name
+        finally:
+            self.delete(name)
 
     def annotate(self, path: str, annotations: Mapping[str, str | None]) -> None:
         """Set annotations of an object; None removes one."""

@@ -49,37 +49,25 @@ def pretended(pod: Json, changes: Mapping[str, str]) -> Json:
     return other
 
 
-@contextmanager
-def created(cluster: Cluster, manifest: Json, *, running: bool = True) -> Iterator[str]:
-    """One pod more for a while."""
-    name: str = cluster.create(manifest)["metadata"]["name"]
-    try:
-        if running:
-            cluster.until_running(name)
-        yield name
-    finally:
-        cluster.delete(name)
-
-
 @pytest.mark.parametrize("named", ["all", "another"])
 def test_the_environment_of_a_pod_selects_no_gpu(samples: Cluster, named: str) -> None:
     """What anybody may write into a pod, or an image presets: the lab's nodes have the strategy volume-mounts."""
     gpus = samples.gpus("gpu2")[1].uuid if named == "another" else named
-    with created(samples, pod("other-gpu", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": gpus})) as name:
+    with samples.created(pod("other-gpu", memory=1, node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": gpus})) as name:
         assert checks.check_devices(samples, [samples.pod(name)]) == []
-    with created(samples, pod("greedy", node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": gpus})) as name:
+    with samples.created(pod("greedy", node="gpu2", environment={"NVIDIA_VISIBLE_DEVICES": gpus})) as name:
         assert checks.check_no_gpu(samples, [samples.pod(name)]) == []
 
 
 def test_devices_of_another_gpu(samples: Cluster) -> None:
     other = samples.gpus("gpu2")[1].uuid
-    with created(samples, pod("other-gpu", memory=1, node="gpu2", mounted=[other])) as name:
+    with samples.created(pod("other-gpu", memory=1, node="gpu2", mounted=[other])) as name:
         problems = checks.check_devices(samples, [samples.pod(name)])
     assert problems == ["other-gpu/main on gpu2: has ['nvidia0', 'nvidia1'] in /dev, its annotated GPUs [0] are ['nvidia0']"]
 
 
 def test_a_gpu_without_asking(samples: Cluster) -> None:
-    with created(samples, pod("greedy", node="gpu2", mounted=[samples.gpus("gpu2")[1].uuid])) as name:
+    with samples.created(pod("greedy", node="gpu2", mounted=[samples.gpus("gpu2")[1].uuid])) as name:
         problems = checks.check_no_gpu(samples, [samples.pod(name)])
     assert len(problems) == 1
     assert "greedy/main on gpu2 has" in problems[0]
@@ -129,13 +117,13 @@ def test_the_log_of_another_gpu(samples: Cluster) -> None:
 def test_another_number_of_pods_on_a_gpu(samples: Cluster) -> None:
     as_it_is = {("gpu1", 0): 3, ("gpu1", 1): 1}
     assert checks.check_pods_per_gpu(samples, as_it_is) == []
-    with created(samples, pod("one-more", memory=1)):
+    with samples.created(pod("one-more", memory=1)):
         assert len(checks.check_pods_per_gpu(samples, as_it_is)) == 1
 
 
 def test_a_pod_that_is_not_rejected_or_for_another_reason(samples: Cluster) -> None:
     assert checks.check_unschedulable(samples, "share-1", seconds=1) == ["share-1 was not rejected; it is on gpu1, phase Running"]
-    with created(samples, pod("one-node", memory=25, node="gpu2"), running=False) as name:
+    with samples.created(pod("one-node", memory=25, node="gpu2"), running=False) as name:
         (problem,) = checks.check_unschedulable(samples, name, "gpu2: needs 25 GiB", "gpu1: needs 25 GiB")
     assert problem.startswith("the reason does not say 'gpu1: needs 25 GiB': ")
     assert checks.check_stays_unschedulable(samples, "share-1", ["share-2", "absent"]) == ["absent does not run", "share-1 is not rejected"]
@@ -164,7 +152,7 @@ def test_a_gpu_that_is_not_whole(samples: Cluster) -> None:
 
 
 def test_another_inspect_than_the_readme_has(samples: Cluster) -> None:
-    with created(samples, pod("one-more", memory=1)):
+    with samples.created(pod("one-more", memory=1)):
         (problem,) = checks.check_readme(samples)
     assert problem.startswith("demo.md shows:")
     readme = (REPOSITORY / "docs/start/demo.md").read_text()

@@ -10,7 +10,6 @@ import copy
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
@@ -34,23 +33,12 @@ def annotated(key: str, value: str | None = "7") -> Json:
     return {"metadata": {"annotations": {key: value}}}
 
 
-@contextmanager
-def a_pod(cluster: Cluster, manifest: Json, *, running: bool = True) -> Iterator[str]:
-    name: str = cluster.create(manifest)["metadata"]["name"]
-    try:
-        if running:
-            cluster.until_running(name)
-        yield name
-    finally:
-        cluster.delete(name)
-
-
 @pytest.fixture(scope="module")
 def pods(cluster: Cluster) -> Iterator[dict[str, str]]:
     """A running pod with memory of a GPU on each GPU node, by node."""
     with (
-        a_pod(cluster, pod("identity-1", memory=1, node="gpu1")) as first,
-        a_pod(cluster, pod("identity-2", memory=1, node="gpu2")) as other,
+        cluster.created(pod("identity-1", memory=1, node="gpu1")) as first,
+        cluster.created(pod("identity-2", memory=1, node="gpu2")) as other,
     ):
         yield {"gpu1": first, "gpu2": other}
 
@@ -227,7 +215,7 @@ def unbound(cluster: Cluster) -> Iterator[str]:
     """A pod that no scheduler looks at."""
     manifest = pod("identity-unbound", memory=1)
     manifest["spec"]["schedulerName"] = "nobody"
-    with a_pod(cluster, manifest, running=False) as name:
+    with cluster.created(manifest, running=False) as name:
         yield name
 
 

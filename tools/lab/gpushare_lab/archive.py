@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,15 @@ class Folder:
 
 
 Member = File | Text | Link | Folder
+
+
+def files_of(folder: Path) -> dict[str, Member]:
+    """A folder's files, executable ones as 0755 and others as 0644, whatever the checkout's umask was."""
+    return {
+        str(path.relative_to(folder)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @dataclass(frozen=True)

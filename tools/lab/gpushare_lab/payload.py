@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import host_settings
 from .access import host_key, user_key
-from .archive import File, Folder, Link, Member, Text, write_layer
+from .archive import File, Folder, Link, Member, Text, files_of, write_layer
 from .cache import Cache
 from .components import NVIDIA_DRIVER, NVIDIA_PROGRAMS
 from .places import SOURCES
@@ -72,7 +72,7 @@ def settings(instance: Instance, node: Node, pause: str, gpus_state: str | None)
         members[host_settings.NODE_CA_BUNDLE.lstrip("/")] = File(bundle, 0o644)
     if gpus_state is not None:
         members["var/lib/gpushare-lab/gpus.state"] = Text(gpus_state)
-    return members | _tree(_NODE_FILES / "base")
+    return members | files_of(_NODE_FILES / "base")
 
 
 def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _runtime_configuration(runtime: str, nvidia: bool, pause: str) -> dict[str, 
 
 def gpus(toolkit: Path, libraries: Path, nvidia_smi: Path, nvidia_mps: Path) -> dict[str, Member]:
     """The simulated driver, nvidia-smi, nvidia-cuda-mps-control and NVIDIA's container toolkit."""
-    members = _tree(_NODE_FILES / "gpu")
+    members = files_of(_NODE_FILES / "gpu")
     members |= {f"usr/bin/{name}": File(toolkit / name) for name in NVIDIA_PROGRAMS}
     members["usr/bin/nvidia-smi"] = File(nvidia_smi)
     members["usr/bin/nvidia-cuda-mps-control"] = File(nvidia_mps)
@@ -127,12 +127,3 @@ def digest(members: Mapping[str, Member]) -> str:
 def render(template: str, **values: str) -> str:
     """A template of the folder node/templates with its $names replaced."""
     return string.Template((_NODE_FILES / "templates" / template).read_text()).substitute(values)
-
-
-def _tree(folder: Path) -> dict[str, Member]:
-    """A folder's files, executable ones as 0755 and others as 0644, whatever the checkout's umask was."""
-    return {
-        str(path.relative_to(folder)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }

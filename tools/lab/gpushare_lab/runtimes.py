@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import components, debian
-from .archive import File, Link, Member, write_layer
+from .archive import File, Link, Member, files_of, write_layer
 from .cache import Cache, sources_recipe
 from .golang import GO, go_command, go_environment
 from .overlay import mount_overlay, unmount_below
@@ -233,7 +233,7 @@ def _crio_layer(cache: Cache) -> Path:
     programs = {f"usr/bin/{name}": Path(named).with_name(name) for name in ("crio", "pinns")}
     members: dict[str, Member] = {name: File(path, 0o755) for name, path in programs.items()}
     members |= {
-        **_files_of(files),
+        **files_of(files),
         _RUNC: File(runc, 0o755),
         "etc/systemd/system/multi-user.target.wants/crio.service": Link("/usr/lib/systemd/system/crio.service"),
     }
@@ -241,17 +241,9 @@ def _crio_layer(cache: Cache) -> Path:
     return _layer(cache, CRIO, Path(named).parent, members, recipe)
 
 
-def _files_of(folder: Path) -> dict[str, Member]:
-    return {
-        str(path.relative_to(folder)): File(path, 0o755 if os.access(path, os.X_OK) else 0o644)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def _cri_dockerd_layer(cache: Cache) -> Path:
     programs, files = go_programs(cache, "cri-dockerd", _CRI_DOCKERD), SOURCES / "node/docker"
-    members = _files_of(files)
+    members = files_of(files)
     wants = "etc/systemd/system"
     members |= {
         "usr/bin/cri-dockerd": File(programs / "cri-dockerd"),

@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 
-from unit.plugins.runtimes import fake_docker
+from unit.plugins.runtimes import fake_containerd, fake_docker
 
 START = "dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
 
@@ -28,7 +28,7 @@ class DockerHost:
     def __init__(self, folder: Path, release: str) -> None:
         self.folder = folder
         self.release = "20.10.24" if "/" in release else release
-        self.dockerd = fake_docker.real(release) if "/" in release else fake_docker.model(release)
+        self.dockerd = fake_containerd.real(release) if "/" in release else fake_docker.model(release)
         self.config = folder / "etc/docker/daemon.json"
         self.unit = folder / "docker.service"
         self.options = folder / "default"

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-Answer = tuple[int, str, str]
+from unit.plugins.runtimes.fake_containerd import Answer
+
 Dockerd = Callable[[Sequence[str]], Answer]
 
 #: Flags with a value → key in daemon.json, as far as the tests use them.
@@ -34,16 +34,6 @@ OTHERS = ("live-restore", "iptables", "debug", "log-driver", "registry-mirrors",
 
 class DockerdError(Exception):
     """It would not start."""
-
-
-def real(program: str) -> Dockerd:
-    """The program itself."""
-
-    def call(arguments: Sequence[str]) -> Answer:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, cwd="/", check=False, timeout=60)
-        return done.returncode, done.stdout, done.stderr
-
-    return call
 
 
 def real_programs() -> list[str]:
