@@ -245,6 +245,9 @@ class Events(RuleBasedStateMachine):
             node = self.ledger.nodes[name]
             counted = [(state.free, state.core, state.empty) for state in node.gpu_states]
             assert counted == [self.naive.free(name, index) for index in range(len(gpus))]
+            usable = [(free, empty) for (free, _, empty), gpu in zip(counted, gpus, strict=True) if gpu.usable]
+            sums = sum(free for free, _ in usable), max((free for free, _ in usable), default=0), sum(empty for _, empty in usable)
+            assert (node.free, node.largest_free(), node.empty_gpus()) == sums
         if not self.forged:
             assert self.naive.still_valid()
             assert not any(node.overbooked() for node in self.ledger.nodes.values())
