@@ -186,7 +186,7 @@ def code(text: str) -> Iterator[Block]:
 
 
 def _messages(tree: ast.AST) -> Iterator[Block]:
-    """The texts of four words or more that are neither docstrings, nor of a `raise`, nor parts of others. The first word of one may be any."""
+    """The texts of four words or more, without docstrings, those of a `raise` and parts of others. The first word of one may be any."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in DOCUMENTATION):

@@ -106,7 +106,7 @@ def test_what_does_not_belong_there(change: dict[str, bytes | None], words: str)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 0}, "format 0; expected format 1; make it anew"),
+        ({"format": 0}, "format 0; expected format 1; make a new one"),
         ({"format": 2}, "use the release of the collection that has made it"),
         ({"format": True}, "format True"),
         ({"version": "../.."}, "found '../..' in version"),

@@ -461,7 +461,9 @@ def test_what_a_killed_run_began_is_put_back_by_the_next_if_it_proves_bad(host: 
     assert again.unfinished
     assert (again.changes == []) == (after == "written")
     daemon = Daemon(host, breaks=b"bad")
-    with pytest.raises(TransactionError, match="no; the files were those of an earlier run that did not end; what was there is restored"):
+    with pytest.raises(
+        TransactionError, match="no; the files were those of an earlier run that did not end; what was there before it is restored"
+    ):
         again.apply(daemon)
     assert tree(host) == before
     assert daemon.running == b"good"

@@ -403,7 +403,7 @@ def test_a_run_file_is_a_file_of_root(installer: Machine) -> None:
             present(run_file(installer), installer.run, False, str(installer.root))
     installer.root.at(RUN_FILE).unlink()
     installer.root.at(RUN_FILE).mkdir(mode=0o700)
-    with pytest.raises(DriverError, match="which is no file"):
+    with pytest.raises(DriverError, match="which is not a file"):
         present(run_file(installer), installer.run, False, str(installer.root))
     assert installer.calls == []
 

@@ -68,7 +68,7 @@ def test_beside_the_scheduler_of_the_cluster_it_serves_without_one_of_its_own() 
         ((deployment(observedGeneration=0), daemon_set()), "16", "has not seen it yet"),
         ((deployment(), daemon_set(desiredNumberScheduled=0)), "16", "no node has the label"),
         ((deployment(), daemon_set(numberReady=0)), "16", "0 of 1 pods serve"),
-        ((deployment(), daemon_set()), "0", "node gpu1: kubelet does not offer"),
+        ((deployment(), daemon_set()), "0", "node gpu1: kubelet does not have"),
     ],
 )
 def test_it_does_not_serve(workloads: tuple[Json, ...], units: str, words: str) -> None:

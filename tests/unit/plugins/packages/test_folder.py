@@ -81,7 +81,7 @@ def test_a_link_is_followed_before_the_check_and_installed_by_its_target(manager
     assert files(link.parent) == {"toolkit": {"1.0-1": str(path)}}
     link.unlink()
     link.symlink_to(path.parent)
-    with pytest.raises(Rejected, match="which is no file"):
+    with pytest.raises(Rejected, match="which is not a file"):
         files(link.parent)
     link.unlink()
     link.symlink_to(path.with_name("gone"))

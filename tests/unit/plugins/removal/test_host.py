@@ -315,7 +315,7 @@ def test_units_of_the_same_name_that_are_not_ours_are_left_running_with_their_st
     assert plan.steps == []
     assert systemd.active == {"gpushare-device-plugin.service": "active"}
     left = {one["what"]: one["why"] for one in plan.left}
-    assert left.pop(EXTENDER).startswith("it is no regular file")
+    assert left.pop(EXTENDER).startswith("it is not a regular file")
     stranger = "a unit of this name that this collection did not write"
     assert left == {PLUGIN: stranger, TIMER: stranger, "/usr/lib/systemd/system/gpushare-pki.service": stranger}
 

@@ -317,7 +317,8 @@ def test_an_answer_that_is_no_configuration_is_rejected(host: CrioHost, monkeypa
 def test_a_crio_that_does_not_start_with_the_change_gets_its_old_files_back(host: CrioHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
     with pytest.raises(
-        TransactionError, match=r"systemctl restart crio.service failed: Job failed. It said:\nlevel=fatal msg=no; put back"
+        TransactionError,
+        match=r"systemctl restart crio.service failed: Job failed. It said:\nlevel=fatal msg=no; what was there is restored",
     ):
         host.converge()
     assert host.tree() == before

@@ -127,7 +127,8 @@ def test_absent_undoes_it_to_the_byte_and_once_only(host: Host) -> None:
 def test_a_change_that_does_not_start_is_put_back(host: Host) -> None:
     before, host.dislikes = host.tree(), "nvidia"
     with pytest.raises(
-        TransactionError, match=r"systemctl restart containerd.service failed: Job failed. It said:\nlevel=error msg=no; put back"
+        TransactionError,
+        match=r"systemctl restart containerd.service failed: Job failed. It said:\nlevel=error msg=no; what was there is restored",
     ):
         host.converge()
     assert host.tree() == before

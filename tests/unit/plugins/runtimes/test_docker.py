@@ -290,7 +290,9 @@ def test_a_default_that_stood_in_the_file_comes_back_by_a_reload(host: DockerHos
 
 def test_containers_that_started_meanwhile_are_not_ended(host: DockerHost) -> None:
     host.properties["CanReload"], host.containers, before = "no", 0, host.tree()
-    with pytest.raises(TransactionError, match=r"restarting docker.service would end the 3 running containers .*; put back"):
+    with pytest.raises(
+        TransactionError, match=r"restarting docker.service would end the 3 running containers .*; what was there is restored"
+    ):
         host.converge(point=lambda _point: setattr(host, "containers", 3))
     assert (host.tree(), host.done) == (before, [])
 
@@ -363,7 +365,9 @@ def test_a_way_back_with_which_docker_would_not_start_is_rejected(host: DockerHo
 
 def test_a_docker_that_dies_of_the_change_gets_its_old_file_back(host: DockerHost) -> None:
     before, host.dislikes = host.tree(), "nvidia"
-    with pytest.raises(TransactionError, match=r"docker.service is not healthy after 0.2 s: systemd says that it is failed.*\n.*put back"):
+    with pytest.raises(
+        TransactionError, match=r"docker.service is not healthy after 0.2 s: systemd says that it is failed.*\n.*what was there is restored"
+    ):
         host.converge()
     assert host.tree() == before
     assert host.done == ["reload", "restart"]
@@ -383,7 +387,9 @@ def test_a_reload_that_systemd_rejects_is_put_back(host: DockerHost) -> None:
     def run(argv: list[str], timeout: float) -> Outcome:
         return Outcome(argv, 1, err="Job failed") if argv[:2] == ["systemctl", "reload"] else monitored(argv, timeout)
 
-    with pytest.raises(TransactionError, match=r"reload docker.service failed: Job failed. It said:\nlevel=error msg=no; put back"):
+    with pytest.raises(
+        TransactionError, match=r"reload docker.service failed: Job failed. It said:\nlevel=error msg=no; what was there is restored"
+    ):
         converge(host.wanted(), False, run)
     assert host.tree() == before
 

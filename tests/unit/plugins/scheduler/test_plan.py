@@ -275,7 +275,7 @@ def test_a_configuration_of_ours_that_others_changed_stays_in_use_without_our_pa
     assert "gpushare-pki" not in (back.files[MANIFEST_PATH] or "") + (back.cluster or "")
     assert scheduler_manifest.annotation_in(back.files[MANIFEST_PATH] or "") is None
     assert kubeadm.config_argument(yaml.safe_load(back.cluster or "")) == CONFIG_PATH
-    assert any("goes on naming it" in note for note in plan.notes)
+    assert any("still names it" in note for note in plan.notes)
     assert not absent(forgotten(back)).changed
 
 
@@ -568,7 +568,7 @@ def test_a_share_of_nodes_that_others_have_set_since_stays(changed: Found) -> No
     assert yaml.safe_load(plan.for_module["files"][0]["content"])["percentageOfNodesToScore"] == 7
     assert plan.notes == [
         f"{CONFIG_PATH} was changed by others since: only our part is taken out",
-        f"{CONFIG_PATH} has settings of others, so {MANIFEST_PATH} goes on naming it",
+        f"{CONFIG_PATH} has settings of others, so {MANIFEST_PATH} still names it",
     ]
 
 
@@ -576,7 +576,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(ch
     plan = absent(forgotten(changed))
     assert plan.notes == [
         f"{CONFIG_PATH} is not in the journal: only our part is taken out",
-        f"{CONFIG_PATH} has settings of others, so {MANIFEST_PATH} goes on naming it",
+        f"{CONFIG_PATH} has settings of others, so {MANIFEST_PATH} still names it",
         f"{MANIFEST_PATH} is not in the journal: only our part is taken out",
     ]
     back = files_done(changed, plan)
@@ -585,7 +585,7 @@ def test_without_a_journal_our_own_volume_or_path_tells_that_the_flag_is_ours(ch
     # Made when the setting was another path.
     moved = replace(UNTOUCHED, files={MANIFEST_PATH: MANIFEST, "/former/config.yaml": None, CONFIG_PATH: None})
     moved = files_done(moved, plan_present(MANIFEST_PATH, "/former/config.yaml", moved, TLS))
-    assert f"/former/config.yaml has settings of others, so {MANIFEST_PATH} goes on naming it" in absent(forgotten(moved)).notes
+    assert f"/former/config.yaml has settings of others, so {MANIFEST_PATH} still names it" in absent(forgotten(moved)).notes
     start = with_others_config()
     theirs = files_done(start, present(start))
     plan = absent(forgotten(theirs))

@@ -235,8 +235,8 @@ def test_a_stale_spec_after_a_driver_upgrade(host: Path) -> None:
     ("files", "driver", "why"),
     [
         (["libcuda.so.535.261.03", "libnvidia-egl-gbm.so.1.1.2", "libnvidia-api.so.1"], "535.261.03", ""),
-        (["libcuda.so.535.261.03"], "580.65.06", "has files of driver 535.261.03 instead of 580.65.06: run"),
-        (["libcuda.so.535.261.03", "libcuda.so.580.65"], "580.65", "has files of driver 535.261.03 instead of 580.65: run"),
+        (["libcuda.so.535.261.03"], "580.65.06", "its files are of driver 535.261.03 instead of 580.65.06: run"),
+        (["libcuda.so.535.261.03", "libcuda.so.580.65"], "580.65", "its files are of driver 535.261.03 instead of 580.65: run"),
         (["libcuda.so.535.261.03"], "", "instead of the loaded one: run"),
         (["libcuda.so"], "580.65.06", ""),
     ],
@@ -395,7 +395,7 @@ def test_the_names_of_one_kind_are_those_of_its_devices() -> None:
     [
         (CdiDevice("f", frozenset({4}), ("/a", "/b", "/c")), "has no /a, /b, /c: run"),
         (CdiDevice("f", frozenset({4}), ("/a", "/b", "/c", "/d")), "has no /a, /b, /c and 1 more: run"),
-        (CdiDevice("f", frozenset({4}), drivers=frozenset("1234")), "files of driver 1, 2, 3 instead"),
+        (CdiDevice("f", frozenset({4}), drivers=frozenset("1234")), "files are of driver 1, 2, 3 instead"),
         (CdiDevice("f", frozenset({1, 2, 3, 4})), "it has /dev/nvidia1, /dev/nvidia2, /dev/nvidia3 for it"),
         # What belongs to instances of a GPU makes nothing wrong for the whole.
         (CdiDevice("f", frozenset({4}), caps=frozenset({66})), ""),
