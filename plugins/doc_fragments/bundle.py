@@ -23,12 +23,6 @@ options:
     description: The files of the bundle on the host. This module's action plugin on the controller sets it, not users.
     type: dict
     suboptions:
-      path:
-        description: Where their archive lies.
-        type: path
-        required: true
-      sha256:
-        description: Its hash.
-        type: str
-        required: true
+      path: {description: Where their archive lies., type: path, required: true}
+      sha256: {description: Its hash., type: str, required: true}
 """

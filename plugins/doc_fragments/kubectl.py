@@ -11,10 +11,7 @@ class ModuleDocFragment:
 
     DOCUMENTATION = r"""
 options:
-  kubectl:
-    description: Name or path of the host's kubectl.
-    type: str
-    default: kubectl
+  kubectl: {description: "Name or path of the host's kubectl.", type: str, default: kubectl}
   kubeconfig:
     description: Path on the host of a kubeconfig that may do what the module does, usually the administrator's.
     type: path

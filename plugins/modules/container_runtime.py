@@ -56,10 +56,7 @@ options:
         they have no such option, or have it on by default.
     type: bool
     default: false
-  program:
-    description: Path on the host of NVIDIA's container runtime.
-    type: path
-    default: /usr/bin/nvidia-container-runtime
+  program: {description: "Path on the host of NVIDIA's container runtime.", type: path, default: /usr/bin/nvidia-container-runtime}
   program_comes:
     description: Whether packages that were only predicted bring the program, so that it need not be there yet.
     type: bool
@@ -68,13 +65,8 @@ options:
     description: The systemd service of the container runtime. Empty for C(containerd.service), C(docker.service) or C(crio.service).
     type: str
     default: ""
-  config:
-    description: The main configuration file. By default the one that the service's command line names.
-    type: path
-  timeout:
-    description: Seconds within which the container runtime must become healthy after a restart or reload.
-    type: int
-    default: 60
+  config: {description: "The main configuration file. By default the one that the service's command line names.", type: path}
+  timeout: {description: Seconds within which the container runtime must become healthy after a restart or reload., type: int, default: 60}
   allow_container_kill:
     description: Whether the container runtime may be restarted although that ends the containers of this host.
     type: bool
@@ -91,19 +83,9 @@ restarted:
   description: Whether the container runtime was restarted or reloaded (in check mode, would be).
   returned: success
   type: bool
-restarted_at:
-  description: Unix time of the host's clock after the restart.
-  returned: success
-  type: float
-why_restart:
-  description: Settings that the running process lacked; empty if it had all.
-  returned: success
-  type: str
-files:
-  description: The files that were changed (in check mode, would be).
-  returned: success
-  type: list
-  elements: str
+restarted_at: {description: "Unix time of the host's clock after the restart.", returned: success, type: float}
+why_restart: {description: Settings that the running process lacked; empty if it had all., returned: success, type: str}
+files: {description: "The files that were changed (in check mode, would be).", returned: success, type: list, elements: str}
 notes:
   description: Remarks for people, for example about a file that others have changed since.
   returned: success

@@ -26,18 +26,9 @@ options:
       - Result of M(gpushare.kubernetes.nvidia_smi_info) by name of the node.
       - By default the node that the module runs on. There it runs nvidia-smi itself.
     type: dict
-  unit:
-    description: The required unit of memory, such as V(GiB). By default any.
-    type: str
-    default: ""
-  timeout:
-    description: Seconds to wait until all values are equal. With V(0) the module compares once.
-    type: int
-    default: 0
-  fail_on_difference:
-    description: Whether a difference that is an error fails the module.
-    type: bool
-    default: true
+  unit: {description: "The required unit of memory, such as V(GiB). By default any.", type: str, default: ""}
+  timeout: {description: Seconds to wait until all values are equal. With V(0) the module compares once., type: int, default: 0}
+  fail_on_difference: {description: Whether a difference that is an error fails the module., type: bool, default: true}
 """
 
 EXAMPLES = r"""
@@ -58,10 +49,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-ok:
-  description: Whether nothing differs, warnings apart.
-  returned: always
-  type: bool
+ok: {description: "Whether nothing differs, warnings apart.", returned: always, type: bool}
 nodes:
   description: The sums of each node. Null where a place has no value.
   returned: always

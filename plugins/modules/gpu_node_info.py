@@ -41,10 +41,7 @@ options:
     description: Folder that stands for the host's V(/), for tests. Programs are then run from below it as well.
     type: path
     default: /
-  timeout:
-    description: Timeout in seconds for each program that returns its version.
-    type: int
-    default: 20
+  timeout: {description: Timeout in seconds for each program that returns its version., type: int, default: 20}
 """
 
 EXAMPLES = r"""
@@ -64,15 +61,8 @@ node_name:
   returned: success
   type: str
   sample: gpu1
-kubelet_root:
-  description: Root folder of kubelet.
-  returned: success
-  type: str
-  sample: /var/lib/kubelet
-kubelet_running:
-  description: Whether a kubelet runs on this host.
-  returned: success
-  type: bool
+kubelet_root: {description: Root folder of kubelet., returned: success, type: str, sample: /var/lib/kubelet}
+kubelet_running: {description: Whether a kubelet runs on this host., returned: success, type: bool}
 effective_uid:
   description: User id that the module ran as. Another user than root does not see whose processes run, and not all files.
   returned: success
@@ -192,10 +182,7 @@ driver:
     signed: {description: Whether the kernel module on disk has a signature., type: bool}
     other_kernels: {description: Other kernels that have a module on disk., type: list, elements: str}
     container: {description: Whether a driver container of the GPU Operator provides the driver., type: bool}
-nvidia_smi:
-  description: Result of M(gpushare.kubernetes.nvidia_smi_info).
-  returned: when V(gpus) is gathered
-  type: dict
+nvidia_smi: {description: Result of M(gpushare.kubernetes.nvidia_smi_info)., returned: when V(gpus) is gathered, type: dict}
 runtimes:
   description: Container runtimes that are installed.
   returned: when gathered

@@ -80,10 +80,7 @@ report:
         wheel_sha256: {description: Hash of its wheel., type: str}
         older: {description: Names of other environments., type: list, elements: str}
     units: {description: "Our systemd units: name, active, enabled, file.", type: list, elements: dict}
-    files:
-      description: "The changed files: path, owner, before, state, and when others have last written it."
-      type: list
-      elements: dict
+    files: {description: "The changed files: path, owner, before, state, and when others have last written it.", type: list, elements: dict}
     settings: {description: "Changes outside of the host's files: what, owner.", type: list, elements: dict}
     kubectl_plugins: {description: Paths of the links, type: list, elements: str}
     unproven: {description: Unverified changes of an interrupted run., type: list, elements: str}

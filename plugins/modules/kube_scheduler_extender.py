@@ -38,9 +38,7 @@ options:
     type: str
     choices: [extender, read_files, write_files]
     default: extender
-  files:
-    description: Path to text of the files. V(write_files) requires it.
-    type: dict
+  files: {description: Path to text of the files. V(write_files) requires it., type: dict}
   state:
     description:
       - With V(absent), unchanged files get their old bytes back. From files that others have changed since, the module removes exactly
@@ -48,30 +46,20 @@ options:
     type: str
     choices: [present, absent]
     default: present
-  node_name:
-    description: Name of the Kubernetes node that this host is. V(extender) requires it.
-    type: str
-  manifest:
-    description: The static pod's manifest.
-    type: path
-    default: /etc/kubernetes/manifests/kube-scheduler.yaml
+  node_name: {description: Name of the Kubernetes node that this host is. V(extender) requires it., type: str}
+  manifest: {description: "The static pod's manifest.", type: path, default: /etc/kubernetes/manifests/kube-scheduler.yaml}
   config:
     description: The configuration file to make if the manifest names none. A policy file is made in the same folder.
     type: path
     default: /etc/kubernetes/gpushare/kube-scheduler.yaml
-  url_prefix:
-    description: Where kube-scheduler calls the extender.
-    type: str
-    default: http://127.0.0.1:32766/gpushare-scheduler
+  url_prefix: {description: Where kube-scheduler calls the extender., type: str, default: http://127.0.0.1:32766/gpushare-scheduler}
   health_url:
     description:
       - The extender's health report, which has its sync state and the number of calls of filter.
       - Empty for an extender that has none. Then the module does not check that the scheduler calls it.
     type: str
     default: http://127.0.0.1:32766/healthz
-  health_ca:
-    description: The certificate authority of the health report, for an O(health_url) with https.
-    type: path
+  health_ca: {description: "The certificate authority of the health report, for an O(health_url) with https.", type: path}
   tls_dir:
     description:
       - Folder with C(ca.crt), C(tls.crt) and C(tls.key), with which kube-scheduler and the extender authenticate each other. It is
@@ -85,14 +73,8 @@ options:
         the configuration stays.
     type: int
     default: -1
-  weight:
-    description: Weight of the extender's scores among those of the scheduler's own plugins.
-    type: int
-    default: 10
-  http_timeout:
-    description: How long the scheduler waits for the extender, as Go writes durations.
-    type: str
-    default: 1s
+  weight: {description: "Weight of the extender's scores among those of the scheduler's own plugins.", type: int, default: 10}
+  http_timeout: {description: "How long the scheduler waits for the extender, as Go writes durations.", type: str, default: 1s}
   managed_resources:
     description:
       - The extended resources for which kube-scheduler calls the extender. The first is the one that the probe names.
@@ -135,10 +117,7 @@ notes:
   returned: with O(what=extender)
   type: list
   elements: str
-candidate:
-  description: Result of the candidate check, or why it was not possible.
-  returned: when changed outside check mode
-  type: str
+candidate: {description: "Result of the candidate check, or why it was not possible.", returned: when changed outside check mode, type: str}
 holder:
   description: Identity of the scheduler that holds the lease after the change, empty without leader election.
   returned: when the scheduler was changed
@@ -149,10 +128,7 @@ standby:
       cannot be shown before it becomes active.
   returned: when the scheduler was changed
   type: bool
-files:
-  description: Path to text of the files of this control plane.
-  returned: with O(what=read_files)
-  type: dict
+files: {description: Path to text of the files of this control plane., returned: with O(what=read_files), type: dict}
 kept:
   description: Paths of files that this host has already, with other content, and that stay.
   returned: with O(what=write_files)

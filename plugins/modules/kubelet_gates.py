@@ -39,14 +39,8 @@ options:
     elements: str
     choices: [Accelerators, DevicePlugins]
     default: [Accelerators, DevicePlugins]
-  unit:
-    description: The systemd service of kubelet.
-    type: str
-    default: kubelet.service
-  timeout:
-    description: Seconds within which kubelet must become healthy after a restart.
-    type: int
-    default: 120
+  unit: {description: The systemd service of kubelet., type: str, default: kubelet.service}
+  timeout: {description: Seconds within which kubelet must become healthy after a restart., type: int, default: 120}
   allow_daemon_reload:
     description: Whether systemd may read its units again although containers of this host use a GPU.
     type: bool
@@ -64,19 +58,9 @@ version:
   returned: success
   type: str
   sample: "1.9"
-feature_gates:
-  description: The gates that the files give to kubelet, before the change in check mode.
-  returned: success
-  type: dict
-files:
-  description: The files that were changed (in check mode, would be).
-  returned: success
-  type: list
-  elements: str
-restarted_at:
-  description: Unix time of the host's clock before the restart, null without one.
-  returned: success
-  type: float
+feature_gates: {description: "The gates that the files give to kubelet, before the change in check mode.", returned: success, type: dict}
+files: {description: "The files that were changed (in check mode, would be).", returned: success, type: list, elements: str}
+restarted_at: {description: "Unix time of the host's clock before the restart, null without one.", returned: success, type: float}
 notes:
   description: Remarks for people, for example about a file that others have changed since.
   returned: success

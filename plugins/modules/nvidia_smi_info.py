@@ -21,10 +21,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
 options:
-  nvidia_smi:
-    description: Name or path of nvidia-smi.
-    type: str
-    default: nvidia-smi
+  nvidia_smi: {description: Name or path of nvidia-smi., type: str, default: nvidia-smi}
   timeout:
     description:
       - Timeout of nvidia-smi in seconds.
@@ -96,11 +93,7 @@ gpus:
         pending: {description: Whether a retirement or a remapping waits for the next reset., type: bool}
         failed: {description: Whether a remapping failed or the GPU has memory that it cannot repair., type: bool}
         action: {description: "Action that the driver requests, such as V(Reset) or V(Reboot). Null for none.", type: str}
-driver_version:
-  description: Version of the driver.
-  returned: success
-  type: str
-  sample: 535.261.03
+driver_version: {description: Version of the driver., returned: success, type: str, sample: 535.261.03}
 cuda_version:
   description: The newest CUDA that the driver serves. Null for drivers that do not report it (before 410).
   returned: success
