@@ -36,7 +36,7 @@ from bench.placement.picture import drawn as placement  # noqa: E402
 from dashboard.browser import Browser, Loop  # noqa: E402
 from dashboard.programs import Cluster, kubectl_dashboard  # noqa: E402
 from six_nodes import WAITING, six_nodes  # noqa: E402
-from unit.runtime.kube.fake_api import kubeconfig  # noqa: E402
+from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
 
 FOLDER: Final = ROOT / "docs/pictures"
 COLUMNS: Final = 110

@@ -38,7 +38,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
 )
 
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
-from unit.plugins.driver.machines import MACHINES  # noqa: E402
+from unit.fakes.plugins.driver.machines import MACHINES  # noqa: E402
 
 RESULTS: Final = ROOT / "docs/project/benchmarks"
 BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)

@@ -17,8 +17,8 @@ from gpushare_runtime.core.placement.explain import exact
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.pods import gpu
 
 Json = dict[str, Any]
 

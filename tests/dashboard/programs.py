@@ -22,9 +22,9 @@ from aiohttp import web
 from dashboard.browser import Loop
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
-from unit.runtime.kube.fake_api import FakeApi
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.kube.fake_api import FakeApi
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.pods import gpu
 
 Json = dict[str, Any]
 

@@ -24,9 +24,9 @@ from dashboard.browser import Browser, Loop, Page
 from dashboard.programs import Cluster, Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
 from six_nodes import six_nodes
 from tree import REPOSITORY
-from unit.runtime.kube.fake_api import kubeconfig
-from unit.runtime.kubectl_gpushare.objects import node
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.kube.fake_api import kubeconfig
+from unit.fakes.runtime.kubectl_gpushare.objects import node
+from unit.fakes.runtime.pods import inventory
 
 Json = dict[str, Any]
 PICTURES: Final = REPOSITORY / "build" / "dashboard"

@@ -11,8 +11,8 @@ from typing import Any
 from gpushare_runtime.dashboard import history
 from gpushare_runtime.dashboard.history import HistoryError
 from monitoring.scene import scene
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import admitted
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import admitted
 
 
 def test_prometheus_has_what_is_allocated_and_what_waits(tmp_path: Path) -> None:

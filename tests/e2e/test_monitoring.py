@@ -20,7 +20,7 @@ from e2e.manifests import pod
 from e2e.running import NODE, gpu, uses
 from monitoring import dashboard
 from monitoring.prometheus import PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
-from unit.runtime.extender.process import free_port
+from unit.fakes.runtime.extender.process import free_port
 
 SECRET = secrets.token_hex(16)
 METRICS = {

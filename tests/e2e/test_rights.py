@@ -21,7 +21,7 @@ from e2e.cluster import CONTROL_PLANE, Cluster, CommandError
 from e2e.manifests import pod
 from e2e.sandbox import ENTER, INSIDE
 from policies.requests import many
-from unit.plugins.cluster.manifests import of_role
+from unit.fakes.plugins.cluster.manifests import of_role
 
 SYSTEM = "/api/v1/namespaces/kube-system"
 PODS = "/api/v1/namespaces/default/pods"

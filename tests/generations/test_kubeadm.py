@@ -20,9 +20,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, read_manifest
 
 from generations.programs import KUBEADMS, kubeadm, release_of
-from unit.plugins.kubelet.found_states import FLAGS
-from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, STATES, manifest
-from unit.plugins.scheduler.planned import EXPECTED, done, plan
+from unit.fakes.plugins.kubelet.found_states import FLAGS
+from unit.fakes.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, STATES, manifest
+from unit.fakes.plugins.scheduler.planned import EXPECTED, done, plan
 
 FLAGS_FILE, KUBELET_CONFIG = "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml"
 INIT = """\

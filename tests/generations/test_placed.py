@@ -34,9 +34,9 @@ from gpushare_runtime.core.protocol import ANNOTATION_ALLOCATION, ANNOTATION_IND
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.credentials import load
 from others.server import crd
-from unit.plugins.scheduler.generations import MANIFEST_PATH, STATES, manifest
-from unit.plugins.scheduler.manifests import RESOURCES
-from unit.plugins.scheduler.planned import done, plan, state
+from unit.fakes.plugins.scheduler.generations import MANIFEST_PATH, STATES, manifest
+from unit.fakes.plugins.scheduler.manifests import RESOURCES
+from unit.fakes.plugins.scheduler.planned import done, plan, state
 
 LEASE = "kube-system/kube-scheduler"
 KUBECONFIG, OPEN_PORT = "/etc/kubernetes/scheduler.conf", "127.0.0.1:10251"

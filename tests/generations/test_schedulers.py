@@ -20,9 +20,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.can
 
 from generations.programs import VERSIONS, kube_scheduler
 from generations.programs import release_of as minor
-from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, STATES
-from unit.plugins.scheduler.manifests import TLS
-from unit.plugins.scheduler.planned import EXPECTED, done, plan, state
+from unit.fakes.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, STATES
+from unit.fakes.plugins.scheduler.manifests import TLS
+from unit.fakes.plugins.scheduler.planned import EXPECTED, done, plan, state
 
 KUBECONFIG = {
     "apiVersion": "v1",

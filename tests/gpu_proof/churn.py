@@ -26,9 +26,9 @@ from gpu_proof.context import Context
 from gpu_proof.findings import Findings
 from gpu_proof.node import START_SECONDS, Node, end, free_port, is_assigned, node, path_of
 from gpushare_runtime.core import protocol
-from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import container, pod
+from unit.fakes.runtime.device_plugin.device_manager import AdmissionError, StartError
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import container, pod
 
 _SEED: Final = 1
 _TRIES: Final = 60

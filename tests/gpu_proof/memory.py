@@ -17,8 +17,8 @@ from gpu_proof.node import Node, node, path_of
 from gpu_proof.workload import Program, programs
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.overuse import Evictions
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.kube.fake_api import until
 
 # MiB that each program allocates, and the GiB that its pod has requested: the second one exceeds them.
 SIZES: Final = (4096, 8192)

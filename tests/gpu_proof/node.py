@@ -22,8 +22,8 @@ import aiohttp
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
-from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+from unit.fakes.runtime.device_plugin.fake_kubelet import FakeKubelet
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 
 NODE: Final = "/api/v1/nodes/gpu1"
 RESOURCES: Final = (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS)

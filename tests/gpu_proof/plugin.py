@@ -13,9 +13,9 @@ from gpu_proof.findings import Findings
 from gpu_proof.node import Node, cpu_seconds, is_assigned, node, path_of, resident_mib
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
-from unit.runtime.device_plugin.device_manager import AdmissionError, StartError
-from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.device_plugin.device_manager import AdmissionError, StartError
+from unit.fakes.runtime.device_plugin.local_pods import memory, whole
+from unit.fakes.runtime.kube.fake_api import until
 
 _MOST_MIB: Final = 80.0
 

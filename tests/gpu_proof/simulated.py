@@ -19,7 +19,7 @@ from gpushare_lab.places import cache_root
 from lab.nvml import gpus
 
 _STAND_INS: Final = Path(__file__).with_name("stand_ins")
-_MPS: Final = REPOSITORY / "tests/unit/runtime/mps/mps_control.py"
+_MPS: Final = REPOSITORY / "tests/unit/fakes/runtime/mps/mps_control.py"
 _SECONDS: Final = 240
 # What the whole of it may take there.
 MOST_SECONDS: Final = 180

@@ -20,8 +20,8 @@ from gpu_proof.findings import FAILED, NOT_POSSIBLE, RAN, Findings
 from gpu_proof.simulated import MOST_SECONDS, Simulated
 from gpu_proof.steps import STEPS
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from unit.runtime.kube.fake_api import FakeApi
-from unit.runtime.kube.fake_api import status as api_status
+from unit.fakes.runtime.kube.fake_api import FakeApi
+from unit.fakes.runtime.kube.fake_api import status as api_status
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from installer.shared import run_again_in_silence, see_their_own_gpus_only, shar
 from installer.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
 from timeline import span
-from unit.plugins.runtimes import k3s_config
+from unit.fakes.plugins.runtimes import k3s_config
 
 MODULE = "gpushare.kubernetes.container_runtime"
 

@@ -22,10 +22,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
 from gpushare_lab import debian
 from gpushare_lab.components import nvidia_toolkit
 from gpushare_lab.prepare import the_cache
-from unit.plugins.runtimes.containerd_host import Machine, others
-from unit.plugins.runtimes.crio_host import CrioHost
-from unit.plugins.runtimes.docker_host import KUBEADM, DockerHost
-from unit.plugins.runtimes.fake_containerd import Containerd, of_the_lab, real
+from unit.fakes.plugins.runtimes.containerd_host import Machine, others
+from unit.fakes.plugins.runtimes.crio_host import CrioHost
+from unit.fakes.plugins.runtimes.docker_host import KUBEADM, DockerHost
+from unit.fakes.plugins.runtimes.fake_containerd import Containerd, of_the_lab, real
 
 NOTHING = Converged()
 PROGRAM = "/usr/bin/nvidia-container-runtime"

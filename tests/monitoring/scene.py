@@ -22,11 +22,11 @@ from aiohttp import web
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
-from unit.runtime.device_plugin.plugin import World, world
-from unit.runtime.extender.process import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, status
-from unit.runtime.kube.tokens import TOKEN_PATH, TokenApi
-from unit.runtime.pods import container, pod
+from unit.fakes.runtime.device_plugin.plugin import World, world
+from unit.fakes.runtime.extender.process import free_port, start
+from unit.fakes.runtime.kube.fake_api import FakeApi, status
+from unit.fakes.runtime.kube.tokens import TOKEN_PATH, TokenApi
+from unit.fakes.runtime.pods import container, pod
 
 MIB_OF_GPU: Final = 16 * 1024
 

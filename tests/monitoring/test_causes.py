@@ -16,15 +16,15 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.extender.leadership import DEFAULT_LEASE
 from monitoring.prometheus import RULES, Prometheus
 from monitoring.scene import MIB_OF_GPU, Refusing, Scene, exactly, going_on, scene, tick
-from unit.runtime.device_plugin import cdi_folder
-from unit.runtime.device_plugin.command import start as start_plugin
-from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import NODE, admitted
-from unit.runtime.extender.process import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, until
-from unit.runtime.kube.fake_api import serving as serving_api
-from unit.runtime.pods import container, pod
+from unit.fakes.runtime.device_plugin import cdi_folder
+from unit.fakes.runtime.device_plugin.command import start as start_plugin
+from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import NODE, admitted
+from unit.fakes.runtime.extender.process import free_port, start
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, until
+from unit.fakes.runtime.kube.fake_api import serving as serving_api
+from unit.fakes.runtime.pods import container, pod
 
 
 def test_a_gpu_that_was_replaced_by_a_smaller_one_under_its_pods(tmp_path: Path) -> None:

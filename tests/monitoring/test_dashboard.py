@@ -23,14 +23,14 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.gpu import pod_memory
 from monitoring import dashboard
 from monitoring.scene import MIB, MIB_OF_GPU, Refusing, exactly, scene
-from unit.runtime.device_plugin.device_manager import AdmissionError
-from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import admitted, path_of
-from unit.runtime.extender.tls_files import NOW, make, options
-from unit.runtime.kube.fake_api import serving as serving_api
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import pod
+from unit.fakes.runtime.device_plugin.device_manager import AdmissionError
+from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import admitted, path_of
+from unit.fakes.runtime.extender.tls_files import NOW, make, options
+from unit.fakes.runtime.kube.fake_api import serving as serving_api
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import pod
 
 PANELS: Final = {"row", "stat", "gauge", "timeseries", "bargauge", "table"}
 

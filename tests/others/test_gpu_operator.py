@@ -24,7 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results impor
 
 from blocks import lines
 from others.server import CLUSTER_POLICY, Json, Server, without_server_fields
-from unit.plugins.takeover.others import cluster_policy
+from unit.fakes.plugins.takeover.others import cluster_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = "clusterpolicies.nvidia.com"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from playbooks.play import ROOT, Hosts, play
-from unit.plugins.cluster.kubectl_stub import make_kubectl
+from unit.fakes.plugins.cluster.kubectl_stub import make_kubectl
 
 PLAY = """
 - hosts: all

@@ -15,7 +15,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
 
 from playbooks.play import play_with_liars
-from unit.plugins.fake_root import FakeRoot, debian, kubelet
+from unit.fakes.plugins.fake_root import FakeRoot, debian, kubelet
 
 TASKS = """
 - hosts: all

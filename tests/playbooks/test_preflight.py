@@ -14,8 +14,8 @@ import yaml
 
 from blocks import lines
 from playbooks.play import ROOT, Hosts, play
-from unit.plugins.fake_fleet import NODES, make_fleet
-from unit.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.fake_fleet import NODES, make_fleet
+from unit.fakes.plugins.fake_root import FakeRoot
 
 
 def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -> None:

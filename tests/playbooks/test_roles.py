@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from playbooks.play import LOCAL, ROOT, Hosts, play
-from unit.plugins.cluster.kubectl_stub import asked, make_kubectl
+from unit.fakes.plugins.cluster.kubectl_stub import asked, make_kubectl
 
 
 def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:

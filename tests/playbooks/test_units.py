@@ -26,7 +26,7 @@ from gpushare_runtime.dashboard.access import TokenFile
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
 from gpushare_runtime.pki import main as pki
-from unit.plugins.daemon.fake_systemd import Systemd
+from unit.fakes.plugins.daemon.fake_systemd import Systemd
 
 ROOT = Path(__file__).resolve().parents[2]
 # Without them a daemon has systemd's 1024 files, all the host's memory, and goes like any other where that ends.

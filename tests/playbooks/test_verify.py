@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import 
 
 from blocks import lines
 from playbooks.play import ROOT, play
-from unit.plugins.verdict.evidence import World, finding, printed
+from unit.fakes.plugins.verdict.evidence import World, finding, printed
 
 SOURCE = ROOT / "files/gpushare_runtime"
 PLAY = """

@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.pol
 
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
-from unit.plugins.cluster.manifests import of_role
+from unit.fakes.plugins.cluster.manifests import of_role
 
 Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
-from unit.runtime.extender.in_memory import Extender, long_rules, many_labels
-from unit.runtime.pods import container, gpu, pod
+from unit.fakes.runtime.extender.in_memory import Extender, long_rules, many_labels
+from unit.fakes.runtime.pods import container, gpu, pod
 
 TARGET_SECONDS: Final = 1.0
 """kube-scheduler waits no longer (httpTimeout)."""

@@ -11,7 +11,7 @@ import pytest
 
 from bench.binds.flaws import switched_on
 from bench.binds.run import run
-from unit.runtime.extender import virtual
+from unit.fakes.runtime.extender import virtual
 
 BINDS = 700
 

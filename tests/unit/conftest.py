@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from unit.runtime.extender import virtual
+from unit.fakes.runtime.extender import virtual
 
 settings.register_profile("whatever the machine does", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("whatever the machine does")

@@ -14,8 +14,8 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from tree import REPOSITORY
-from unit.runtime.extender.over_http import extending, synced
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.extender.over_http import extending, synced
+from unit.fakes.runtime.kube.fake_api import until
 
 RUNTIME = REPOSITORY / "files/gpushare_runtime/gpushare_runtime"
 EVENTS = (REPOSITORY / "docs/reference/events.md").read_text()

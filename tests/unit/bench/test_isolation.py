@@ -19,7 +19,7 @@ from gpushare_runtime.mps.control import ControlError
 from gpushare_runtime.mps.gpu import GpuForMps
 
 GPU = Gpu("GPU-8f6f2c31-0000-0000-0000-000000000000", "Tesla T4", "535.261.03", 16384)
-STAND_IN = Path(__file__).parents[1] / "runtime/mps/mps_control.py"
+STAND_IN = Path(__file__).parents[1] / "fakes/runtime/mps/mps_control.py"
 OOM = isolation.OUT_OF_MEMORY
 # It has the memory that its environment and its group leave, and computes as fast as it is alone.
 CLIENT = """

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.churn_judge import counts, in_pairs, never_seen, not_reached, over_booked, peaks, rejection_runs, survivors, wrong_gpus
 from e2e.churn_log import ALLOCATION, REJECTED, Log, Plan, Pod
-from unit.churn.logs import Story
+from unit.fakes.churn.logs import Story
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.churn_log import REJECTED, Given, Log, Plan
 from e2e.churn_original import original_errors
-from unit.churn.logs import GPUS, Story, annotations
+from unit.fakes.churn.logs import GPUS, Story, annotations
 
 
 def seen(phase: str, *, node: str = "", started: str = "", **status: Any) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.fake_fleet import make_fleet
-from unit.plugins.verdict.evidence import ARTIFACT, CONFIG, cluster, finding, gpu_host, manifest, node, plane_host, printed
+from unit.fakes.plugins.fake_fleet import make_fleet
+from unit.fakes.plugins.verdict.evidence import ARTIFACT, CONFIG, cluster, finding, gpu_host, manifest, node, plane_host, printed
 
 ROOT = Path(__file__).resolve().parents[3]
 Json = dict[str, Any]

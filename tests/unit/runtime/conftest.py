@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.kube.client import KubeClient
-from unit.runtime.kube.fake_api import FakeApi, connected, serving
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, serving
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.runtime.exposition import read
+from unit.fakes.runtime.exposition import read
 
 HISTOGRAM = '# HELP t_seconds h\n# TYPE t_seconds histogram\nt_seconds_bucket{le="1"} 2\nt_seconds_bucket{le="+Inf"} 3\nt_seconds_sum 9\n'
 

@@ -12,12 +12,12 @@ import aiohttp
 
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit
 from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, admitted, world
-from unit.runtime.exposition import Read, read
-from unit.runtime.extender.process import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, serving, until
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, admitted, world
+from unit.fakes.runtime.exposition import Read, read
+from unit.fakes.runtime.extender.process import free_port, start
+from unit.fakes.runtime.kube.fake_api import FakeApi, serving, until
+from unit.fakes.runtime.pods import inventory
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/metrics.md"
 

@@ -28,7 +28,7 @@ from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import issue, read_certificate, read_key
 from gpushare_runtime.pki.folder import Folder
 from gpushare_runtime.pki.main import keep
-from unit.runtime.handshake import shake_hands
+from unit.fakes.runtime.handshake import shake_hands
 
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 DAY = timedelta(days=1)

@@ -16,7 +16,7 @@ from cryptography import x509
 from gpushare_runtime.pki import main as command
 from gpushare_runtime.pki.certificates import dashboard, issue, read_certificate, read_key
 from gpushare_runtime.pki.folder import Folder
-from unit.runtime.handshake import shake_hands
+from unit.fakes.runtime.handshake import shake_hands
 
 ALL = ["ca.crt", "ca.key", "dashboard.crt", "dashboard.key"]
 NOW = datetime.now(timezone.utc)

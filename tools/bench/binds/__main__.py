@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench.binds.flaws import FLAWS, WORDS, switched_on
 from bench.binds.run import run
-from unit.runtime.extender import virtual
+from unit.fakes.runtime.extender import virtual
 
 _STEP: Final = 3000
 

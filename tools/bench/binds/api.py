@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from gpushare_runtime.extender.leadership import TRANSIT_SECONDS
 from gpushare_runtime.kube.client import TIMEOUT, KubeError
-from unit.runtime.core.naive import CORE, MEMORY, WHOLE, effective
+from unit.fakes.runtime.core.naive import CORE, MEMORY, WHOLE, effective
 
 ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
 NODES: Final = {f"node-{n}": (16, 16, 24, 80)[: 1 + n % 4] for n in range(12)}

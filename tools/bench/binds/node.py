@@ -15,7 +15,7 @@ from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager
 
 T = TypeVar("T")
 

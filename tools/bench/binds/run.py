@@ -15,8 +15,8 @@ from bench.binds.node import Node
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
-from unit.runtime.core.naive import CORE, MEMORY, WHOLE
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.core.naive import CORE, MEMORY, WHOLE
+from unit.fakes.runtime.pods import gpu
 
 BUSY: Final = 80
 HOSTS: Final = ("cp1", "cp2")

@@ -26,7 +26,7 @@ from aiohttp import web
 from bench.kubectl.__main__ import NODES, PODS_PER_NODE, objects
 from dashboard.browser import Browser, Loop, Page
 from dashboard.programs import Running, bound_pod, kubectl_dashboard
-from unit.runtime.kube.fake_api import kubeconfig
+from unit.fakes.runtime.kube.fake_api import kubeconfig
 
 Json = dict[str, Any]
 

@@ -28,12 +28,12 @@ from gpushare_runtime.core.quantity import parse_unit
 from gpushare_runtime.device_plugin.gpu.discovery import GpuReader
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import path_of
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
-from unit.runtime.kube.tokens import jwt
+from unit.fakes.runtime.device_plugin.fake_kubelet import FakeKubelet
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import path_of
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+from unit.fakes.runtime.kube.tokens import jwt
 
 TARGETS: Final = {
     "Allocate p99 ms": 5.0,
@@ -57,7 +57,7 @@ _COMMAND: Final = """
 import sys
 import pynvml
 from gpushare_runtime.device_plugin.main import main
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
 code = main(sys.argv[2:], FakeNvml(*map(int, sys.argv[1].split(","))))
 sys.exit("the package kubernetes is loaded, of which the installed plugin has no use" if "kubernetes" in sys.modules else code)
 """

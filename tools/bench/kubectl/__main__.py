@@ -30,9 +30,9 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from tree import REPOSITORY
-from unit.runtime.kube.fake_api import kubeconfig
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.kube.fake_api import kubeconfig
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.pods import inventory
 
 RUNTIME: Final = REPOSITORY / "files/gpushare_runtime"
 NODES: Final = 5000

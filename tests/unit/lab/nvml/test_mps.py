@@ -17,7 +17,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-STAND_IN = Path(__file__).resolve().parents[2] / "runtime/mps/mps_control.py"
+STAND_IN = Path(__file__).resolve().parents[2] / "fakes/runtime/mps/mps_control.py"
 PROGRAM = os.environ.get("GPUSHARE_MPS_CONTROL") or str(STAND_IN)
 
 

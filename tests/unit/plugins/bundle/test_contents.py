@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.archiv
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.contents import MANIFEST, SBOM, SIGNATURE, SUMS, BundleError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import LockError, Target, chosen, pins
 
-from unit.plugins.bundle.bundles import REFERENCE, archive, files, lock, sha256, summed
+from unit.fakes.plugins.bundle.bundles import REFERENCE, archive, files, lock, sha256, summed
 
 X11, A11, X10 = Target("3.11", "x86_64"), Target("3.11", "aarch64"), Target("3.10", "x86_64")
 KINDS = sorted({name.partition("/")[0] for name in files()})

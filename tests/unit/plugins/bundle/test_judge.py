@@ -19,8 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import together
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
 
-from unit.plugins.bundle.bundles import archive, files, lock, summed
-from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE
+from unit.fakes.plugins.bundle.bundles import archive, files, lock, summed
+from unit.fakes.plugins.preflight.cluster_facts import ASKED, FACTS, NODE
 
 RUNTIME = "runtime/gpushare_runtime-0.1.0-py3-none-any.whl"
 

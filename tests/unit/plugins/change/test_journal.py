@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.host.attributes import LABEL
+from unit.fakes.plugins.host.attributes import LABEL
 
 PATH = "/etc/file"
 OLD = FileState(b"old\xff", 0o640, 7, 8, LABEL)

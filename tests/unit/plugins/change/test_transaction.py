@@ -19,8 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.host.attributes import LABEL, Attributes
-from unit.plugins.kills import at, killed, killed_around
+from unit.fakes.plugins.host.attributes import LABEL, Attributes
+from unit.fakes.plugins.kills import at, killed, killed_around
 
 FIRST, SECOND = "/etc/kubernetes/manifests/scheduler.yaml", "/etc/gpushare/scheduler.yaml"
 THIRD = "/etc/gpushare.token"

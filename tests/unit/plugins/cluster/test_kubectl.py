@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import h
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity import kubeconfig
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import candidate
 
-from unit.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.fake_root import FakeRoot
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
 
 from gpushare_runtime.core import protocol
-from unit.plugins.cluster.manifests import objects, of_role
+from unit.fakes.plugins.cluster.manifests import objects, of_role
 
 # YAML reads the last three as numbers where they stand without quotes.
 NAMES = ["gpu1", "gpu-7.example.org", "0123", "1e3", "10.5"]

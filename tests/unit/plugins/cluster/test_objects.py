@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge, diff_of
 
-from unit.plugins.cluster.api_server import NOT_FOUND, ApiServer, Json, thing
+from unit.fakes.plugins.cluster.api_server import NOT_FOUND, ApiServer, Json, thing
 
 
 def test_a_second_run_writes_nothing() -> None:

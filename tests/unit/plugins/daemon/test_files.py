@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, InstalledDaemon, health_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, SystemdError, sockets
 
-from unit.plugins.identity.tokens import claims, jwt
+from unit.fakes.plugins.identity.tokens import claims, jwt
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x --listen 127.0.0.1:7\n"
 SOCKET, METRICS = "gpushare-x.socket", "gpushare-x-metrics.socket"

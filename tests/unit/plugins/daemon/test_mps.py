@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.mps import MpsDaemons, Place, present
 
-from unit.plugins.daemon.fake_systemd import Systemd
+from unit.fakes.plugins.daemon.fake_systemd import Systemd
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 UNIT = "[Unit]\nDescription=@gpu@\n\n[Service]\nExecStart=/opt/gpushare/{}/bin/gpushare-mps @gpu@\n"

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.health import fetch_json, unhealthy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Daemon, Health, SystemdError, apart, generation
 
-from unit.plugins.daemon.fake_systemd import Systemd
+from unit.fakes.plugins.daemon.fake_systemd import Systemd
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x\n"
 

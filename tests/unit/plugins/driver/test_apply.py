@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import Driver
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 
-from unit.plugins.fake_root import FakeRoot, debian
+from unit.fakes.plugins.fake_root import FakeRoot, debian
 
 RELEASE, VERSION = "6.1.0-30-amd64", "535.261.03"
 INITRAMFS = ("update-initramfs", "-u", "-k", "all")

@@ -15,8 +15,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._driver.data import data_of
 
-from unit.plugins.driver.hosts import DEBIAN, HOSTS, VARS, data
-from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, debian, gpu
+from unit.fakes.plugins.driver.hosts import DEBIAN, HOSTS, VARS, data
+from unit.fakes.plugins.fake_root import NVIDIA_SMI, FakeRoot, debian, gpu
 
 RELEASE = "6.1.0-30-amd64"
 

@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.plan i
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.driver.hosts import A100, B200, DEBIAN, GH200, H100, HOSTS, P100, T4, V100, VARS, data
+from unit.fakes.plugins.driver.hosts import A100, B200, DEBIAN, GH200, H100, HOSTS, P100, T4, V100, VARS, data
 
 CURRENT = Wish("580.159.03")
 DISTRIBUTION = Wish("535.261.03", source="distribution")

@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.names import Names, every
 
 import repositories
-from unit.plugins.driver.hosts import HOSTS, data
+from unit.fakes.plugins.driver.hosts import HOSTS, data
 
 RECORDS = {path.stem: json.loads(path.read_text()) for path in repositories.RECORDS.glob("*.json")}
 SOURCES = {f"{name}.{source}" for name in HOSTS for source in data(name)["sources"]}

@@ -15,8 +15,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import probe_pod as scheduler_probe
 
-from unit.plugins.cluster.api_server import ApiServer, thing
-from unit.plugins.verdict.evidence import mirror, node
+from unit.fakes.plugins.cluster.api_server import ApiServer, thing
+from unit.fakes.plugins.verdict.evidence import mirror, node
 
 Json = dict[str, Any]
 MEMORY = "aliyun.com/gpu-mem"

@@ -28,7 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import SERVICES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
 
-from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
+from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 ROOT = "/var/lib/kubelet"

@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.authori
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-from unit.plugins.fake_root import FakeRoot, debian, kubelet
+from unit.fakes.plugins.fake_root import FakeRoot, debian, kubelet
 
 CONFIG = "/var/lib/kubelet/config.yaml"
 

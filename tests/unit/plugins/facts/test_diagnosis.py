@@ -16,7 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, debian
+from unit.fakes.plugins.fake_root import NVIDIA_SMI, FakeRoot, debian
 
 RELEASE = "6.1.0-30-amd64"
 NO_DRIVER = (

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import ground
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
-from unit.plugins.fake_root import FakeRoot, control_plane
+from unit.fakes.plugins.fake_root import FakeRoot, control_plane
 
 INSTALL = "/opt/gpushare"
 ENTRIES = """\

@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
+from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"

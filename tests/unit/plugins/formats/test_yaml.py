@@ -12,9 +12,9 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, plan_present
 
-from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES
-from unit.plugins.scheduler.manifests import TLS
-from unit.plugins.scheduler.planned import done, plan, state
+from unit.fakes.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES
+from unit.fakes.plugins.scheduler.manifests import TLS
+from unit.fakes.plugins.scheduler.planned import done, plan, state
 
 #: Nine levels of nine: 400 bytes that mean 387 million values.
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -13,7 +13,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.yaml_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.fake_root import KUBELET_CONFIG
+from unit.fakes.plugins.fake_root import KUBELET_CONFIG
 
 
 def test_scalars_of_yaml() -> None:

@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
     state_digest,
 )
 
-from unit.plugins.host.attributes import LABEL, Attributes
+from unit.fakes.plugins.host.attributes import LABEL, Attributes
 
 
 def put(path: Path, content: bytes = b"new", mode: int = 0o640) -> None:

@@ -23,7 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.toke
     why_seed,
 )
 
-from unit.plugins.identity.tokens import NOW, SUBJECT, WEEK, claims, jwt
+from unit.fakes.plugins.identity.tokens import NOW, SUBJECT, WEEK, claims, jwt
 
 
 def test_a_token_says_whose_it_is_and_how_long() -> None:

@@ -9,9 +9,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.fa
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
-from unit.plugins.in_cluster.kubectl import Answer, Fake, Json, named
-from unit.plugins.takeover.others import cluster_policy, nvidia, operators
-from unit.plugins.takeover.others import node as of_node
+from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json, named
+from unit.fakes.plugins.takeover.others import cluster_policy, nvidia, operators
+from unit.fakes.plugins.takeover.others import node as of_node
 
 SPACE = "gpushare-system"
 

@@ -12,7 +12,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ha
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 
-from unit.plugins.in_cluster.kubectl import Fake, Json, named
+from unit.fakes.plugins.in_cluster.kubectl import Fake, Json, named
 
 SPACE = "gpushare-system"
 ON_HOST = "gpushare.kubernetes/on-host"

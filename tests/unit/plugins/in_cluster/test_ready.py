@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import unready, wait
 
-from unit.plugins.in_cluster.kubectl import Fake, Json, named
+from unit.fakes.plugins.in_cluster.kubectl import Fake, Json, named
 
 SPACE = "gpushare-system"
 GPUS = json.dumps(

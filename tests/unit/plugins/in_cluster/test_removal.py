@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image, cleanup
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.removal import InClusterRemoval, RemovalError
 
-from unit.plugins.in_cluster.kubectl import Answer, Fake, Json, named
+from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json, named
 
 SPACE = "gpushare-system"
 LABELLED = {"metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}}}

@@ -11,7 +11,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import DevicePluginNeeds, Trial, trial_pod
 
-from unit.plugins.in_cluster.kubectl import Answer, Fake, Json
+from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json
 
 SPACE = "gpushare-system"
 IMAGE = "localhost/gpushare:1"

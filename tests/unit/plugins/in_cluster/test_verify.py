@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ve
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
 
 from gpushare_runtime.probe import main as probe
-from unit.plugins.in_cluster.kubectl import Fake, Json
+from unit.fakes.plugins.in_cluster.kubectl import Fake, Json
 
 GPUS = json.dumps(
     {

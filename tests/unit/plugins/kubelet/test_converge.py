@@ -19,8 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import GatesResult, WantedGates, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import KubeletState
 
-from unit.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, UNIT, FakeKubelet
-from unit.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, RPM_DROP_IN, STATES
+from unit.fakes.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, UNIT, FakeKubelet
+from unit.fakes.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, RPM_DROP_IN, STATES
 
 OURS = f"{FOLDER}/90-gpushare.conf"
 LOADED = "LoadState=loaded\nExecStart={ path=/usr/bin/kubelet ; }\n"
@@ -193,7 +193,7 @@ def test_a_gate_that_this_kubelet_does_not_list_is_rejected(
 ) -> None:
     host = host_of(made, tmp_path, "kubeadm 1.9")
     before = tree(host)
-    monkeypatch.setitem(__import__("unit.plugins.kubelet.fake_kubelet", fromlist=["LISTED"]).LISTED, (1, 9), ("CPUManager",))
+    monkeypatch.setitem(__import__("unit.fakes.plugins.kubelet.fake_kubelet", fromlist=["LISTED"]).LISTED, (1, 9), ("CPUManager",))
     with pytest.raises(Rejected, match="does not list the feature gate Accelerators, DevicePlugins"):
         run(host)
     assert tree(host) == before

@@ -40,7 +40,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
-from unit.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.fake_root import FakeRoot
 
 REPOSITORY = Repository("tk", "https://example.org/deb", (Key("A" * 40, b"key"),))
 SOURCE = "/etc/sources/gpushare-tk.sources"

@@ -27,7 +27,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.fake_root import FakeRoot
 
 CAPABLE, UNABLE = CdiFacts("", ""), CdiFacts("", "containerd 1.6.20 does not take them")
 OFF, NO_SPEC = CdiFacts("", "containerd 1.7.27 runs without it", off=True), CdiFacts("", "", spec="no CDI spec")

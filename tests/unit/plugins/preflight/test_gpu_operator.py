@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import goes, judge
 
-from unit.plugins.preflight.operator_facts import operator, policy
+from unit.fakes.plugins.preflight.operator_facts import operator, policy
 
 KUBECTL = 'kubectl patch clusterpolicies.nvidia.com cluster-policy --type=merge --patch \'{"spec":{"devicePlugin":{"enabled":false}}}\''
 HELM = "helm upgrade gpu nvidia/gpu-operator --namespace gpu-operator --reuse-values --set devicePlugin.enabled=false"

@@ -11,7 +11,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected, judge_gpus
 
-from unit.plugins.fake_root import NVIDIA_SMI
+from unit.fakes.plugins.fake_root import NVIDIA_SMI
 
 TWO = parse(NVIDIA_SMI.read_text())
 

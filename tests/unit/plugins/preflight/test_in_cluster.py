@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge
 
-from unit.plugins.preflight.cluster_facts import ASKED, FACTS, NODE, NVIDIAS, OPERATORS
-from unit.plugins.preflight.operator_facts import operator, policy
+from unit.fakes.plugins.preflight.cluster_facts import ASKED, FACTS, NODE, NVIDIAS, OPERATORS
+from unit.fakes.plugins.preflight.operator_facts import operator, policy
 
 
 @pytest.mark.parametrize(

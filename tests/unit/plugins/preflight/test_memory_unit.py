@@ -29,7 +29,7 @@ from gpushare_runtime.core import quantity
 from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.device_plugin.gpu import discovery as runtime
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from unit.plugins.fake_root import FakeRoot, kubelet
+from unit.fakes.plugins.fake_root import FakeRoot, kubelet
 
 UUID = "GPU-00000000-0000-4000-8000-0000000000{:02d}"
 PODS = ("11111111-2222-4333-8444-555555555555", "66666666-2222-4333-8444-555555555555", "77777777-2222-4333-8444-555555555555")

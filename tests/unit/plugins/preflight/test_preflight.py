@@ -46,7 +46,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tree import REPOSITORY
-from unit.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
+from unit.fakes.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
 
 GPU_NODE = WantedHost(gpu_node=True, control_plane=False)
 CONTROL_PLANE = WantedHost(gpu_node=False, control_plane=True)

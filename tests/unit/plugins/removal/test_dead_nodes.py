@@ -9,7 +9,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.clust
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import Known
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._removal.dead_nodes import choose
 
-HOSTS = ("cp1", "gpu1", "gpu2", "gpu2.other.example")
 STATES = {"cp1": "True", "gpu1": "True", "gpu2": "Unknown", "gpu3": "False"}
 ACCOUNTS = ["gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu2", "gpushare-device-plugin-gone"]
 

@@ -19,7 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_callers, plan_leftovers, plan_services
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemovalPlan, RemoveError, shown
 
-from unit.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.fake_root import FakeRoot
 
 UNITS = "/etc/systemd/system"
 EXTENDER = f"{UNITS}/gpushare-extender.service"

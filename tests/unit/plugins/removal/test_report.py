@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transa
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.report import report, words
 
-from unit.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.fake_root import FakeRoot
 
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 MARKER = {"version": "0.1.0", "python": "3.11", "wheel_sha256": "ab" * 32, "requirements_sha256": "cd" * 32}

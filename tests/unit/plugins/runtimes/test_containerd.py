@@ -20,8 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.runtimes.containerd_host import ASKED, BINARY, Machine, others
-from unit.plugins.runtimes.fake_containerd import NEW, OLD, Answer, Containerd, model, real, real_programs
+from unit.fakes.plugins.runtimes.containerd_host import ASKED, BINARY, Machine, others
+from unit.fakes.plugins.runtimes.fake_containerd import NEW, OLD, Answer, Containerd, model, real, real_programs
 
 RELEASES = ("1.6.20", "1.7.24", "2.0.5", "2.1.4", "2.4.2")
 

@@ -28,7 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
     find_unit,
 )
 
-from unit.plugins.runtimes.fake_containerd import model
+from unit.fakes.plugins.runtimes.fake_containerd import model
 
 START = "{ path=/usr/bin/containerd ; argv[]=/usr/bin/containerd --config /srv/c.toml $OPTIONS ; ignore_errors=no ; pid=7 }"
 

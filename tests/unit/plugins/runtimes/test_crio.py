@@ -23,8 +23,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes
 
-from unit.plugins.kills import at, killed
-from unit.plugins.runtimes.crio_host import CrioHost, files
+from unit.fakes.plugins.kills import at, killed
+from unit.fakes.plugins.runtimes.crio_host import CrioHost, files
 
 CTK = (
     '\n[crio]\n\n  [crio.runtime]\n    default_runtime = "nvidia"\n\n    [crio.runtime.runtimes]\n\n      [crio.runtime.runtimes.nvidia]\n'

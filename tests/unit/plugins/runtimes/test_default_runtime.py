@@ -21,8 +21,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked
 
-from unit.plugins.kills import at, killed
-from unit.plugins.runtimes.fake_containerd import model
+from unit.fakes.plugins.kills import at, killed
+from unit.fakes.plugins.runtimes.fake_containerd import model
 
 CONFIG = 'version = 3\n\n[plugins."io.containerd.cri.v1.runtime".containerd]\n  default_runtime_name = "runc"\n'
 RELEASE = "2.1.4"

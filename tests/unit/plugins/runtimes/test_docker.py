@@ -26,9 +26,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Runtimes, SilentError
 
-from unit.plugins.kills import at, killed
-from unit.plugins.runtimes import fake_docker
-from unit.plugins.runtimes.docker_host import KUBEADM, UNIT, DockerHost
+from unit.fakes.plugins.kills import at, killed
+from unit.fakes.plugins.runtimes import fake_docker
+from unit.fakes.plugins.runtimes.docker_host import KUBEADM, UNIT, DockerHost
 
 MINIMAL = '{\n    "default-runtime": "nvidia",\n    "runtimes": {\n        "nvidia": {\n            "path": "PROGRAM",\n'
 MINIMAL += '            "runtimeArgs": []\n        }\n    }\n}\n'

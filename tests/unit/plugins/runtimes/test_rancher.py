@@ -21,8 +21,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.ranc
     knows,
 )
 
-from unit.plugins.fake_root import FakeRoot
-from unit.plugins.runtimes.k3s_config import FOUND_V2, FOUND_V3, V2, V3
+from unit.fakes.plugins.fake_root import FakeRoot
+from unit.fakes.plugins.runtimes.k3s_config import FOUND_V2, FOUND_V3, V2, V3
 
 IMAGE = "localhost/gpushare:0.1.0"
 

@@ -24,9 +24,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply, manifest, service
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.kubeadm import PATH
 
-from unit.plugins.kills import at, killed, killed_around
-from unit.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed
-from unit.plugins.scheduler.manifests import MANIFEST
+from unit.fakes.plugins.kills import at, killed, killed_around
+from unit.fakes.plugins.scheduler.control_plane import CLUSTER, ControlPlane, now, parsed
+from unit.fakes.plugins.scheduler.manifests import MANIFEST
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.before_join import JoinError, plan, read
 
-from unit.plugins.scheduler.manifests import MANIFEST
+from unit.fakes.plugins.scheduler.manifests import MANIFEST
 
 ANNOTATION = "  annotations:\n    gpushare.kubernetes/scheduler-config-sha256: " + "a" * 64 + "\n"
 

@@ -26,7 +26,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, RESOURCES, TLS
+from unit.fakes.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, RESOURCES, TLS
 
 FLAGS = st.sampled_from(
     ["--v=4", "--leader-elect=false", "--profiling=false", "--kube-api-qps=200", "--feature-gates=A=true", "--secure-port=10259"]

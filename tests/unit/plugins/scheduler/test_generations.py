@@ -20,9 +20,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.pol
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, read_manifest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import policy_text
 
-from unit.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES, configuration, manifest
-from unit.plugins.scheduler.manifests import EXTENDER, TLS
-from unit.plugins.scheduler.planned import EXPECTED, GROUP, NEW_POLICY, SCHED, done, plan, state
+from unit.fakes.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, POLICY_PATH, RICH_POLICY, STATES, configuration, manifest
+from unit.fakes.plugins.scheduler.manifests import EXTENDER, TLS
+from unit.fakes.plugins.scheduler.planned import EXPECTED, GROUP, NEW_POLICY, SCHED, done, plan, state
 
 
 def read(found: Found, path: str) -> Any:

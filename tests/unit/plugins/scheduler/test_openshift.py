@@ -15,13 +15,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.con
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.openshift import Call, SchedulerObjects, absent, present, read
 
-from unit.plugins.scheduler.manifests import RESOURCES
-from unit.plugins.takeover.others import merged
+from unit.fakes.plugins.scheduler.manifests import RESOURCES
+from unit.fakes.plugins.takeover.others import merged
 
 Json = dict[str, Any]
 EXTENDER = ExtenderEntry("http://127.0.0.1:32766/gpushare-scheduler", 1, "1s", RESOURCES)
 SCHEDULER: Json = {"metadata": {"name": "cluster", "resourceVersion": "7"}, "spec": {"mastersSchedulable": False, "policy": {"name": ""}}}
-NAMED = {"name": "scheduler-policy"}
 NOTE = "gpushare.kubernetes/scheduler-policy"
 #: As an administrator of OpenShift 4.9 has it, after its documentation.
 POLICY = """{

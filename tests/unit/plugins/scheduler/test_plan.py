@@ -27,8 +27,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 
-from unit.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
-from unit.plugins.scheduler.planned import files_done
+from unit.fakes.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
+from unit.fakes.plugins.scheduler.planned import files_done
 
 CLUSTER = """\
 apiServer: {}

@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.takeover.others import Json, nvidia, operators, original
+from unit.fakes.plugins.takeover.others import Json, nvidia, operators, original
 
 ROOT = Path(__file__).resolve().parents[4]
 RUNS = {"name": "NVIDIA device plugin", "active": True, "evidence": ["process 60 (nvidia-device-plugin)"], "pods": [], "holders": []}

@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.asid
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import Parts, check_unused, for_file, parts, retire
 
-from unit.plugins.takeover.others import Api, Json, node, nvidia, original
+from unit.fakes.plugins.takeover.others import Api, Json, node, nvidia, original
 
 SYSTEM = {"namespace": "kube-system"}
 OURS = {"managedFields": [{"manager": "gpushare.kubernetes", "operation": "Apply"}]}

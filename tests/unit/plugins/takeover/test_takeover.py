@@ -27,7 +27,19 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.takeover.others import Api, Json, cluster_policy, daemon_set, hami, merged, node, nvidia, operators, original, runs_on
+from unit.fakes.plugins.takeover.others import (
+    Api,
+    Json,
+    cluster_policy,
+    daemon_set,
+    hami,
+    merged,
+    node,
+    nvidia,
+    operators,
+    original,
+    runs_on,
+)
 
 TAKEN = "gpushare.kubernetes/taken-over"
 ASIDE = "gpushare.kubernetes/moved-aside"

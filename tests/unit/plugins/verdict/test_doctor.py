@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.docto
 from gpushare_runtime import doctor
 from gpushare_runtime.doctor import findings, kubelet
 from gpushare_runtime.doctor.findings import VERSION, DoctorFinding, Findings
-from unit.plugins.verdict import evidence as seen
+from unit.fakes.plugins.verdict import evidence as seen
 
 Json = dict[str, Any]
 EXTENDER = "gpushare-extender"

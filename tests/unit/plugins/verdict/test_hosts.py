@@ -16,8 +16,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.docto
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
 
-from unit.plugins.verdict import evidence as seen
-from unit.plugins.verdict.evidence import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS
+from unit.fakes.plugins.verdict import evidence as seen
+from unit.fakes.plugins.verdict.evidence import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS
 
 Json = dict[str, Any]
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"

@@ -16,8 +16,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.docto
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
 
 from blocks import lines
-from unit.plugins.verdict import evidence as seen
-from unit.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
+from unit.fakes.plugins.verdict import evidence as seen
+from unit.fakes.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
 
 Change = Callable[[World], Any]
 

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.visibility import judge_visibility, needs_no_runtime
 
-from unit.plugins.verdict.evidence import gpu_host, node
+from unit.fakes.plugins.verdict.evidence import gpu_host, node
 
 Json = dict[str, Any]
 CAPABLE = {"kubelet": "", "runtime": ""}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, allocate, allocation_of, read_allocation, wanted
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request, parse_request
-from unit.runtime.core.naive import MEMORY, WHOLE, effective, shapes
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.core.naive import MEMORY, WHOLE, effective, shapes
+from unit.fakes.runtime.pods import container, inventory, pod
 
 
 def asking(**limits: object) -> Request:

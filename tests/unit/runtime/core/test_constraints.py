@@ -15,7 +15,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import parse_request
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.pods import container, inventory, pod
 
 
 def test_the_annotations_of_other_things_are_no_rules() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.pods import gpu, inventory
 
 # Written out from the protocol, not produced by the code.
 DOCUMENTED = (

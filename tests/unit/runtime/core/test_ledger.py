@@ -22,8 +22,8 @@ from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.naive import NaiveLife
-from unit.runtime.pods import allocated_pod, frees, gpu, inventory, ledger_of, memory, on, whole
+from unit.fakes.runtime.core.naive import NaiveLife
+from unit.fakes.runtime.pods import allocated_pod, frees, gpu, inventory, ledger_of, memory, on, whole
 
 
 def test_of_a_pod_nothing_is_supposed_that_was_not_said() -> None:

@@ -17,8 +17,8 @@ from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.core.ledger_schema import SCHEMA, check, ledger
-from unit.runtime.pods import gpu, memory, on, whole
+from unit.fakes.runtime.core.ledger_schema import SCHEMA, check, ledger
+from unit.fakes.runtime.pods import gpu, memory, on, whole
 
 
 def test_all_that_is_known_of_a_node() -> None:

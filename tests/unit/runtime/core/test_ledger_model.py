@@ -27,8 +27,8 @@ from gpushare_runtime.core.placement.ranking import names_of, scores_of
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request, parse_request
-from unit.runtime.core.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveGpu, NaivePod, effective
-from unit.runtime.pods import gpu, pending
+from unit.fakes.runtime.core.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveGpu, NaivePod, effective
+from unit.fakes.runtime.pods import gpu, pending
 
 SIZES = {"a": (16, 16), "b": (16, 24, 24), "c": (80,) * 4}
 MODELS = ("T4", "A10", "A100")

@@ -19,7 +19,7 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.request import Request, parse_request
-from unit.runtime.pods import allocated_pod, container, inventory, ledger_of, memory, on, pending, pod
+from unit.fakes.runtime.pods import allocated_pod, container, inventory, ledger_of, memory, on, pending, pod
 
 MPS = replace(inventory(100, 100), isolation="mps", core=100, clients=MOST_CLIENTS)
 

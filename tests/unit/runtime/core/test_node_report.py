@@ -22,7 +22,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Rejection
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.pods import allocated_pod, frees, inventory, ledger_of, memory, on, whole
+from unit.fakes.runtime.pods import allocated_pod, frees, inventory, ledger_of, memory, on, whole
 
 GPUS = inventory(16, 16)
 FIRST, SECOND = (gpu.uuid for gpu in GPUS.gpus)

@@ -18,7 +18,7 @@ from gpushare_runtime.core.objects import PodReader, read_node, unreadable_node,
 from gpushare_runtime.core.overuse import EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.cache import FORCED_SECONDS, ClusterCache
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.pods import container, inventory, pod
 
 
 def bound(*containers: dict[str, Any], phase: str = "Running", **metadata: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gpushare_runtime.core.constraints import Context
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import Request, parse_request
-from unit.runtime.pods import container, inventory, pending, pod
+from unit.fakes.runtime.pods import container, inventory, pending, pod
 
 
 class Gpus:

@@ -16,8 +16,8 @@ from hypothesis import given
 from gpushare_runtime.core import request
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request, RequestError, parse_request
-from unit.runtime.core.naive import CORE, MEMORY, WHOLE, effective, shapes
-from unit.runtime.pods import container, pod
+from unit.fakes.runtime.core.naive import CORE, MEMORY, WHOLE, effective, shapes
+from unit.fakes.runtime.pods import container, pod
 
 
 def parsed(raw: dict[str, Any], *, bound: bool = False) -> Request:

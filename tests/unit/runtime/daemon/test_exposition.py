@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpushare_runtime.daemon.exposition import Value, family, latencies, of_process, render
-from unit.runtime.exposition import read
+from unit.fakes.runtime.exposition import read
 
 
 def test_a_family_is_its_help_its_type_and_its_lines() -> None:

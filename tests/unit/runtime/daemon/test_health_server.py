@@ -12,8 +12,8 @@ import pytest
 from gpushare_runtime.daemon import health_server
 from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.runner import Status
-from unit.runtime.daemon.raw_http import get
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.daemon.raw_http import get
+from unit.fakes.runtime.kube.fake_api import until
 
 
 async def test_ready_are_the_required_parts_as_they_are_now() -> None:

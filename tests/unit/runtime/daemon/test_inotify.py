@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_runtime.daemon import inotify
 from gpushare_runtime.daemon.inotify import DirectoryWatch
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.kube.fake_api import until
 
 
 async def test_what_appears_wakes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

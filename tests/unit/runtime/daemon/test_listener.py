@@ -16,7 +16,7 @@ import pytest
 
 from gpushare_runtime.daemon import listener as listener_module
 from gpushare_runtime.daemon.listener import Listener, RateLimit
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.kube.fake_api import until
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 

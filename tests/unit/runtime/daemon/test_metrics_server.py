@@ -17,8 +17,8 @@ import pytest
 from gpushare_runtime.daemon import metrics_server, page_server
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
-from unit.runtime.daemon.raw_http import get
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.daemon.raw_http import get
+from unit.fakes.runtime.kube.fake_api import until
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 

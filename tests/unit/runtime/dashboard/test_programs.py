@@ -28,8 +28,8 @@ from gpushare_runtime.kubectl_gpushare.api import InputError, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 from gpushare_runtime.kubectl_program import main as kubectl
-from unit.runtime.kube.fake_api import FakeApi, fail, until
-from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.kube.fake_api import FakeApi, fail, until
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
 
 
 @pytest.fixture

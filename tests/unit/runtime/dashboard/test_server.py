@@ -24,7 +24,7 @@ from gpushare_runtime.dashboard.history import Prometheus
 from gpushare_runtime.dashboard.server import HEADERS, Dashboard, listen, page_files
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import explain
-from unit.runtime.kubectl_gpushare.objects import node, pod, read_all
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod, read_all
 
 Json = dict[str, Any]
 TOKEN = "correct-horse-battery"

@@ -19,8 +19,8 @@ from gpushare_runtime.dashboard.rows import Row, Sums, node_page, node_row
 from gpushare_runtime.dashboard.state import State
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
-from unit.runtime.kubectl_gpushare.objects import node, original_node, pod, read_all
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod, read_all
+from unit.fakes.runtime.pods import gpu, inventory
 
 Json = dict[str, Any]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unit.runtime.device_plugin import cdi_folder
-from unit.runtime.device_plugin.id_usage import Case
+from unit.fakes.runtime.device_plugin import cdi_folder
+from unit.fakes.runtime.device_plugin.id_usage import Case
 
 
 @pytest.fixture

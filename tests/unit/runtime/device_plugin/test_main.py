@@ -17,17 +17,17 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.runner import EXIT_FAILED, EXIT_SETTINGS, Status
 from gpushare_runtime.device_plugin.options import PluginSettings, parse_arguments
 from gpushare_runtime.kube.service_account import TokenFiles
-from unit.runtime.device_plugin.command import start
-from unit.runtime.device_plugin.fake_kubelet import FakeKubelet
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
-from unit.runtime.kube.tokens import TokenApi
+from unit.fakes.runtime.device_plugin.command import start
+from unit.fakes.runtime.device_plugin.fake_kubelet import FakeKubelet
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+from unit.fakes.runtime.kube.tokens import TokenApi
 
 # The command with an NVML that fails as told in the first argument: always, or from the second reading on.
 _WITHOUT_NVML = """
 import sys
 from gpushare_runtime.device_plugin.main import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
 
 class Failing(FakeNvml):
     def start(self):

@@ -8,9 +8,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, World, path_of, world
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, World, path_of, world
+from unit.fakes.runtime.kube.fake_api import until
 
 IDX, DEV, POD, ASSIGNED, TIME = (f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME"))
 UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"

@@ -21,13 +21,13 @@ from gpushare_runtime.device_plugin import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.kubelet import registration, server
 from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
-from unit.runtime.device_plugin.device_manager import AdmissionError
-from unit.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
-from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, world
-from unit.runtime.kube.fake_api import fail, until
-from unit.runtime.pods import container
+from unit.fakes.runtime.device_plugin.device_manager import AdmissionError
+from unit.fakes.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
+from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, world
+from unit.fakes.runtime.kube.fake_api import fail, until
+from unit.fakes.runtime.pods import container
 
 # Five times what is aimed at: 1 s after kubelet's socket appears; 500 ms of waiting for the watch.
 REGISTERED_WITHIN = 5.0

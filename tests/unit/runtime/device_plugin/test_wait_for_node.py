@@ -16,8 +16,8 @@ from gpushare_runtime.device_plugin import wait_for_node
 from gpushare_runtime.device_plugin.options import PluginSettings
 from gpushare_runtime.device_plugin.wait_for_node import prepared
 from gpushare_runtime.kube.client import KubeClient
-from unit.runtime.device_plugin.plugin import NODE
-from unit.runtime.kube.fake_api import FakeApi, stays, until
+from unit.fakes.runtime.device_plugin.plugin import NODE
+from unit.fakes.runtime.kube.fake_api import FakeApi, stays, until
 
 INFO = {"kubeletVersion": "v1.34.1", "containerRuntimeVersion": "containerd://1.7.29"}
 

@@ -16,11 +16,11 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
-from unit.runtime.device_plugin.device_manager import StartError
-from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, health, healthy, path_of, running_pod, world
-from unit.runtime.kube.fake_api import fail, until
+from unit.fakes.runtime.device_plugin.device_manager import StartError
+from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, health, healthy, path_of, running_pod, world
+from unit.fakes.runtime.kube.fake_api import fail, until
 
 UNHEALTHY = "/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu1"
 

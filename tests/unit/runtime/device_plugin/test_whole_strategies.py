@@ -15,11 +15,11 @@ from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import ResourceService
 from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.options import parse_arguments
-from unit.runtime.device_plugin.cdi_folder import write
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, world
-from unit.runtime.device_plugin.plugin import running_pod as admitted
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.device_plugin.cdi_folder import write
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, health, healthy, world
+from unit.fakes.runtime.device_plugin.plugin import running_pod as admitted
+from unit.fakes.runtime.kube.fake_api import until
 
 
 def strategy_of(it: World) -> str:

@@ -13,8 +13,8 @@ import pytest
 from gpushare_runtime.doctor.cdi import judge_cdi
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN, DaemonUnit
-from unit.runtime.doctor.fake_host import FakeHost, settings
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.doctor.fake_host import FakeHost, settings
+from unit.fakes.runtime.pods import inventory
 
 FOLDER = "/etc/cdi"
 

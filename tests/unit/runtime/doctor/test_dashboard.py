@@ -20,9 +20,9 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD
 from gpushare_runtime.doctor.identity import judge_served_certificate
 from gpushare_runtime.pki.folder import Folder, dashboard
-from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
-from unit.runtime.doctor.server import Answer, serving
-from unit.runtime.kube.tokens import jwt
+from unit.fakes.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
+from unit.fakes.runtime.doctor.server import Answer, serving
+from unit.fakes.runtime.kube.tokens import jwt
 
 TOKEN = "0123456789abcdef"
 PKI = "/etc/gpushare/dashboard-pki"

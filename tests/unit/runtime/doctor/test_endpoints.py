@@ -18,8 +18,8 @@ from gpushare_runtime.doctor.endpoints import ExtenderCounters, judge_health, ju
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER
 from gpushare_runtime.pki.folder import Folder
-from unit.runtime.doctor.fake_host import COMMANDS, FakeHost, said
-from unit.runtime.doctor.server import Answer, serving
+from unit.fakes.runtime.doctor.fake_host import COMMANDS, FakeHost, said
+from unit.fakes.runtime.doctor.server import Answer, serving
 
 TOKEN = "/etc/gpushare/extender-metrics.token"
 TOKEN_OPTION = ("--metrics-token-file", "/run/gpushare-extender-copies/extender-metrics.token")

@@ -16,10 +16,10 @@ from gpushare_runtime.doctor.host import EXTENDER, PLUGIN
 from gpushare_runtime.doctor.identity import api_status, judge_certificates, judge_tokens
 from gpushare_runtime.kube.service_account import Token, parse_token
 from gpushare_runtime.pki.folder import Folder
-from unit.runtime.doctor.fake_host import COMMANDS, FakeHost, said, settings
-from unit.runtime.doctor.server import serving
-from unit.runtime.kube.fake_api import kubeconfig
-from unit.runtime.kube.tokens import jwt
+from unit.fakes.runtime.doctor.fake_host import COMMANDS, FakeHost, said, settings
+from unit.fakes.runtime.doctor.server import serving
+from unit.fakes.runtime.kube.fake_api import kubeconfig
+from unit.fakes.runtime.kube.tokens import jwt
 
 NOW = 1_800_000_000.0
 OWN, SEED = f"/var/lib/{EXTENDER}/token", "/etc/gpushare/extender.token"

@@ -27,7 +27,7 @@ from gpushare_runtime.doctor.kubelet import (
     registered,
     registered_soon,
 )
-from unit.runtime.doctor.fake_host import Clock, FakeHost, said, settings
+from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said, settings
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 OURS = [SocketOwner(SOCKET_GPUS, 77, "ours"), SocketOwner(SOCKET_MEMORY, 77, "ours")]

@@ -21,8 +21,8 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, DaemonUnit
 from gpushare_runtime.doctor.kubelet import SocketOwner
 from gpushare_runtime.doctor.main import look
-from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, WATCHES, Clock, FakeHost, said
-from unit.runtime.kube.tokens import jwt
+from unit.fakes.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, WATCHES, Clock, FakeHost, said
+from unit.fakes.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 SOCKETS = (SOCKET_MEMORY, SOCKET_GPUS)

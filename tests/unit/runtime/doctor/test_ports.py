@@ -16,8 +16,8 @@ from gpushare_runtime.doctor.endpoints import judge_dashboard, judge_metrics
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, DaemonUnit, HostReader
 from gpushare_runtime.doctor.ports import is_its_own, judge_ports
-from unit.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
-from unit.runtime.doctor.server import Answer, serving
+from unit.fakes.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, FakeHost, said
+from unit.fakes.runtime.doctor.server import Answer, serving
 
 TOKEN = "0123456789abcdef"
 OURS, STRANGER = 77, 78

@@ -17,7 +17,7 @@ from gpushare_runtime.doctor import host as doctor_host
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, DaemonUnit, HostReader, printed, shown
 from gpushare_runtime.doctor.units import judge_files, judge_unit
-from unit.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, UNITS, FakeHost, said, settings
+from unit.fakes.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, UNITS, FakeHost, said, settings
 
 
 @pytest.fixture

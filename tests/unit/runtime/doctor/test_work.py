@@ -14,7 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.kube
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.work import judge_state_folder, judge_words
-from unit.runtime.doctor.fake_host import Clock, FakeHost, said
+from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said
 
 STATE = f"/var/lib/{PLUGIN}"
 NO_TOKEN = f"token: no token works: {STATE}/token cannot be read: Permission denied"

@@ -32,8 +32,8 @@ from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeError
-from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.pods import container, inventory, pod
 
 NOW = 1_795_236_092_923_765_150
 

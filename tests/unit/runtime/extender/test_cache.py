@@ -20,10 +20,10 @@ from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, ClusterCache, incomplete
 from gpushare_runtime.kube.client import KubeClient
-from unit.runtime.extender import virtual
-from unit.runtime.extender.bound_pods import REQUEST, allocated_pod
-from unit.runtime.kube.fake_api import FakeApi, until
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.extender.bound_pods import REQUEST, allocated_pod
+from unit.fakes.runtime.kube.fake_api import FakeApi, until
+from unit.fakes.runtime.pods import container, inventory, pod
 
 
 def pending(uid: str) -> PendingPod:

@@ -19,8 +19,8 @@ from gpushare_runtime.core.quantity import GIB, parse_unit
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.diagnosis import Advisor, advise
 from gpushare_runtime.kube.events import ObjectReference
-from unit.runtime.extender import virtual
-from unit.runtime.pods import container, gpu, inventory, pod
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.pods import container, gpu, inventory, pod
 
 LARGEST = Largest(GIB, 24, 2)
 

@@ -21,8 +21,8 @@ from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.extender import evictor as subject
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.evictor import Evictor
-from unit.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, stays, until
-from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
+from unit.fakes.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, stays, until
+from unit.fakes.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
 
 NOW = 1_800_000_000
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."

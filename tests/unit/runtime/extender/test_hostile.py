@@ -26,8 +26,8 @@ from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
 from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
-from unit.runtime.extender.in_memory import MIB, Extender, long_rules, many_labels
-from unit.runtime.pods import container, inventory, memory, pod
+from unit.fakes.runtime.extender.in_memory import MIB, Extender, long_rules, many_labels
+from unit.fakes.runtime.pods import container, inventory, memory, pod
 
 MOST_ANNOTATIONS: Final = 256 * 1024
 """Bytes of all annotations of one object, names and values: the API server takes no more."""

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from gpushare_runtime.daemon.listener import Listener
 from gpushare_runtime.extender import http_protocol
 from gpushare_runtime.extender.http_protocol import HttpRequest, HttpResponse, HttpServer
-from unit.runtime.extender.tls_files import make
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.extender.tls_files import make
+from unit.fakes.runtime.kube.fake_api import until
 
 pytestmark = pytest.mark.usefixtures("on_uvloop")
 

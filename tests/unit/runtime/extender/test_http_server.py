@@ -15,9 +15,9 @@ from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.extender import extender_v1, http_server
 from gpushare_runtime.extender.verbs import Verbs
-from unit.runtime.extender.over_http import VERBS, extending, synced
-from unit.runtime.kube.fake_api import fail, until
-from unit.runtime.pods import container, pod
+from unit.fakes.runtime.extender.over_http import VERBS, extending, synced
+from unit.fakes.runtime.kube.fake_api import fail, until
+from unit.fakes.runtime.pods import container, pod
 
 PODS = "/api/v1/namespaces/default/pods/"
 

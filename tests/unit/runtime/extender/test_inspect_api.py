@@ -8,8 +8,8 @@ from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.extender.inspect_api import inspect
-from unit.runtime.core.ledger_schema import ledger
-from unit.runtime.pods import inventory, memory, on
+from unit.fakes.runtime.core.ledger_schema import ledger
+from unit.fakes.runtime.pods import inventory, memory, on
 
 
 def test_the_originals_form() -> None:

@@ -29,8 +29,8 @@ from gpushare_runtime.extender.leadership import (
     read_lease,
 )
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.pods import container, inventory, pod
 
 LEASE = "kube-system/kube-scheduler"
 

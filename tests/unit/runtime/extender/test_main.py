@@ -28,10 +28,10 @@ from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.options import Address, ExtenderSettings, parse_arguments
 from gpushare_runtime.kube.client import KubeClient
-from unit.runtime.extender.process import free_port, start
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
-from unit.runtime.kube.tokens import TokenApi, jwt
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.extender.process import free_port, start
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
+from unit.fakes.runtime.kube.tokens import TokenApi, jwt
+from unit.fakes.runtime.pods import container, inventory, pod
 
 pytestmark = pytest.mark.usefixtures("on_uvloop")
 

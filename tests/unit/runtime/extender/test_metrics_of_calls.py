@@ -10,7 +10,7 @@ import inspect
 from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender import binder, binding, http_server
 from gpushare_runtime.extender.metrics import CAUSES, ERROR, OK, UNSCHEDULABLE, Meters
-from unit.runtime.exposition import read
+from unit.fakes.runtime.exposition import read
 
 
 def test_calls_by_verb_and_result() -> None:

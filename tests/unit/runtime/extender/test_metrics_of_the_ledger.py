@@ -16,8 +16,8 @@ from gpushare_runtime.core.request import Request
 from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.metrics import expiry_families, families
-from unit.runtime.exposition import read
-from unit.runtime.pods import allocated_pod, gpu, memory, on, whole
+from unit.fakes.runtime.exposition import read
+from unit.fakes.runtime.pods import allocated_pod, gpu, memory, on, whole
 
 GPUS = NodeRecord("n", Inventory(GIB, (gpu(0, 16), gpu(1, 24, health="XID 79"))))
 

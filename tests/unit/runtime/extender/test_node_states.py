@@ -21,9 +21,9 @@ from gpushare_runtime.extender.cache import FORCED_SECONDS, ClusterCache
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.node_states import NodeStates, condensed, read
 from gpushare_runtime.kube.reflector import Reflector
-from unit.runtime.extender.bound_pods import allocated_pod
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.extender.bound_pods import allocated_pod
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import inventory
 
 
 def raw(name: str, *gpus: int, held: Held | None = None) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from gpushare_runtime.extender.extender_v1 import WireError
 from gpushare_runtime.extender.http_server import Endpoints, VerbAnswer
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.verbs import Verbs
-from unit.runtime.extender.in_memory import NoApi
-from unit.runtime.pods import container, inventory, pod
+from unit.fakes.runtime.extender.in_memory import NoApi
+from unit.fakes.runtime.pods import container, inventory, pod
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 NAMES: Final = ["gpu1", "gpu2"]

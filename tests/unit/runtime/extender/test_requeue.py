@@ -23,7 +23,7 @@ from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, Requeue
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
+from unit.fakes.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
 class Clock:

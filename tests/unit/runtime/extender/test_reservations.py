@@ -25,8 +25,8 @@ from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, Pree
 from gpushare_runtime.extender.requeue import Requeue
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.extender import virtual
-from unit.runtime.pods import allocated_pod, container, inventory, memory, on, pod
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.pods import allocated_pod, container, inventory, memory, on, pod
 
 
 class World:

@@ -26,9 +26,9 @@ from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
 from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
 from gpushare_runtime.pki.certificates import issue
-from unit.runtime.extender.process import free_port, start
-from unit.runtime.extender.tls_files import NOW, make, options
-from unit.runtime.kube.fake_api import FakeApi
+from unit.fakes.runtime.extender.process import free_port, start
+from unit.fakes.runtime.extender.tls_files import NOW, make, options
+from unit.fakes.runtime.kube.fake_api import FakeApi
 
 pytestmark = pytest.mark.usefixtures("on_uvloop")
 

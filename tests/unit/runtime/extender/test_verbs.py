@@ -23,7 +23,7 @@ from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.extender import verbs as service_module
 from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
 from gpushare_runtime.extender.verbs import Verbs, pod_name
-from unit.runtime.pods import container, inventory, memory, pod, whole
+from unit.fakes.runtime.pods import container, inventory, memory, pod, whole
 
 NAMES = ["gpu1", "gpu2", "plain"]
 

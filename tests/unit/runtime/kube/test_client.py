@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.client import LOST, TIMEOUT, UNREACHABLE, KubeClient, KubeError, path
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, kubeconfig, serving, status
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, kubeconfig, serving, status
 
 POD = "/api/v1/namespaces/default/pods/a"
 

@@ -26,7 +26,7 @@ from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.credentials import REREAD_SECONDS, UNANSWERED_SECONDS, Credentials, CredentialsError, load
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, load_kubeconfig
 from gpushare_runtime.pki.certificates import issue
-from unit.runtime.kube.fake_api import kubeconfig
+from unit.fakes.runtime.kube.fake_api import kubeconfig
 
 SERVER = "https://10.0.0.1:6443"
 Read = Callable[[str], Credentials]

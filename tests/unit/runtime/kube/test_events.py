@@ -15,7 +15,7 @@ from gpushare_runtime.kube import events
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, until
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, until
 
 POD = ObjectReference("Pod", "a", "uid-a", "default")
 

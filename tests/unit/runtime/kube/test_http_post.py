@@ -18,7 +18,7 @@ import pytest
 from gpushare_runtime.kube import http_post
 from gpushare_runtime.kube.http_post import Destination, NotSentError, PostAnswer, Poster, PostTimeoutError
 from gpushare_runtime.pki.certificates import issue
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.kube.fake_api import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.reflector import Reflector
-from unit.runtime.kube.fake_api import FakeApi, Fault, connected, fail, serving, status, until
+from unit.fakes.runtime.kube.fake_api import FakeApi, Fault, connected, fail, serving, status, until
 
 PODS = "/api/v1/namespaces/default/pods/"
 

@@ -18,8 +18,8 @@ from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, add_options, from_options, parse_token
-from unit.runtime.kube.fake_api import fail, kubeconfig, serving, stays, until
-from unit.runtime.kube.tokens import START, TokenApi, jwt
+from unit.fakes.runtime.kube.fake_api import fail, kubeconfig, serving, stays, until
+from unit.fakes.runtime.kube.tokens import START, TokenApi, jwt
 
 HOUR = 3600.0
 WEEK = 604800

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.kube.service_account import TokenError, best, parse_token, read_token
-from unit.runtime.kube.tokens import jwt
+from unit.fakes.runtime.kube.tokens import jwt
 
 
 def test_claims() -> None:

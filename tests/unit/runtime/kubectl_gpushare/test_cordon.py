@@ -19,9 +19,9 @@ from gpushare_runtime.kubectl_gpushare import cordon
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_gpus
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.pods import gpu, inventory
 
 GPUS = inventory(16, 16, 24)
 UUIDS = [one.uuid for one in GPUS.gpus]

@@ -19,8 +19,8 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kubectl_gpushare.objects import allocation, node, pending, pod, read_all
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.kubectl_gpushare.objects import allocation, node, pending, pod, read_all
+from unit.fakes.runtime.pods import gpu
 
 
 def asks(**limits: int) -> PendingPod:

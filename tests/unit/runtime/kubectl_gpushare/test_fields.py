@@ -17,8 +17,8 @@ from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare import fields
 from gpushare_runtime.kubectl_gpushare.api import _put
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
-from unit.runtime.pods import container
+from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod
+from unit.fakes.runtime.pods import container
 
 READ: set[tuple[str, ...]] = set()
 

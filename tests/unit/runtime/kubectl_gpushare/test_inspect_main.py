@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.kubectl_gpushare.inspect_main import main
-from unit.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving
-from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
 
 CP1 = {"metadata": {"name": "cp1"}, "status": {"allocatable": {"cpu": "2"}}}
 

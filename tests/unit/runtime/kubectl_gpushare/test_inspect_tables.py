@@ -7,8 +7,8 @@ from __future__ import annotations
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
 from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
-from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod
+from unit.fakes.runtime.pods import inventory
 
 
 def golden(text: str) -> str:

@@ -11,8 +11,8 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.inspect_usage import PodUsage, read_usage
-from unit.runtime.kubectl_gpushare.objects import node, original_node, pod
-from unit.runtime.pods import container, gpu
+from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod
+from unit.fakes.runtime.pods import container, gpu
 
 NODE = node("a", "10.0.0.1", 8, 8)
 

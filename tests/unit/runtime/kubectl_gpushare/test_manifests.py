@@ -21,7 +21,7 @@ from charts.sets import BAD, SETS, Json
 from gpushare_runtime.kubectl_gpushare import manifests
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving
 
 
 @pytest.mark.parametrize("namespace", ["gpushare-system", "kube-system"])

@@ -15,8 +15,8 @@ from docs.pages import blocks
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod
+from unit.fakes.runtime.pods import gpu
 
 PAGE = "docs/reference/kubectl.md"
 

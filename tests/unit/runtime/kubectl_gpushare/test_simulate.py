@@ -21,9 +21,9 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare import simulate, trace
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kubectl_gpushare.objects import node, pod, read_all
-from unit.runtime.pods import container, gpu, memory
-from unit.runtime.pods import pod as raw_pod
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod, read_all
+from unit.fakes.runtime.pods import container, gpu, memory
+from unit.fakes.runtime.pods import pod as raw_pod
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

@@ -18,9 +18,9 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.commands import find_leases
 from gpushare_runtime.kubectl_gpushare.status import LeaseState, judge, read_lease
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kubectl_gpushare.command import run
-from unit.runtime.kubectl_gpushare.objects import held, node, pending, pod, read_all
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.kubectl_gpushare.command import run
+from unit.fakes.runtime.kubectl_gpushare.objects import held, node, pending, pod, read_all
+from unit.fakes.runtime.pods import gpu
 
 NOW = 1767225600.0
 LEADS = LeaseState("cp1", NOW - 3, 15)

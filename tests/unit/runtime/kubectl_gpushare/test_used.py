@@ -21,9 +21,9 @@ from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
 from gpushare_runtime.kubectl_gpushare.used import CONFIG_MAP, find_address
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.kube.fake_api import FakeApi, connected, serving, until
-from unit.runtime.kubectl_gpushare.objects import node, pod
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, serving, until
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.pods import inventory
 
 MIB = 1024 * 1024
 GPUS = inventory(16, 16)

@@ -20,9 +20,9 @@ from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
 from tree import REPOSITORY
-from unit.runtime.core.ledger_schema import check
-from unit.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod, read_all
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.core.ledger_schema import check
+from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod, read_all
+from unit.fakes.runtime.pods import gpu, inventory
 
 
 def golden(text: str) -> str:

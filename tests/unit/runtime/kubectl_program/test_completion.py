@@ -13,8 +13,8 @@ import pytest
 from gpushare_runtime.kubectl_program import completion
 from gpushare_runtime.kubectl_program.completion import complete, main
 from gpushare_runtime.kubectl_program.main import COMMANDS, options_of
-from unit.runtime.kube.fake_api import FakeApi, kubeconfig, serving
-from unit.runtime.kubectl_gpushare.command import OBJECTS
+from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving
+from unit.fakes.runtime.kubectl_gpushare.command import OBJECTS
 
 
 def names(kind: str, namespace: str) -> list[str]:

@@ -23,10 +23,10 @@ from gpushare_runtime.kubectl_gpushare.live import follow
 from gpushare_runtime.kubectl_gpushare.output import Format
 from gpushare_runtime.kubectl_gpushare.views import Selection
 from gpushare_runtime.kubectl_program.main import main
-from unit.runtime.core.ledger_schema import check
-from unit.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
-from unit.runtime.kubectl_gpushare.command import OBJECTS, fill_api, run
-from unit.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.core.ledger_schema import check
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
+from unit.fakes.runtime.kubectl_gpushare.command import OBJECTS, fill_api, run
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
 
 
 @pytest.fixture(autouse=True)

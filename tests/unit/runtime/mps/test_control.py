@@ -13,7 +13,7 @@ import pytest
 
 from gpushare_runtime.mps import control
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
-from unit.runtime.mps.stand_ins import UUID
+from unit.fakes.runtime.mps.stand_ins import UUID
 
 
 class Dialogue(ControlDaemon):

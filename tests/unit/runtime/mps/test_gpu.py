@@ -17,7 +17,7 @@ import pynvml
 import pytest
 
 from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, GpuForMps, PynvmlGpus, obstacle
-from unit.runtime.mps.stand_ins import UUID, VOLTA, Gpus
+from unit.fakes.runtime.mps.stand_ins import UUID, VOLTA, Gpus
 
 
 def test_its_own_server_on_the_gpu_is_no_obstacle() -> None:

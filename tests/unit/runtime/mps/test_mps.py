@@ -19,8 +19,8 @@ from gpushare_runtime.mps import control
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
 from gpushare_runtime.mps.gpu import GpuForMps
 from gpushare_runtime.mps.main import MpsOfGpu, main, parse_arguments
-from unit.runtime.kube.fake_api import until
-from unit.runtime.mps.stand_ins import STAND_IN, UUID, VOLTA, Gpus, fault, settings, state
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.mps.stand_ins import STAND_IN, UUID, VOLTA, Gpus, fault, settings, state
 
 REAL = os.environ.get("GPUSHARE_MPS_CONTROL", "")
 

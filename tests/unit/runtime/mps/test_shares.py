@@ -17,8 +17,8 @@ from gpushare_runtime.mps import main
 from gpushare_runtime.mps.control import ControlDaemon
 from gpushare_runtime.mps.main import MpsOfGpu
 from gpushare_runtime.mps.shares import Shares
-from unit.runtime.kube.fake_api import stays, until
-from unit.runtime.mps.stand_ins import STAND_IN, UUID, Gpus, fault, settings, state
+from unit.fakes.runtime.kube.fake_api import stays, until
+from unit.fakes.runtime.mps.stand_ins import STAND_IN, UUID, Gpus, fault, settings, state
 
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
 BOOT, THIS_BOOT = "b", Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -24,8 +24,8 @@ from gpushare_runtime.core.placement.budgets import (
     violations,
 )
 from gpushare_runtime.core.pods import AllocatedPod
-from unit.runtime.core.placement.disruption_budgets import budget
-from unit.runtime.pods import memory
+from unit.fakes.runtime.core.placement.disruption_budgets import budget
+from unit.fakes.runtime.pods import memory
 
 
 def pods(*apps: str) -> list[AllocatedPod]:

@@ -21,7 +21,7 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, whole
+from unit.fakes.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, whole
 
 
 def failed_nodes(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from gpushare_runtime.core.placement.policies import Binpack, Placement
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.pods import allocated_pod, gpu, inventory, memory, on, whole
+from unit.fakes.runtime.pods import allocated_pod, gpu, inventory, memory, on, whole
 
 
 def ledger(**nodes: list[tuple[int, int]]) -> Ledger:

@@ -20,8 +20,8 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
-from unit.runtime.core.placement.disruption_budgets import budget
-from unit.runtime.pods import inventory, ledger_of, memory, on, pending, whole
+from unit.fakes.runtime.core.placement.disruption_budgets import budget
+from unit.fakes.runtime.pods import inventory, ledger_of, memory, on, pending, whole
 
 
 def world(*pods: tuple[str, int, int, int], gpus: tuple[int, ...] = (16, 16), leaving: tuple[str, ...] = ()) -> Ledger:

@@ -24,7 +24,7 @@ from gpushare_runtime.core.placement.ranking import NodeCost
 from gpushare_runtime.core.placement.scarcity import PARTS, Scarcity, Surcharge
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
-from unit.runtime.pods import allocated_pod, gpu, memory, on, whole
+from unit.fakes.runtime.pods import allocated_pod, gpu, memory, on, whole
 
 Node = Sequence[tuple[str, int, int]]
 """(model, size, used) of each GPU."""

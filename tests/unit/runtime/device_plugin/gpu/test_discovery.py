@@ -23,7 +23,7 @@ from gpushare_runtime.device_plugin.gpu.discovery import (
 )
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from unit.runtime.device_plugin.fake_nvml import FakeNvml, facts
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml, facts
 
 
 def test_a_gpu_is_what_nvml_says_in_whole_units() -> None:

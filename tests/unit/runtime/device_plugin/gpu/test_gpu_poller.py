@@ -19,8 +19,8 @@ from gpushare_runtime.device_plugin.gpu.discovery import GpuPoller, GpuReader, N
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
-from unit.runtime.device_plugin.fake_nvml import FakeNvml, facts
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml, facts
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 

@@ -24,11 +24,11 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import FakeHost
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import FakeHost
+from unit.fakes.runtime.pods import gpu
 
 MEMORY = "aliyun.com/gpu-mem"
 BYTES = 1024**3

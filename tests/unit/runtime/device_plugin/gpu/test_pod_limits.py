@@ -17,11 +17,11 @@ from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import PluginSettings
-from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import bound, memory
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, start, world
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import container
+from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory
+from unit.fakes.runtime.device_plugin.plugin import NODE, World, admitted, metric, path_of, reported, start, world
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import container
 
 GIB = 1024
 BYTES = 1024**3

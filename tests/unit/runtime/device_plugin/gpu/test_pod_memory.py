@@ -16,12 +16,12 @@ from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse, MemoryWatch, read_use
 from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
-from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.device_plugin.node import Node, with_gpu
-from unit.runtime.device_plugin.plugin import NODE, FakeHost, World, admitted, metric, path_of, uses, world
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.fakes.runtime.device_plugin.local_pods import memory, whole
+from unit.fakes.runtime.device_plugin.node import Node, with_gpu
+from unit.fakes.runtime.device_plugin.plugin import NODE, FakeHost, World, admitted, metric, path_of, uses, world
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import gpu, inventory
 
 GIB = 1024
 BYTES = 1024**3

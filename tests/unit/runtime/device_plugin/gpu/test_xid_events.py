@@ -17,7 +17,7 @@ import pytest
 from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, NvmlError
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.kube.fake_api import until
 
 
 class Subscription:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, MOST_DEPTH, MOST_FILES, SpecError, SpecFolders, parse_spec
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.pods import gpu
 
 KIND = "nvidia.com/gpu"
 # As nvidia-ctk 1.17 writes it, with less of the same.

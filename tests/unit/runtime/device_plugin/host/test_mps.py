@@ -20,11 +20,11 @@ from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.device_plugin.host import mps_states
 from gpushare_runtime.device_plugin.host.mps_states import MpsStates, problem_of
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node
-from unit.runtime.device_plugin.plugin import GPUS, MEMORY, NODE, RESOURCES, World, admitted, metric, start, world
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import container, gpu
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.device_plugin.node import Node
+from unit.fakes.runtime.device_plugin.plugin import GPUS, MEMORY, NODE, RESOURCES, World, admitted, metric, start, world
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import container, gpu
 
 GIB = 1024
 

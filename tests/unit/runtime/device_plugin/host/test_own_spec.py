@@ -17,12 +17,12 @@ from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecError, SpecFolders
 from gpushare_runtime.device_plugin.host.own_spec import HOOKS, HostFiles, OwnSpec, OwnSpecError, on_host
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from unit.runtime.device_plugin.fake_ctk import CtkHost
-from unit.runtime.device_plugin.fake_nvml import facts
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, World, health, healthy, world
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.device_plugin.fake_ctk import CtkHost
+from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, World, health, healthy, world
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import gpu
 
 OWN, NVIDIA = "gpushare.kubernetes/gpu", "nvidia.com/gpu"
 UUIDS = [facts(index, 0).uuid for index in range(3)]

@@ -20,9 +20,9 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.options import directory
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import inventory
 
 MEMORY = "aliyun.com/gpu-mem"
 

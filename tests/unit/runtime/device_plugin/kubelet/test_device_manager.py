@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, StartError
-from unit.runtime.pods import container, pod
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, StartError
+from unit.fakes.runtime.pods import container, pod
 
 MEMORY, GPUS = RESOURCES
 

@@ -26,12 +26,12 @@ from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
-from unit.runtime.device_plugin.fake_pod_resources import FakePodResources, serving_pod_resources
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, MEMORY, World, world
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.device_plugin.fake_pod_resources import FakePodResources, serving_pod_resources
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, MEMORY, World, world
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import inventory
 
 NODE = inventory(16)
 A = frozenset({"GPU-0-_-0", "GPU-0-_-1"})

@@ -17,7 +17,7 @@ from gpushare_runtime.device_plugin.kubelet.server import PluginServer, Resource
 from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
 
 
 def server(path: Path) -> PluginServer:

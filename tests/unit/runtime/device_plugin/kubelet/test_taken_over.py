@@ -17,10 +17,10 @@ import pytest
 
 from gpushare_runtime.device_plugin.kubelet.checkpoint import given_index
 from gpushare_runtime.device_plugin.publish.node_annotations import OTHERS_IDS
-from unit.runtime.device_plugin.device_manager import _response
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, path_of, world
-from unit.runtime.kube.fake_api import until
+from unit.fakes.runtime.device_plugin.device_manager import _response
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import GIB, MEMORY, NODE, World, path_of, world
+from unit.fakes.runtime.kube.fake_api import until
 
 IDX, DEV, POD, ASSIGNED, TIME = (f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "DEV", "POD", "ASSIGNED", "ASSUME_TIME"))
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

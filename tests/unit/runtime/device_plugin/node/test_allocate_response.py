@@ -12,8 +12,8 @@ import pytest
 
 from gpushare_runtime.device_plugin.node.allocate_response import allocate_response
 from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, parse_local_pod
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.pods import container, inventory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 24, 32)

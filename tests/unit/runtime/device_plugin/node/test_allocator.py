@@ -21,11 +21,11 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node, ids_of
-from unit.runtime.pods import container, gpu, inventory
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.device_plugin.node import Node, ids_of
+from unit.fakes.runtime.pods import container, gpu, inventory
 
 MEMORY, GPUS = RESOURCES
 

@@ -13,11 +13,11 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, parse_local_pod
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
-from unit.runtime.device_plugin.device_manager import RESOURCES
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node, ids_of, with_gpu
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.device_plugin.node import Node, ids_of, with_gpu
+from unit.fakes.runtime.pods import container, inventory
 
 MEMORY, GPUS = RESOURCES
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

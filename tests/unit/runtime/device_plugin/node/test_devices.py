@@ -16,7 +16,7 @@ from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
 from gpushare_runtime.device_plugin.node.devices import Devices
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.pods import gpu, inventory
 
 FIRST, SECOND = "GPU-00000000", "GPU-00000001"
 KIND = "nvidia.com/gpu"

@@ -11,8 +11,8 @@ import pytest
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.pod_state import START_GRACE
-from unit.runtime.device_plugin.id_usage import BURST, MAKING, NODE, WATCH_GRACE, Case, entry, units
-from unit.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.id_usage import BURST, MAKING, NODE, WATCH_GRACE, Case, entry, units
+from unit.fakes.runtime.device_plugin.local_pods import memory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 

@@ -9,7 +9,7 @@ from random import Random
 
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.device_plugin.node.ids import actual_allocation
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.pods import inventory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(4, 6, 8)

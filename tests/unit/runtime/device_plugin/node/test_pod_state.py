@@ -11,8 +11,8 @@ import pytest
 from gpushare_runtime.device_plugin.node import pod_state
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, parse_local_pod
 from gpushare_runtime.device_plugin.node.pod_state import START_GRACE, Contact, PodState, Stage, Watched
-from unit.runtime.device_plugin.local_pods import memory
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.pods import inventory
 
 ACTIVE, ENDING, RELEASED = Stage
 NOW = 1000.0

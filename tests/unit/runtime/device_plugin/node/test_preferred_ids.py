@@ -11,7 +11,7 @@ from random import Random
 from typing import TypeVar
 
 from gpushare_runtime.device_plugin.node.preferred_ids import CandidateGpu, choose_gpus, choose_units
-from unit.runtime.pods import gpu
+from unit.fakes.runtime.pods import gpu
 
 T = TypeVar("T")
 

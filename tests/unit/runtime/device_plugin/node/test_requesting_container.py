@@ -18,8 +18,8 @@ from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.preferred_ids import allowed_gpus
 from gpushare_runtime.device_plugin.node.requesting_container import PendingContainers, match_request
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.pods import container, inventory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 16)

@@ -11,10 +11,10 @@ import pytest
 
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node, ids_of, indexes_of
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.device_plugin.node import Node, ids_of, indexes_of
+from unit.fakes.runtime.pods import container, inventory
 
 MEMORY, GPUS = RESOURCES
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_runtime.device_plugin.node.id_usage_table import GpuUsers
 from gpushare_runtime.device_plugin.node.sentences import requested, unavailable
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.pods import gpu, inventory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 MINE = gpu(0, 16).uuid

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.protocol import STRATEGIES
 from gpushare_runtime.device_plugin.node.strategy import access_to, changed_isolation, changed_strategy, left_limits, no_instances
-from unit.runtime.pods import gpu, inventory
+from unit.fakes.runtime.pods import gpu, inventory
 
 # Minors that are not the indexes.
 FIRST, SECOND = gpu(0, 16, minor=3), gpu(1, 24, minor=1)

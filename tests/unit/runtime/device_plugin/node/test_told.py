@@ -15,11 +15,11 @@ from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.rejections import LIFETIME
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import report
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.device_plugin.node import Node, ids_of, indexes_of, stopped, with_gpu
-from unit.runtime.pods import container, gpu, inventory
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.device_plugin.node import Node, ids_of, indexes_of, stopped, with_gpu
+from unit.fakes.runtime.pods import container, gpu, inventory
 
 MEMORY, GPUS = RESOURCES
 

@@ -33,11 +33,11 @@ from gpushare_runtime.device_plugin.node.turns import (
     Turns,
 )
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import bound, memory
-from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.pods import container, inventory
 
 MEMORY = RESOURCES[0]
 

@@ -22,11 +22,11 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish import eviction_requests
 from gpushare_runtime.device_plugin.publish.eviction_requests import EVICT, RENEW_BEFORE, REPORT, EvictionRequests, doubt
 from gpushare_runtime.kube.client import LOST, KubeError
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import bound, memory
-from unit.runtime.device_plugin.plugin import NODE, World, admitted, path_of, uses, world
-from unit.runtime.kube.fake_api import status, until
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory
+from unit.fakes.runtime.device_plugin.plugin import NODE, World, admitted, path_of, uses, world
+from unit.fakes.runtime.kube.fake_api import status, until
+from unit.fakes.runtime.pods import container, inventory
 
 GIB = 1024**3
 NOW = 1_800_000_000

@@ -20,9 +20,9 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher, _OwnNode
 from gpushare_runtime.kube.events import ObjectReference
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import memory, whole
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import memory, whole
+from unit.fakes.runtime.pods import inventory
 
 NODE = inventory(16, 24, 8)
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"

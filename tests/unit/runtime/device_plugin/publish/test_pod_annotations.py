@@ -24,10 +24,10 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.pod_annotations import LONGEST_WAIT_SECONDS, Assigner, allocation_in, annotations_due
 from gpushare_runtime.kube.client import LOST, KubeError
 from gpushare_runtime.kube.events import ObjectReference
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.runtime.extender import virtual
-from unit.runtime.pods import container, inventory
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
+from unit.fakes.runtime.extender import virtual
+from unit.fakes.runtime.pods import container, inventory
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 NODE = inventory(16, 24)

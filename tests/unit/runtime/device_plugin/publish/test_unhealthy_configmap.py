@@ -16,9 +16,9 @@ from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish import unhealthy_configmap
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.device_plugin.fake_processes import FakeProcesses
-from unit.runtime.kube.fake_api import until
-from unit.runtime.pods import inventory
+from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.kube.fake_api import until
+from unit.fakes.runtime.pods import inventory
 
 
 class Forbidding:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from unit.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic, StartError
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, AdmissionError, DeviceManager, Panic, StartError
 from unit.runtime.device_plugin.storm.world import ENDED, MEMORY, File, Pod, asks, containers_of, now, until
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.kubelet import server
 from gpushare_runtime.kube import backoff
+from unit.fakes.runtime.extender import virtual
 from unit.runtime.device_plugin.storm.kubelet import Kubelet
 from unit.runtime.device_plugin.storm.plugin import Plugin
 from unit.runtime.device_plugin.storm.troubles import ALL, ORDINARY, Act, happens, save
 from unit.runtime.device_plugin.storm.world import World, now
-from unit.runtime.extender import virtual
 
 SECONDS: Final = 250.0
 # Until everything has arrived, and a container that failed often has been tried again.

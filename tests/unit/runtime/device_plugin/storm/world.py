@@ -26,10 +26,10 @@ from gpushare_runtime.extender.evictor import Evictor
 from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeError
-from unit.runtime.device_plugin.device_manager import RESOURCES
-from unit.runtime.device_plugin.fake_nvml import FakeNvml
-from unit.runtime.pods import container
-from unit.runtime.pods import pod as make_pod
+from unit.fakes.runtime.device_plugin.device_manager import RESOURCES
+from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
+from unit.fakes.runtime.pods import container
+from unit.fakes.runtime.pods import pod as make_pod
 
 if TYPE_CHECKING:
     from unit.runtime.device_plugin.storm.kubelet import Kubelet
