@@ -30,7 +30,7 @@ from policies.requests import binding, changed, event, many, misused_events, nod
 
 ALLOWED = ""
 OWN_NODE = "only its own node and the pods that are bound to it"
-STATUS_ONLY = "nothing but its annotations, status.conditions and status.nominatedNodeName"
+STATUS_ONLY = "only its annotations, status.conditions and status.nominatedNodeName"
 WRITE = "write spec.schedulerName: gpushare-scheduler"
 IDX, ASSIGNED, ALLOCATION = protocol.ANNOTATION_INDEX, protocol.ANNOTATION_ASSIGNED, protocol.ANNOTATION_ALLOCATION
 GPUS, REQUEUED = protocol.ANNOTATION_GPUS, protocol.ANNOTATION_REQUEUED

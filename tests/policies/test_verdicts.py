@@ -101,7 +101,7 @@ def of_plugin() -> list[Case]:
         ("its ConfigMap", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1")), ALLOWED),
         ("another's ConfigMap", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu10")), "one ConfigMap only"),
         ("other keys", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1", data={"x": "y"})), "with the key gpus"),
-        ("labels of it", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1", labels={"a": "b"})), "nothing but the key gpus"),
+        ("labels of it", Request(PLUGIN, "configmaps", config_map("unhealthy-gpu-gpu1", labels={"a": "b"})), "only the key gpus"),
         ("its own event", Request(PLUGIN, "events", event(SENDER, "gpu1", 2), event(SENDER, "gpu1")), ALLOWED),
         ("a new event", Request(PLUGIN, "events", event(SENDER, "gpu1", message="x" * 1024)), ALLOWED),
         ("one about its node", Request(PLUGIN, "events", event(SENDER, "gpu1", involvedObject={"kind": "Node", "name": "gpu1"})), ALLOWED),
