@@ -189,7 +189,7 @@ def _messages(tree: ast.AST) -> Iterator[Block]:
     """The texts of four words or more, without docstrings, those of a `raise` and parts of others. The first word of one may be any."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in DOCUMENTATION):
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in DOCUMENTATION):
             skipped.add(id(node.value))
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             skipped |= set(map(id, node.exc.args))

@@ -117,7 +117,7 @@ def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str],
     due = bool(changes or transaction.forgotten) or transaction.unfinished or (service is not None and service.due())
     why = subject.check(changes, due)
     diff = [dict(change, before=subject.shown(change["before"]), after=subject.shown(change["after"])) for change in transaction.diff()]
-    done = [entry for entry in entries if absent and entry.path not in back.left]
+    done = back.over(entries) if absent else []
     if not check:
         if due:
             for name, (was, becomes) in subject.elsewhere().items():

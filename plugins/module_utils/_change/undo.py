@@ -49,6 +49,10 @@ class Undone(NamedTuple):
         """The notes, and why each file stays that does."""
         return [*self.notes, *(f"{path} stays: {why}" for path, why in self.left.items())]
 
+    def over(self, entries: Sequence[Entry]) -> List[Entry]:
+        """Those of these entries that the journal may forget: their files do not stay."""
+        return [entry for entry in entries if entry.path not in self.left]
+
 
 def as_before(entry: Entry, now: Optional[bytes]) -> bool:
     """Whether a file has its content from before us."""

@@ -106,13 +106,14 @@ class MpsDaemons(Subject):
                     f"found the GPU {gpu[:80]!r}, expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it; nothing was changed"
                 )
         health = Health(None, "", timeout)
+        self._there = present(where)
         self._daemons = {
             gpu: Daemon(PREFIX + gpu, health, run, environ, where.units, settings=where.settings, exposed=exposed)
-            for gpu in sorted({*gpus, *present(where)})
+            for gpu in sorted({*gpus, *self._there})
         }
 
     def present(self) -> Texts:
-        there, holders = present(self._place), self._holders
+        there, holders = self._there, self._holders
         new, gone = sorted(set(self._gpus) - set(there)), sorted(set(there) - set(self._gpus))
         if (new or gone) and holders:
             raise Rejected(_rejection(new, gone, holders))

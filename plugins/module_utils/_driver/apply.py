@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from .._change.journal import Entry, Journal
+from .._change.journal import Journal
 from .._change.transaction import Service, Transaction
 from .._change.undo import Undone, undone
 from .._facts.driver import Driver, driver
@@ -112,7 +112,8 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
         result.steps.append(f"rebuild the initramfs ({' '.join(initramfs)})")
         if not dry:
             transaction.apply(_Initramfs(run, initramfs, transaction, Host(root)))
-            _forget(transaction, files, back)
+            for entry in back.over(files):
+                journal.forget(entry.path)
     loaded = driver(Host(root)).loaded
     if result.changed and loaded:
         result.reboot = f"kernel module {loaded} stays loaded until then"
@@ -219,7 +220,8 @@ def _configure(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, resu
         if not dry:
             transaction.apply(initramfs)
     if not dry:
-        _forget(transaction, gone, back)
+        for entry in back.over(gone):
+            transaction.journal.forget(entry.path)
 
 
 def _note_files(transaction: Transaction, back: Undone, result: DriverResult) -> None:
@@ -227,12 +229,6 @@ def _note_files(transaction: Transaction, back: Undone, result: DriverResult) ->
     result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
     for path in result.files:
         result.steps.append(f"{'write' if path not in back.files else 'remove' if back.files[path] is None else 'restore'} {path}")
-
-
-def _forget(transaction: Transaction, entries: Sequence[Entry], back: Undone) -> None:
-    for entry in entries:
-        if entry.path not in back.left:
-            transaction.journal.forget(entry.path)
 
 
 class _Initramfs(Service):

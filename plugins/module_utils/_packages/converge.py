@@ -260,9 +260,8 @@ def absent(
         manager.remove(going)
     transaction.apply()
     result.left += _forget_keys(journal, manager, keys)
-    for entry in entries:
-        if entry.path not in files.left:
-            journal.forget(entry.path)
+    for entry in files.over(entries):
+        journal.forget(entry.path)
     return result
 
 
