@@ -157,7 +157,12 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "plugin_utils/_preflight/gpus.py": ("plugins/preflight/test_gpus.py",),
     "module_utils/_host/files.py": ("plugins/host/test_files.py", "plugins/change/test_transaction.py"),
     "module_utils/_change/transaction.py": ("plugins/change/test_transaction.py",),
-    "module_utils/_change/engine.py": ("plugins/change/test_engine.py", "plugins/toolkit/test_toolkit.py", "plugins/daemon/test_files.py"),
+    "module_utils/_change/engine.py": (
+        "plugins/change/test_engine.py",
+        "plugins/driver/test_apply.py",
+        "plugins/toolkit/test_toolkit.py",
+        "plugins/daemon/test_files.py",
+    ),
     "module_utils/_change/undo.py": ("plugins/change/test_undo.py",),
     "module_utils/_change/journal.py": ("plugins/change/test_journal.py", "plugins/change/test_transaction.py"),
     "module_utils/_daemon/exposure.py": ("plugins/daemon/test_exposure.py",),

@@ -14,7 +14,7 @@ from typing import Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 from .journal import FOLDER, Entry
 from .transaction import Service, Transaction, nothing
-from .undo import Texts, Undone, undone
+from .undo import Contents, Undone, undone
 
 NOT_RECORDED = "nothing of ours is recorded on this host"
 
@@ -53,6 +53,10 @@ class Subject(ABC):
     mode: Optional[int] = None
     #: The paths of those that only root may read and whose content no diff shows.
     secrets: Collection[str] = ()
+    #: The paths, once `present` has planned, that it wants no more: they go as uninstall takes them out.
+    dropped: Collection[str] = ()
+    #: Whether a run was killed before its change was verified or restored.
+    unfinished: bool
 
     def __init__(self) -> None:
         self.notes: List[str] = []
@@ -63,8 +67,8 @@ class Subject(ABC):
         return
 
     @abstractmethod
-    def present(self) -> Texts:
-        """The texts that its files shall have; only those that it has something to say about."""
+    def present(self) -> Contents:
+        """The contents that its files shall have; only those that it has something to say about."""
 
     def absent(self, entries: Sequence[Entry]) -> Undone:
         """The files of these entries without our part. As it is, for a subject that has no part in files of others."""
@@ -97,27 +101,29 @@ def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str],
     entries = transaction.entries()
     if absent and not entries and not transaction.unfinished:
         return Converged(notes=[NOT_RECORDED])
+    subject.unfinished = transaction.unfinished
     subject.look(entries)
-    texts: Texts = {} if absent else subject.present()
-    back = subject.absent([entry for entry in entries if entry.is_file]) if absent else Undone({}, [], {})
+    wanted: Contents = {} if absent else subject.present()
+    leaving = entries if absent else [entry for entry in entries if entry.path in subject.dropped]
+    back = subject.absent([entry for entry in leaving if entry.is_file]) if absent or leaving else Undone({}, [], {})
     transaction.restore(back.files, entries)
-    for path, text in texts.items():
+    for path, content in wanted.items():
         secret = path in subject.secrets
-        if text is None:
+        if content is None:
             transaction.remove(path, secret)
         else:
-            transaction.write(path, text.encode(), 0o600 if secret else subject.mode, secret)
+            transaction.write(path, content.encode() if isinstance(content, str) else content, 0o600 if secret else subject.mode, secret)
     changes = [change.path for change in transaction.changes]
     if transaction.forgotten:
         subject.warnings.append(
             f"the journal of this host, /{FOLDER}, had no entry of {', '.join(transaction.forgotten)}, which are ours; expected one of "
             "each: it is noted again, and uninstall.yml removes them"
         )
-    service = subject.service([*texts, *(entry.path for entry in entries)])
+    service = subject.service([*wanted, *(entry.path for entry in entries)])
     due = bool(changes or transaction.forgotten) or transaction.unfinished or (service is not None and service.due())
     why = subject.check(changes, due)
     diff = [dict(change, before=subject.shown(change["before"]), after=subject.shown(change["after"])) for change in transaction.diff()]
-    done = back.over(entries) if absent else []
+    done = back.over(leaving)
     if not check:
         if due:
             for name, (was, becomes) in subject.elsewhere().items():

@@ -9,13 +9,14 @@ an owner that cannot do that removes a file which is there by us alone, and leav
 from __future__ import annotations
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .._host.files import FileState, read_state
 from .journal import Entry
 
 #: New texts by path; None: no file.
 Texts = Dict[str, Optional[str]]
+Contents = Mapping[str, Union[str, bytes, None]]
 #: A file's path, its text, and its text before us ("" without one), to the text without our part; None: no file.
 WithoutOurs = Callable[[str, str, str], Optional[str]]
 

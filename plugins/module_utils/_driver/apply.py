@@ -10,11 +10,12 @@ was there before is noted before it changes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
+from .._change.engine import Converged, Subject, converge
 from .._change.journal import Journal
-from .._change.transaction import Service, Transaction
-from .._change.undo import Undone, undone
+from .._change.transaction import Service, nothing
+from .._change.undo import Texts
 from .._facts.driver import Driver, driver
 from .._host.command import Outcome, RunWithin
 from .._host.host import Host
@@ -52,29 +53,63 @@ class WantedDriver:
 
 
 @dataclass
-class DriverResult:
+class DriverResult(Converged):
     """steps: messages about what was done or would be. reboot: why the host must reboot, "" if it need not."""
 
     steps: List[str] = field(default_factory=list)
-    files: List[str] = field(default_factory=list)
-    notes: List[str] = field(default_factory=list)
     reboot: str = ""
-    diff: List[Dict[str, str]] = field(default_factory=list)
 
-    @property
-    def changed(self) -> bool:
-        return bool(self.steps)
+    def step(self, words: str) -> None:
+        """A change that was made, or would be."""
+        self.changed = True
+        self.steps.append(words)
+
+    def add(self, other: Converged) -> None:
+        """The changes of its files as well, each as a step."""
+        super().add(other)
+        for change in other.diff:
+            verb = "remove" if not change["after"] else "change" if change["before"] else "write"
+            self.steps.append(f"{verb} {change['after_header']}")
+        self.steps += [other.why] if other.why else []
 
 
-def present(
-    wanted: WantedDriver, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = lambda _point: None
-) -> DriverResult:
+class DriverFiles(Subject):
+    """The files of modprobe and of modules-load. wanted: to take them back, only its `initramfs` counts."""
+
+    owner, mode = OWNER, 0o644
+
+    def __init__(self, wanted: WantedDriver, run: RunWithin, host: Host) -> None:
+        super().__init__()
+        self.root, self._host, self._wanted = host.root, host, wanted
+        self._initramfs = _Initramfs(run, wanted.initramfs, host)
+
+    def present(self) -> Texts:
+        wanted = self._wanted
+        texts: Texts = {}
+        if wanted.blacklist or self.unfinished or self._host.exists(BLACKLIST_FILE):
+            texts[BLACKLIST_FILE] = BLACKLIST
+        if wanted.options:
+            texts[OPTIONS_FILE] = options_text(wanted.options)
+        if wanted.modules:
+            texts[MODULES_FILE] = modules_text(wanted.modules)
+        self.dropped = {OPTIONS_FILE, MODULES_FILE} - texts.keys()
+        return texts
+
+    def service(self, paths: Sequence[str]) -> Service:
+        return self._initramfs
+
+    def check(self, changes: Sequence[str], due: bool) -> str:
+        self._initramfs.is_due = self.unfinished or any(path != MODULES_FILE for path in changes)
+        return f"rebuild the initramfs ({' '.join(self._initramfs.command)})" if self._initramfs.is_due else ""
+
+
+def present(wanted: WantedDriver, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = nothing) -> DriverResult:
     """Do it, or with `dry` say what would be done. DriverError or TransactionError if a step fails."""
     result, host = DriverResult(), Host(root)
     if wanted.run_file:
         _install(wanted, run, host, dry, result)
         point("installed")
-    _configure(wanted, run, host, dry, result, point)
+    result.add(converge(DriverFiles(wanted, run, host), False, dry, point))
     for module in wanted.modules:
         _load_at_boot(module, run, host, dry, result)
     _load(wanted, run, host, dry, result)
@@ -94,7 +129,7 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
     for entry in mine:
         if entry.path.startswith(_SERVICE):
             unit = entry.path[len(_SERVICE) :]
-            result.steps.append(f"disable {unit}")
+            result.step(f"disable {unit}")
             if not dry:
                 _must(run, ["systemctl", "disable", "--now", unit], _QUESTION, f"disable {unit}")
                 journal.forget(entry.path)
@@ -102,18 +137,8 @@ def absent(run: RunWithin, dry: bool, root: str = "/", timeout: float = 1800.0) 
             _uninstall(run, Host(root), dry, timeout, result)
             if not dry:
                 journal.forget(entry.path)
-    files = [entry for entry in mine if entry.is_file]
-    if files:
-        transaction = Transaction(OWNER, root)
-        back = undone(files, root=root)
-        transaction.restore(back.files, files)
-        result.notes += back.messages
-        _note_files(transaction, back, result)
-        result.steps.append(f"rebuild the initramfs ({' '.join(initramfs)})")
-        if not dry:
-            transaction.apply(_Initramfs(run, initramfs, transaction, Host(root)))
-            for entry in back.over(files):
-                journal.forget(entry.path)
+    if any(entry.is_file for entry in mine):
+        result.add(converge(DriverFiles(WantedDriver("", initramfs=initramfs), run, Host(root)), True, dry))
     loaded = driver(Host(root)).loaded
     if result.changed and loaded:
         result.reboot = f"kernel module {loaded} stays loaded until then"
@@ -137,7 +162,7 @@ def _install(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result
         return
     path = wanted.run_file[0]
     real = _checked_run_file(host, path)
-    result.steps.append(f"run {path}")
+    result.step(f"run {path}")
     if dry:
         return
     Journal(host.root).record(_RUN_FILE, OWNER, None, wanted.version.encode())
@@ -193,58 +218,24 @@ def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Dr
     if program is None:
         result.notes.append("nvidia-uninstall is gone, so that the driver of the run file was removed by others or is left")
         return
-    result.steps.append(f"run {program} --silent")
+    result.step(f"run {program} --silent")
     if not dry:
         _must(run, [program, "--silent"], timeout, "uninstall the driver")
 
 
-def _configure(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: DriverResult, point: Callable[[str], None]) -> None:
-    """The files of modprobe and of modules-load. One that is no longer wanted goes as uninstall takes it out."""
-    transaction = Transaction(OWNER, host.root, point)
-    texts = {}
-    if wanted.blacklist or transaction.unfinished or host.exists(BLACKLIST_FILE):
-        texts[BLACKLIST_FILE] = BLACKLIST
-    texts[OPTIONS_FILE] = options_text(wanted.options) if wanted.options else ""
-    texts[MODULES_FILE] = modules_text(wanted.modules) if wanted.modules else ""
-    gone = [entry for entry in transaction.entries() if entry.path in texts and not texts[entry.path]]
-    back = undone(gone, root=host.root)
-    result.notes += back.messages
-    for path, text in texts.items():
-        if text:
-            transaction.write(path, text.encode(), 0o644)
-    transaction.restore(back.files, gone)
-    initramfs = _Initramfs(run, wanted.initramfs, transaction, host)
-    if transaction.changes or initramfs.due():
-        _note_files(transaction, back, result)
-        result.steps += [f"rebuild the initramfs ({' '.join(wanted.initramfs)})"] if initramfs.due() else []
-        if not dry:
-            transaction.apply(initramfs)
-    if not dry:
-        for entry in back.over(gone):
-            transaction.journal.forget(entry.path)
-
-
-def _note_files(transaction: Transaction, back: Undone, result: DriverResult) -> None:
-    """The files that change; `back` has those that are as they were before us."""
-    result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
-    for path in result.files:
-        result.steps.append(f"{'write' if path not in back.files else 'remove' if back.files[path] is None else 'restore'} {path}")
-
-
 class _Initramfs(Service):
-    """Rebuilt where the file changed, or a run was killed before it was; the file is restored where that fails."""
+    """Rebuilt where a file of modprobe changed, or a run was killed before it was; the file is restored where that fails."""
 
-    def __init__(self, run: RunWithin, command: Sequence[str], transaction: Transaction, host: Host) -> None:
-        self._due = any(change.path != MODULES_FILE for change in transaction.changes) or transaction.unfinished
-        self._run, self._command, self._host = run, command, host
+    def __init__(self, run: RunWithin, command: Sequence[str], host: Host) -> None:
+        self._run, self.command, self._host, self.is_due = run, command, host, False
 
     def due(self) -> bool:
-        return self._due
+        return self.is_due
 
     def restart(self) -> None:
         # Hosts that boot another way have none.
-        if self._host.program(self._command[0]) is not None:
-            _must(self._run, self._command, _REBUILD, "rebuild the initramfs")
+        if self._host.program(self.command[0]) is not None:
+            _must(self._run, self.command, _REBUILD, "rebuild the initramfs")
 
     def problem(self) -> Optional[str]:
         return None
@@ -253,7 +244,7 @@ class _Initramfs(Service):
 def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:
     if host.is_folder(f"/sys/module/{module}"):
         return
-    result.steps.append(f"load the kernel module {module}")
+    result.step(f"load the kernel module {module}")
     if not dry:
         _must(run, ["modprobe", module], _LOAD, f"load the kernel module {module}")
 
@@ -262,7 +253,7 @@ def _load(wanted: WantedDriver, run: RunWithin, host: Host, dry: bool, result: D
     parts = driver(host)
     if parts.loaded or parts.nouveau_loaded or parts.installed != wanted.version:
         return
-    result.steps.append("load the kernel module")
+    result.step("load the kernel module")
     if dry:
         return
     outcome = run(["modprobe", "nvidia"], _LOAD)
@@ -283,7 +274,7 @@ def _enable(unit: str, run: RunWithin, root: str, dry: bool, result: DriverResul
     running = found.get("ActiveState") in ("active", "activating") or not start
     if enabled and running:
         return
-    result.steps.append(f"enable {unit}" if not enabled else f"start {unit}")
+    result.step(f"enable {unit}" if not enabled else f"start {unit}")
     if dry:
         return
     if not enabled:

@@ -19,9 +19,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .._change.engine import Subject, converge
 from .._change.journal import Entry, Journal
-from .._change.transaction import Service, Transaction, TransactionError
-from .._change.undo import Rejected, undone
+from .._change.transaction import Service, TransactionError, nothing
+from .._change.undo import Contents, Rejected
 from .._host.command import RunWithin
 from .._host.files import FileState
 from .._host.host import Host
@@ -82,6 +83,27 @@ def together(results: Sequence[PackagesResult]) -> PackagesResult:
     return whole
 
 
+class RepositoryFiles(Subject):
+    """The files of a repository and of its keys on this host. repository: None where none is asked for, and to take them back."""
+
+    def __init__(self, owner: str, repository: Optional[Repository], manager: PackageManager, root: str) -> None:
+        super().__init__()
+        self.owner, self.root = owner, root
+        self.contents = {} if repository is None else manager.files(repository)
+        self._lists = None if repository is None else _Lists(manager, repository)
+
+    def present(self) -> Contents:
+        return self.contents
+
+    def service(self, paths: Sequence[str]) -> Optional[Service]:
+        return self._lists
+
+    def check(self, changes: Sequence[str], due: bool) -> str:
+        if self._lists is not None:
+            self._lists.is_due = due
+        return ""
+
+
 def manager_of(run: RunWithin, timeout: float, host: Host) -> PackageManager:
     """The package manager of a host. It raises Rejected if it has none that is known here."""
     release = host.text("/etc/os-release") or ""
@@ -105,7 +127,7 @@ def present(
     manager: PackageManager,
     dry: bool,
     root: str = "/",
-    point: Callable[[str], None] = lambda _point: None,
+    point: Callable[[str], None] = nothing,
     exposed: Exposed = lambda: None,
 ) -> PackagesResult:
     """Do it, or with `dry` say what would be done. It raises Rejected or TransactionError if nothing was changed, PackagesError if packages
@@ -114,20 +136,16 @@ def present(
     journal, owner = Journal(root), OWNER + wanted.owner
     result = PackagesResult(manager=manager.name)
     _finish(manager, journal, owner, dry, result)
-    transaction = Transaction(owner, root, point)
-    texts = {} if wanted.repository is None else manager.files(wanted.repository)
-    for path, content in texts.items():
-        if content is None:
-            transaction.remove(path)
-        else:
-            transaction.write(path, content)
+    # None where a killed run had begun with a repository that is not asked for any more: its files stay, as those of any earlier one.
+    repository = RepositoryFiles(owner, wanted.repository, manager, root)
+    files = converge(repository, False, True)
     names = [package.name for package in wanted.packages]
     now = manager.installed(names)
     wrong = [package.name for package in wanted.packages if not satisfies(now[package.name].version, package.version)]
-    result.files, result.diff = [change.path for change in transaction.changes], transaction.diff()
+    result.files, result.diff = files.files, files.diff
     plan = PackagePlan({name: str(state.version) for name, state in now.items()}, ())
-    if wrong or result.files or transaction.unfinished:
-        resolved = manager.plan(wanted, texts)
+    if wrong or files.changed:
+        resolved = manager.plan(wanted, repository.contents)
         # Where only the repository changes: a newer revision that satisfies as well is not a reason to touch a package.
         plan = resolved if wrong else plan
         check_steps(plan.steps, wanted.replaces)
@@ -135,7 +153,7 @@ def present(
     result.steps = list(plan.steps)
     result.versions.update(plan.versions)
     result.held = [name for name in names if wanted.hold and not now[name].held]
-    result.changed = bool(result.files or result.steps or result.held or result.notes or transaction.unfinished)
+    result.changed = bool(files.changed or result.steps or result.held or result.notes)
     why = exposed() if plan.steps else None
     if why:
         raise Rejected(
@@ -144,12 +162,10 @@ def present(
         )
     if dry or not result.changed:
         return result
-    if result.files or transaction.unfinished:
-        # None where a killed run had begun with a repository that is not asked for any more: its files stay, as those of any earlier one.
-        repository = wanted.repository
-        keys = _note_keys(journal, owner, manager, repository) if repository else []
+    if files.changed:
+        keys = _note_keys(journal, owner, manager, wanted.repository) if wanted.repository else []
         try:
-            transaction.apply(_Lists(manager, repository) if repository else None)
+            converge(repository, False, False, point)
         except TransactionError:
             _forget_keys(journal, manager, keys)
             raise
@@ -187,10 +203,10 @@ class _Lists(Service):
 
     def __init__(self, manager: PackageManager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
-        self._asked = False
+        self._asked = self.is_due = False
 
     def due(self) -> bool:
-        return True
+        return self.is_due
 
     def restart(self) -> None:
         first, self._asked = not self._asked, True
@@ -235,18 +251,16 @@ def absent(
         if package.version is None and before[name].version is not None:
             why = f"version {before[name].version} was there before; install it if it is wanted again"
             result.left.append({"what": f"package {name}, removed", "why": why})
-    transaction = Transaction(owner, root)
-    files = undone([entry for entry in entries if entry.is_file], root=root)
-    transaction.restore(files.files, entries)
+    repository = RepositoryFiles(owner, None, manager, root)
+    files = converge(repository, True, True)
     result.notes += files.notes
-    result.left += [{"what": path, "why": why} for path, why in files.left.items()]
-    result.held, result.files = free, [change.path for change in transaction.changes]
+    result.held, result.files = free, files.files
     result.steps = [PackageChange(name, now[name].version, None) for name in going] + [
         PackageChange(name, now[name].version, old) for name, old in back.items()
     ]
     # rpm has a key as a package of its own.
     result.steps += [PackageChange("gpg-pubkey", version, None) for version in _untrusted(journal, manager, keys).values()]
-    result.diff, result.changed = transaction.diff(), True
+    result.diff, result.changed = files.diff, True
     if dry:
         return result
     if free:
@@ -258,10 +272,8 @@ def absent(
             manager.hold(again, True)
     if going:
         manager.remove(going)
-    transaction.apply()
     result.left += _forget_keys(journal, manager, keys)
-    for entry in files.over(entries):
-        journal.forget(entry.path)
+    converge(repository, True, False)
     return result
 
 

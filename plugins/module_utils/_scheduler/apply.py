@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from .._change.journal import Entry
 from .._change.transaction import Transaction, TransactionError
@@ -55,7 +55,7 @@ def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more:
     """The files that a plan may need, the journal, kubeadm's part, and whether the running scheduler is another one than they say."""
     transaction = Transaction(OWNER)
     manifest = _text(host.manifest)
-    journal = _entries(transaction)
+    journal = transaction.entries()
     named = scheduler_manifest.config_paths(manifest or "")
     paths = {host.manifest, config, *named, *more, *(entry.path for entry in journal if entry.is_file)}
     pods = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--selector", "component=kube-scheduler"])
@@ -101,7 +101,7 @@ def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: 
         transaction.apply(service)
     except TransactionError as error:
         if error.restored:
-            _tidy(folders - {entry.path for entry in _entries(transaction)})
+            _tidy(folders - {entry.path for entry in transaction.entries()})
         raise
     if plan["cluster"] is not None:
         _change_cluster(tools, transaction, plan["cluster"])
@@ -112,7 +112,7 @@ def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: 
 
 def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":
     """Fill the transaction. The folders that are ours, or become so, as the journal names them."""
-    folders = {entry.path for entry in _entries(transaction) if entry.path.startswith(FOLDER)}
+    folders = {entry.path for entry in transaction.entries() if entry.path.startswith(FOLDER)}
     for name, before, after in plan["values"]:
         transaction.note(name, _encoded(before), _encoded(after))
     for file in plan["files"]:
@@ -214,7 +214,7 @@ def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str,
 
 
 def _forget(tools: Tools, transaction: Transaction) -> None:
-    entries = _entries(transaction)
+    entries = transaction.entries()
     _tidy({entry.path for entry in entries})
     for entry in entries:
         transaction.journal.forget(entry.path)
@@ -227,10 +227,6 @@ def _tidy(paths: "set[str]") -> None:
         folder = path[len(FOLDER) :]
         if path.startswith(FOLDER) and os.path.isdir(folder) and not os.listdir(folder):
             os.rmdir(folder)
-
-
-def _entries(transaction: Transaction) -> List[Entry]:
-    return [entry for entry in transaction.journal.entries() if entry.owner == OWNER]
 
 
 def _fields(entry: Entry) -> Dict[str, Any]:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The lifecycle that all subjects share: a file that cannot be taken back keeps its entry in the journal, and the user hears why."""
+"""The lifecycle that all subjects share: what is wanted comes, what is not goes, and a file that cannot be taken back keeps its entry."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import NOT_RECORDED, Converged, Subject, converge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Undone
 
 ONE, TWO, UNIT = "/etc/one", "/etc/two", "/etc/systemd/system/gpushare-extender.service"
 MARK = "# Copyright: gpushare.kubernetes contributors\n"
@@ -82,6 +84,55 @@ def test_a_file_that_is_no_text_gets_its_bytes_back(tmp_path: Path) -> None:
     assert one.read_bytes() == b"\xff"
 
 
+class Choice(Whole):
+    """Bytes, and a file that is wanted no more. Says what the engine asks."""
+
+    def __init__(self, root: Path, dropped: tuple[str, ...] = ()) -> None:
+        super().__init__(root)
+        self.dropped, self.asked = dropped, list[object]()
+
+    def present(self) -> dict[str, str | bytes | None]:
+        return {path: b"\xff" for path in (ONE, TWO) if path not in self.dropped}
+
+    def absent(self, entries: Sequence[Entry]) -> Undone:
+        self.asked.append([entry.path for entry in entries])
+        return super().absent(entries)
+
+    def elsewhere(self) -> dict[str, tuple[bytes, bytes]]:
+        return {"service:one": (b"off", b"on")}
+
+    def shown(self, text: str) -> str:
+        return text.replace("before", "(hidden)")
+
+    def tidy(self) -> None:
+        self.asked.append("tidy")
+
+
+def test_a_file_that_is_wanted_no_more_goes_as_uninstall_takes_it_out(tmp_path: Path) -> None:
+    root, both, less = tmp_path, Choice(tmp_path), Choice(tmp_path, (TWO,))
+    (root / "etc").mkdir()
+    (root / "etc/two").write_text("before")
+    assert converge(both, False, False).files == [ONE, TWO]
+    assert (both.asked, (root / "etc/one").read_bytes()) == ([], b"\xff")
+    predicted = converge(less, False, True)
+    assert (root / "etc/two").read_bytes() == b"\xff"
+    found = converge(less, False, False)
+    assert (found, less.asked, (root / "etc/two").read_text()) == (predicted, [[TWO], [TWO]], "before")
+    assert (found.changed, found.files, found.diff[0]["after"]) == (True, [TWO], "(hidden)")
+    assert sorted(entry.path for entry in Journal(str(root)).entries()) == [ONE, "service:one"]
+    assert not converge(less, False, False).changed
+    # One that was there before us, and is again by others, has only its entry to lose.
+    converge(both, False, False)
+    (root / "etc/two").write_text("before")
+    assert [converge(less, False, False).changed for _again in range(2)] == [True, False]
+    # Only what is a file has a fate, and only after it is there a folder to remove.
+    del less.asked[:]
+    assert converge(less, True, True).changed
+    assert less.asked == [[ONE]]
+    found = converge(less, True, False)
+    assert (less.asked, found.files, Journal(str(root)).entries()) == ([[ONE], [ONE], "tidy"], [ONE], [])
+
+
 class Unit(Whole):
     """A unit of ours, and a secret."""
 
@@ -116,4 +167,5 @@ def test_files_of_ours_that_a_lost_journal_does_not_have_are_noted_again(tmp_pat
 def test_several_results_are_one() -> None:
     whole = Converged(left={ONE: "why"}, notes=["a"])
     whole.add(Converged(True, [TWO], ["b"], ["w"], [{"before": ""}], "it lacks it", {TWO: "because"}))
+    whole.add(Converged())
     assert whole == Converged(True, [TWO], ["a", "b"], ["w"], [{"before": ""}], "it lacks it", {ONE: "why", TWO: "because"})

@@ -146,6 +146,8 @@ def test_a_service_is_enabled_and_started_where_it_is_not(
         found = present(wanted, machine.run, dry, str(machine.root))
         assert (found.steps, found.changed) == ([f"{verb} {UNIT}" for verb in steps], bool(steps))
     assert machine.calls == [f"systemctl {verb} {UNIT}" for verb in calls]
+    absent(machine.run, False, str(machine.root))
+    assert (machine.enabled[UNIT], Journal(str(machine.root)).entries()) == (enabled, [])
 
 
 def test_check_mode_says_what_the_run_then_does(machine: Machine) -> None:
@@ -269,7 +271,8 @@ def test_absent_takes_back_what_was_done_and_no_more(machine: Machine) -> None:
     machine.calls.clear()
     # Of somebody else, and of nobody.
     machine.root.file("/etc/other", "x")
-    Journal(str(machine.root)).record("/etc/other", "other", None, b"x")
+    for other in ("/etc/other", "service:other.path"):
+        Journal(str(machine.root)).record(other, "other", None, b"x")
     machine.root.program("/usr/bin/nvidia-uninstall")
     machine.root.link("/proc/77/fd/5", "/dev/nvidia-uvm")
     predicted = absent(machine.run, True, str(machine.root))
@@ -278,7 +281,7 @@ def test_absent_takes_back_what_was_done_and_no_more(machine: Machine) -> None:
     found = absent(machine.run, False, str(machine.root))
     assert found.steps == predicted.steps
     assert found.steps == [f"disable {UNIT}", f"remove {BLACKLIST_FILE}", "rebuild the initramfs (update-initramfs -u -k all)"]
-    assert [entry.path for entry in Journal(str(machine.root)).entries()] == ["/etc/other"]
+    assert sorted(entry.path for entry in Journal(str(machine.root)).entries()) == ["/etc/other", "service:other.path"]
     assert machine.root.at("/etc/other").exists()
     assert sorted(machine.calls) == [f"systemctl disable --now {UNIT}", "update-initramfs -u -k all"]
     assert "stays loaded until then" in found.reboot
@@ -526,6 +529,7 @@ def test_options_and_modules_of_the_kernel_come_stay_and_go(tmp_path: Path) -> N
     dry = present(wanted, machine.run, True, root)
     done = present(wanted, machine.run, False, root)
     assert dry.files == done.files == [OPTIONS_FILE, MODULES_FILE]
+    assert "load the kernel module ib_umad" in dry.steps
     assert machine.root.at(OPTIONS_FILE).read_text().splitlines()[1:] == ["options nvidia NVreg_X=1"]
     assert machine.root.at(MODULES_FILE).read_text().splitlines()[1:] == ["ib_umad"]
     # The options are there when the driver is loaded, and in the initramfs.
@@ -547,7 +551,7 @@ def test_a_file_of_before_us_that_is_no_longer_wanted_comes_back_or_stays(machin
     machine.root.file(OPTIONS_FILE, "options nvidia NVreg_Y=1\n")
     present(replace(less, options=("nvidia NVreg_X=1",)), machine.run, False, root)
     done = present(less, machine.run, False, root)
-    assert done.steps[0] == f"restore {OPTIONS_FILE}"
+    assert done.steps[0] == f"change {OPTIONS_FILE}"
     assert machine.root.at(OPTIONS_FILE).read_text() == "options nvidia NVreg_Y=1\n"
     assert Journal(root).entry(OPTIONS_FILE) is None
     # One that others have changed is theirs, with what the journal has of it.
