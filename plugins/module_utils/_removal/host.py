@@ -347,7 +347,7 @@ def _plan_journal(plan: RemovalPlan, check: bool) -> None:
     for entry in Journal(layout.root).entries():
         cure = owner_of(entry.owner).cure
         if cure and not check:
-            plan.leave(entry.path, f"{entry.owner} has not taken its part out yet: run {cure}")
+            plan.leave(entry.path, f"{entry.owner} has not taken its part out: read the notes of this run, or run {cure}")
             kept.append(entry)
         elif not cure and entry.is_file and fate(entry, root=layout.root)[1].stays:
             kept.append(entry)  # the first half has said why
