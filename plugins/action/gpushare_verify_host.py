@@ -5,18 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from ..module_utils._formats.finding import Finding
 from ..plugin_utils._answers import Known, ask, wrong_folder, wrong_node
+from ..plugin_utils._judge.verify import ROLES, wrong_role
 from ..plugin_utils._results import SEEN_AGAIN
-
-# The evidence that only such a host has: it decides about probe pods, the scheduler that they name, and objects in the cluster.
-_PARTS = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}
 
 
 class ActionModule(ActionBase):
@@ -32,17 +28,7 @@ class ActionModule(ActionBase):
         seen = result.get("seen")
         if seen is None:
             return result
-        wrong = _wrong_role(seen, {name: boolean(arguments.get(name, False)) for name in _PARTS}, again)
+        wrong = wrong_role(seen, {name: boolean(arguments.get(name, False)) for name in ROLES}, again)
         if wrong is None and not again:
             wrong = wrong_node(known, seen["node_name"]) or wrong_folder("kubelet's root folder", seen["kubelet"]["root"])
         return result if wrong is None else {"changed": False, "failed": True, "msg": f"{known.host} is not believed: {wrong}"}
-
-
-def _wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) -> Finding | None:
-    """Why the evidence is not that of a host with these roles, which the inventory's groups say."""
-    for name, part in _PARTS.items():
-        there = part is not None and seen[part] is not None
-        if seen["places"][name] != roles[name] or (there and not roles[name]) or (part and roles[name] and not there and not again):
-            cure = "find out who else has root there: the groups of the inventory say what it is"
-            return Finding("identity", f"evidence that does not fit {name}: {str(roles[name]).lower()}", "what such a host has", cure)
-    return None

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from .._change.journal import Entry
-from .._change.transaction import Transaction, TransactionError
+from .._change.transaction import Transaction, TransactionError, nothing
 from .._change.undo import Rejected
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_TLS_FILES
@@ -27,18 +27,16 @@ FOLDER = "folder:"
 CLUSTER = ["configmap", "--namespace", NAMESPACE, kubeadm.NAME]
 
 
+@dataclass(frozen=True)
 class Tools:
     """The means that act on the host. ctr: its path, None without containerd. scratch: a folder. point: called where a kill must be
     harmless."""
 
-    def __init__(
-        self, kubectl: Kubectl, run: Run, ctr: Optional[str], scratch: str, point: Callable[[str], None] = lambda _point: None
-    ) -> None:
-        self.kubectl = kubectl
-        self.run = run
-        self.ctr = ctr
-        self.scratch = scratch
-        self.point = point
+    kubectl: Kubectl
+    run: Run
+    ctr: Optional[str]
+    scratch: str
+    point: Callable[[str], None] = nothing
 
     def end_container(self, identity: str) -> None:
         """End a container's process; kubelet starts the container again."""

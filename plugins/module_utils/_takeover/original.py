@@ -1,6 +1,6 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts of the original gpushare in a cluster, and their end: after everything else, and only once nothing of it is in use.
+"""The parts of the original gpushare in a cluster, the unit in which it counts memory, and its end, only once nothing of it is in use.
 
 Until then its accounts and rights stay as they are, so that there is a way back.
 """
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, as_list
 from .._cluster.names import FIELD_MANAGER
 from .._cluster.objects import content, key, title
+from .._formats.quantity import unit_mib
 from .aside import TakeOverError
 from .cluster import OtherPlugins
 from .plugins import COMPONENT, ORIGINAL_EXTENDER, ORIGINAL_PLUGIN, owner_of, place_of
@@ -21,6 +22,7 @@ from .plugins import COMPONENT, ORIGINAL_EXTENDER, ORIGINAL_PLUGIN, owner_of, pl
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 #: Names of its accounts, roles and bindings.
 NAMES = (ORIGINAL_EXTENDER, ORIGINAL_PLUGIN)
+_UNITS = ("GiB", "MiB")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,19 @@ def parts(kubectl: Kubectl, cluster: OtherPlugins) -> Parts:
         rights += [account for account in _items(kubectl, path, "v1", "ServiceAccount") if _is_theirs(account)]
     typed = [{"apiVersion": "apps/v1", "kind": "DaemonSet", **daemon_set} for daemon_set in daemon_sets]
     return Parts(tuple(typed), tuple(deployments), tuple(services), tuple(rights))
+
+
+def memory_unit(registered: int, memories: Sequence[int]) -> Optional[str]:
+    """The unit in which the original counts, which takes the first GPU for all: None where it cannot be told.
+
+    registered: the number of its devices at kubelet. memories: MiB of each GPU.
+    """
+    possible = [
+        unit
+        for unit in _UNITS
+        if any(len(memories) * (memory // (unit_mib(unit) or 1)) == registered for memory in memories) and registered
+    ]
+    return possible[0] if len(possible) == 1 else None
 
 
 def check_unused(found: Parts, cluster: OtherPlugins, serving: Sequence[str]) -> None:

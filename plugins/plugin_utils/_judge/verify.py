@@ -5,18 +5,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
-from ...module_utils._formats.finding import ERROR
+from ...module_utils._formats.finding import ERROR, Finding
 from .._preflight.report import lines_of, write
 from .._verdict.daemons import ReleaseHashes
 from .._verdict.findings import Verdict
 from .._verdict.judge import Evidence, judge, obstructed, placeable, scheduler_name
 from .._wheel import WheelError, build_wheel, locked_requirements
 from .judge import Judge
+
+#: The roles of a host, each with the evidence that only such a host has: it decides about probe pods, the scheduler that they name, and
+#: objects in the cluster.
+ROLES = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}
 
 
 class VerifyJudge(Judge):
@@ -73,6 +78,16 @@ class VerifyJudge(Judge):
             unproven.update(obstructed(evidence, verdict))
             nodes = {node: image for node, image in nodes.items() if node not in unproven}
         return {"images": nodes, "unproven": unproven, "left_behind": left, "scheduler_name": scheduler_name(evidence)}
+
+
+def wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) -> Finding | None:
+    """Why the evidence is not that of a host with these roles, which the inventory's groups say."""
+    for name, part in ROLES.items():
+        there = part is not None and seen[part] is not None
+        if seen["places"][name] != roles[name] or (there and not roles[name]) or (part and roles[name] and not there and not again):
+            cure = "find out who else has root there: the groups of the inventory say what it is"
+            return Finding("identity", f"evidence that does not fit {name}: {str(roles[name]).lower()}", "what such a host has", cure)
+    return None
 
 
 def _artifact(source: Path) -> ReleaseHashes:

@@ -14,10 +14,8 @@ from typing import Any
 from ...module_utils._cluster.names import MEMORY
 from ...module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
 from ...module_utils._formats.finding import few
-from ...module_utils._formats.quantity import unit_mib
+from ...module_utils._takeover.original import memory_unit
 
-#: The original has these two.
-_UNITS = ("GiB", "MiB")
 _SHOWN = 8
 _QUOTED = 80
 #: Managers on a host → the DaemonSets in the cluster that may be theirs. HAMi's program has NVIDIA's name.
@@ -81,16 +79,6 @@ def held_by(host: HostState, kinds: Iterable[str], pods: Mapping[str, str]) -> l
     return sorted(names)
 
 
-def original_unit(registered: int, memories: Sequence[int]) -> str | None:
-    """The unit in which the original counts, which takes the first GPU for all: None where it cannot be told."""
-    possible = [
-        unit
-        for unit in _UNITS
-        if any(len(memories) * (memory // (unit_mib(unit) or 1)) == registered for memory in memories) and registered
-    ]
-    return possible[0] if len(possible) == 1 else None
-
-
 def _unknown(host: HostState, here: Sequence[Mapping[str, Any]]) -> list[str]:
     """A device plugin that runs without a DaemonSet that could be moved."""
     kinds = {str(plugin["kind"]) for plugin in here}
@@ -122,7 +110,7 @@ def _holders(host: HostState, here: Sequence[Mapping[str, Any]], pods: Mapping[s
 
 
 def _unit(host: HostState) -> list[str]:
-    units = original_unit(host.registered.get(MEMORY, 0), host.memories)
+    units = memory_unit(host.registered.get(MEMORY, 0), host.memories)
     if units is None or units == host.unit:
         return []
     return [

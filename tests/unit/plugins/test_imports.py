@@ -54,6 +54,7 @@ CONTRACTS = {
         "module_utils._cluster.kubectl",
         "module_utils._cluster.objects",
         "module_utils._facts.device_managers",
+        "module_utils._formats.quantity",
     ),
     "module_utils._evidence": tuple(
         f"module_utils.{name}"
@@ -102,7 +103,12 @@ CONTRACTS = {
         ),
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
-    "plugin_utils._takeover": ("module_utils._cluster.names", "module_utils._facts.device_managers", "module_utils._formats"),
+    "plugin_utils._takeover": (
+        "module_utils._cluster.names",
+        "module_utils._facts.device_managers",
+        "module_utils._formats",
+        "module_utils._takeover.original",
+    ),
     "plugin_utils._driver": ("module_utils._driver.facts", "plugin_utils._preflight.host"),
     "plugin_utils._scheduler": (
         "module_utils._change.journal",

@@ -7,12 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge, original_unit
-from hypothesis import given
-from hypothesis import strategies as st
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge
 
 from unit.fakes.plugins.takeover.others import Json, nvidia, operators, original
 
@@ -107,27 +104,6 @@ def test_ids_in_another_unit_would_mean_another_amount() -> None:
     # A number that tells no unit, and that of another plugin.
     assert rejections(host(THEIRS, registered=7), cluster(original())) == []
     assert rejections(host(RUNS, registered=2 * 16384), cluster(nvidia())) == []
-
-
-@pytest.mark.parametrize(
-    ("registered", "memories", "unit"),
-    [
-        (32, (16384, 16384), "GiB"),
-        (32768, (16384, 16384), "MiB"),
-        (30, (15360, 24576), "GiB"),
-        (48, (15360, 24576), "GiB"),
-        (7, (16384,), None),
-        (0, (), None),
-        (0, (512,), None),
-    ],
-)
-def test_the_unit_of_the_original_by_the_number_of_its_ids(registered: int, memories: tuple[int, ...], unit: str | None) -> None:
-    assert original_unit(registered, memories) == unit
-
-
-@given(st.lists(st.integers(4096, 200_000), min_size=1, max_size=8), st.sampled_from((("GiB", 1024), ("MiB", 1))))
-def test_the_unit_is_never_mistaken(memories: list[int], unit: tuple[str, int]) -> None:
-    assert original_unit(len(memories) * (memories[0] // unit[1]), memories) in (unit[0], None)
 
 
 def test_both_questions_of_the_role_are_about_the_same_port() -> None:

@@ -13,7 +13,16 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import key, title
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import Parts, check_unused, for_file, parts, retire
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.original import (
+    Parts,
+    check_unused,
+    for_file,
+    memory_unit,
+    parts,
+    retire,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unit.fakes.plugins.takeover.others import Api, Json, node, nvidia, original
 
@@ -140,3 +149,24 @@ def test_the_copy_can_be_applied_again() -> None:
         "metadata": {"name": "gpushare-schd-extender", "namespace": "kube-system"},
         "spec": deployment()["spec"],
     }
+
+
+@pytest.mark.parametrize(
+    ("registered", "memories", "unit"),
+    [
+        (32, (16384, 16384), "GiB"),
+        (32768, (16384, 16384), "MiB"),
+        (30, (15360, 24576), "GiB"),
+        (48, (15360, 24576), "GiB"),
+        (7, (16384,), None),
+        (0, (), None),
+        (0, (512,), None),
+    ],
+)
+def test_the_unit_of_the_original_by_the_number_of_its_ids(registered: int, memories: tuple[int, ...], unit: str | None) -> None:
+    assert memory_unit(registered, memories) == unit
+
+
+@given(st.lists(st.integers(4096, 200_000), min_size=1, max_size=8), st.sampled_from((("GiB", 1024), ("MiB", 1))))
+def test_the_unit_is_never_mistaken(memories: list[int], unit: tuple[str, int]) -> None:
+    assert memory_unit(len(memories) * (memories[0] // unit[1]), memories) in (unit[0], None)
