@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
         except (SchedulerError, yaml.YAMLError) as error:
             # Not raised: a task that only asks for the plan continues.
             return {"changed": False, "failed": True, "msg": str(error)}
-        changed = plan.changed or found["unfinished"] or _is_due(found, plan)
+        changed = plan.is_due(found)
         result = {"changed": changed, "diff": plan.diff, "notes": plan.notes, "warnings": plan.warnings}
         if not changed or self._task.check_mode:
             return result
@@ -70,10 +70,3 @@ def _make_plan(found: dict[str, Any]) -> SchedulerPlan:
     plan = plan_present(s["manifest"], s["config"], Found.from_answer(found), extender, s["percentage_of_nodes_to_score"])
     check_lease(plan.lease, s["lease"], s["control_planes"], s["node_name"])
     return plan
-
-
-def _is_due(found: dict[str, Any], plan: SchedulerPlan) -> bool:
-    """Whether something is to be done although no file differs."""
-    if found["settings"]["state"] == "absent":
-        return bool(found["journal"])  # a run that was killed has undone everything, but not forgotten it
-    return bool(found["running"] != plan.shape)

@@ -187,30 +187,13 @@ _KEY_SECONDS = 30
 BOOTED = "/run/systemd/system"
 
 
-def key_file(key: str) -> bytes:
-    """The content of the repository's key file. It raises Rejected if it cannot be had."""
-    if key.startswith("-----BEGIN"):
-        return key.encode()
-    try:
-        if key.startswith("/"):
-            with open(key, "rb") as stream:
-                return stream.read(openpgp.LIMIT + 1)
-        if not key.startswith(("https://", "http://", "file://")):
-            raise Rejected(f"the key is {key[:80]!r}, expected its text, a URL or an absolute path; nothing was changed: correct it")
-        return bytes(open_url(key, timeout=_KEY_SECONDS).read(openpgp.LIMIT + 1))
-    except Rejected:
-        raise
-    except Exception as error:  # all that the way to it raises: names, TLS, HTTP, files
-        cure = "nothing was changed: correct its address, name a proxy, or give the key itself"
-        raise Rejected(f"the key {key[:200]} cannot be read ({type(error).__name__}: {str(error)[:200]}); {cure}") from error
-
-
 def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
     """The repository, with its keys read and compared. It raises Rejected if they are not those that are expected."""
     if params is None:
         return None
     try:
-        keys = openpgp.pinned(openpgp.read_keys(key_file(params["key"])), params["fingerprints"])
+        data = openpgp.key_file(params["key"], lambda url: bytes(open_url(url, timeout=_KEY_SECONDS).read(openpgp.LIMIT + 1)))
+        keys = openpgp.pinned(openpgp.read_keys(data), params["fingerprints"])
     except openpgp.KeyError_ as error:
         raise Rejected(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
     return Repository(

@@ -25,7 +25,7 @@ from gpu_proof import pack as gpu_pack
 from gpu_proof import simulated as gpu_simulated
 from gpu_proof import steps as gpu_steps
 from gpushare_lab import components, debian
-from gpushare_runtime.core import bounds, ledger, mps, objects, overuse, pods
+from gpushare_runtime.core import bounds, ledger, mps, overuse, reservation
 from gpushare_runtime.core import request as core_request
 from gpushare_runtime.core.placement import budgets, ranking, scarcity
 from gpushare_runtime.daemon import page_server
@@ -315,8 +315,8 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{REFERENCE}/image.md": [("each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB))],
     f"{REFERENCE}/metrics.md": [
         ("At most {} requests are answered at a time", (page_server.MOST,)),
-        ("or after {:g} s. It lasts {:g} s for a pod of", (pods.RESERVED_SECONDS, objects.GROUP_SECONDS)),
-        ("It lasts {:g} minutes for a pod with volumes", (objects.VOLUME_SECONDS / 60,)),
+        ("or after {:g} s. It lasts {:g} s for a pod of", (reservation.RESERVED_SECONDS, reservation.GROUP_SECONDS)),
+        ("It lasts {:g} minutes for a pod with volumes", (reservation.VOLUME_SECONDS / 60,)),
         ("installer sets to {} s", (HTTP_TIMEOUT,)),
         ("costs at most {} s", (HTTP_TIMEOUT,)),
         ("a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
@@ -375,7 +375,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("in steps of {} % of a GPU", (scarcity.STEP_PER_CENT,)),
         ("One node gets {} points", (ranking.BEST_SCORE,)),
         ("every other at most {}.", (ranking.BEST_SCORE - 1,)),
-        ("room for up to {:g} s after the choice", (objects.GROUP_SECONDS,)),
+        ("room for up to {:g} s after the choice", (reservation.GROUP_SECONDS,)),
     ],
     "docs/project/design.md": [("`httpTimeout`, {} s", (HTTP_TIMEOUT,))],
     "docs/project/glossary.md": [("by default 1 {} |", (default("gpushare_memory_unit"),))],

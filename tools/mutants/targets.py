@@ -115,6 +115,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py", "doctor/test_ports.py"),
     "doctor/identity.py": ("doctor/test_identity.py", "doctor/test_dashboard.py"),
     "doctor/kubelet.py": ("doctor/test_kubelet.py", "doctor/test_main.py"),
+    "doctor/installed_files.py": ("doctor/test_installed_files.py",),
     "doctor/units.py": ("doctor/test_units.py",),
     "extender/binder.py": ("extender/test_binder.py", _RESERVED, "extender/test_leadership.py"),
     "extender/binding.py": ("extender/test_binder.py", _RESERVED, "extender/test_leadership.py"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .._facts.advisories import open_in_driver
 from .._facts.diagnosis import unsigned
@@ -82,6 +82,10 @@ class DriverPlan:
     services: Tuple[str, ...] = ()
     options: Tuple[str, ...] = ()
     modules: Tuple[str, ...] = ()
+
+    def disturbs(self, loaded: Optional[str], processes: Sequence[str]) -> bool:
+        """Whether the node must be drained for it: a driver that is installed and not loaded disturbs no process."""
+        return self.change != "none" and (loaded is not None or bool(processes))
 
 
 @dataclass

@@ -14,7 +14,9 @@ import binascii
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from .._change.undo import Rejected
 
 #: A key file is some kilobytes; one of a whole distribution has some hundred.
 LIMIT = 512 * 1024
@@ -64,6 +66,22 @@ class Key:
     def whole(self) -> bytes:
         """The packets, with those of the subkeys."""
         return b"".join([self.packets, *(subkey.packets for subkey in self.subkeys)])
+
+
+def key_file(key: str, fetch: Callable[[str], bytes]) -> bytes:
+    """The content of a key file. key: its text, its path, or its URL, which `fetch` reads. It raises Rejected if it cannot be had."""
+    if not key.startswith(("-----BEGIN", "/", "https://", "http://", "file://")):
+        raise Rejected(f"the key is {key[:80]!r}, expected its text, a URL or an absolute path; nothing was changed: correct it")
+    if key.startswith("-----BEGIN"):
+        return key.encode()
+    try:
+        if not key.startswith("/"):
+            return fetch(key)
+        with open(key, "rb") as stream:
+            return stream.read(LIMIT + 1)
+    except Exception as error:  # all that the way to it raises: names, TLS, HTTP, files
+        cure = "nothing was changed: correct its address, name a proxy, or give the key itself"
+        raise Rejected(f"the key {key[:200]} cannot be read ({type(error).__name__}: {str(error)[:200]}); {cure}") from error
 
 
 def read_keys(data: bytes) -> List[Key]:

@@ -46,8 +46,7 @@ class DriverJudge(Judge):
         facts = HostFacts.from_dict(info["facts"])
         wish: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()}
         plan = make(facts, Wish(**wish), data_of(folder, facts))
-        # The loaded driver counts for processes: one that is installed and not loaded disturbs no process.
-        due = plan.change != "none" and (info["driver"]["loaded"] is not None or bool(info["processes"]))
+        due = plan.disturbs(info["driver"]["loaded"], info["processes"])
         # The reasons for which the role would then reboot, also after an earlier run that was not permitted to.
         pending = reboot_reason(Driver(**info["driver"]), plan.version, plan.module, plan.options)
         answer = {key: info[key] for key in ("processes", "machine_id", "boot_id", "driver", "problem")}

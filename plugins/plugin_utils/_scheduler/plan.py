@@ -112,6 +112,12 @@ class SchedulerPlan:
         lease = (self.for_module["scheduler"] or {}).get("lease")
         return f"{lease['namespace']}/{lease['name']}" if lease else NO_LEASE
 
+    def is_due(self, answer: Mapping[str, Any]) -> bool:
+        """Whether something is to be done, also where no file differs. answer: of the module, from which the plan was made."""
+        # With absent, a run that was killed has undone everything, but not forgotten it.
+        more = answer["journal"] if answer["settings"]["state"] == "absent" else answer["running"] != self.shape
+        return bool(self.changed or answer["unfinished"] or more)
+
 
 def check_lease(lease: str, wanted: str, control_planes: int, node: str) -> None:
     """SchedulerError where two schedulers would be active at once, or the extender would read another lease. wanted: "" for any."""

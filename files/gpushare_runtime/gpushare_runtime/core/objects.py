@@ -11,21 +11,16 @@ from typing import Any, Final, TypeVar
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.bounds import MOST_TEXT, shared
-from gpushare_runtime.core.constraints import RULES_PREFIX, Labels, labels_of
+from gpushare_runtime.core.constraints import RULES_PREFIX, labels_of
 from gpushare_runtime.core.inventory import Inventory, InventoryError
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldError
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions, EvictionsError
-from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
+from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.core.request import Request, RequestError, parse_request
+from gpushare_runtime.core.reservation import seconds_to_bind
 
 T = TypeVar("T")
-
-GROUP_SECONDS: Final = 60.0
-"""Pods of a group wait in Permit for each other: coscheduling's default. From Kubernetes 1.35 they are nominated meanwhile."""
-VOLUME_SECONDS: Final = 600.0
-"""Volumes are provisioned and bound in PreBind, resource claims too: bindTimeoutSeconds of the scheduler's VolumeBinding."""
-_GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 
 _ALLOCATED: Final = (
     protocol.ANNOTATION_ALLOCATION,
@@ -56,7 +51,7 @@ def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
     if request is None:
         return None
     labels, nominated = labels_of(metadata), str(status.get("nominatedNodeName") or "")
-    seconds, version = _seconds_to_bind(spec, labels), str(metadata.get("resourceVersion") or "")
+    seconds, version = seconds_to_bind(spec, labels), str(metadata.get("resourceVersion") or "")
     return PendingPod(uid, namespace, name, request, labels, _priority_of(spec), nominated, _failure(status), seconds, version)
 
 
@@ -222,16 +217,6 @@ def _failure(status: Mapping[str, Any]) -> int:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return hash((condition.get("reason"), condition.get("message"))) or 1
     return 0
-
-
-def _seconds_to_bind(spec: Mapping[str, Any], labels: Labels) -> float:
-    """Between the choice of a node and the call to bind. An event that ends the attempt earlier also ends the reservation, or the next
-    does."""
-    volumes = spec.get("volumes") or ()
-    if spec.get("resourceClaims") or any(volume.get("persistentVolumeClaim") or volume.get("ephemeral") for volume in volumes):
-        return VOLUME_SECONDS
-    grouped = spec.get("schedulingGroup") or spec.get("workloadRef") or any(name in _GROUP_LABELS for name, _ in labels)
-    return GROUP_SECONDS if grouped else RESERVED_SECONDS
 
 
 def _priority_of(spec: Mapping[str, Any]) -> int:

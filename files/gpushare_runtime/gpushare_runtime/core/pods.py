@@ -5,14 +5,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Labels
 from gpushare_runtime.core.request import Request
-
-RESERVED_SECONDS: Final = 10.0
-"""The scheduler's call to bind follows within milliseconds, where nothing comes before it."""
+from gpushare_runtime.core.reservation import RESERVED_SECONDS
 
 
 @dataclass(frozen=True)

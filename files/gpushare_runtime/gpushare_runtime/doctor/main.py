@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from gpushare_runtime import __version__
 from gpushare_runtime.doctor.findings import SITE, Findings
 from gpushare_runtime.doctor.host import DAEMONS, CannotLook, HostReader
-from gpushare_runtime.doctor.units import judge_files
+from gpushare_runtime.doctor.installed_files import judge_installed_files
 
 NAME: Final = "gpushare-doctor"
 # The parts have shorter limits of their own; this one is for a daemon that answers a byte at a time.
@@ -28,7 +28,7 @@ def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findin
     environment: the folder of the runtime in use.
     """
     found = Findings()
-    judge_files(found, environment)
+    judge_installed_files(found, environment)
     units = [host.settled_unit(name) for name in expected or DAEMONS]
     if not expected:
         units = [unit for unit in units if unit.text is not None]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import openpgp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -281,3 +282,25 @@ def test_anything_else_is_an_error_or_keys(data: bytes) -> None:
     except openpgp.KeyError_:
         return
     assert [key.fingerprint for key in openpgp.read_keys(openpgp.armored(keys))] == [key.fingerprint for key in keys]
+
+
+def test_a_key_file_is_a_text_a_path_or_what_an_address_has(tmp_path: Path) -> None:
+    def fetch(url: str) -> bytes:
+        if url.endswith("gone"):
+            raise OSError("HTTP Error 404: Not Found " + "x" * 300)
+        return url.encode()
+
+    path = tmp_path / "key.asc"
+    path.write_bytes(b"x" * (openpgp.LIMIT + 9))
+    assert openpgp.key_file("-----BEGIN PGP", fetch) == b"-----BEGIN PGP"
+    assert len(openpgp.key_file(str(path), fetch)) == openpgp.LIMIT + 1
+    for url in ("https://a/k", "http://a/k", "file:///k"):
+        assert openpgp.key_file(url, fetch) == url.encode()
+    for other in ("key.asc", "ftp://a/k", "x" * 90):
+        with pytest.raises(Rejected, match="expected its text, a URL or an absolute path") as rejected:
+            openpgp.key_file(other, fetch)
+        assert repr(other[:80]) in str(rejected.value)
+    with pytest.raises(Rejected, match=r"the key https://a/y{190} cannot be read \(OSError: HTTP Error 404: Not Found x{174}\); nothing"):
+        openpgp.key_file("https://a/" + "y" * 200 + "gone", fetch)
+    with pytest.raises(Rejected, match="No such file"):
+        openpgp.key_file(str(tmp_path / "none"), fetch)

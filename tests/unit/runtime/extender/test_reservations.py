@@ -17,7 +17,8 @@ from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement import preemption
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
-from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, PendingPod
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
+from gpushare_runtime.core.reservation import RESERVED_SECONDS
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache

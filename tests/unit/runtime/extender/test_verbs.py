@@ -18,8 +18,9 @@ from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.explain import amount, no_fit
 from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import Victims
-from gpushare_runtime.core.pods import RESERVED_SECONDS, AllocatedPod, InvalidPod, PendingPod
+from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import parse_request
+from gpushare_runtime.core.reservation import RESERVED_SECONDS
 from gpushare_runtime.extender import verbs as service_module
 from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
 from gpushare_runtime.extender.verbs import Verbs, pod_name
