@@ -724,3 +724,9 @@ def test_what_the_kernel_is_to_load_and_how() -> None:
 def test_a_host_with_a_folder_of_packages_needs_no_repository() -> None:
     found = plan("rhel_10", replace(CURRENT, repository="host"))
     assert (checks(found), found.repository) == ([], None)
+
+
+def test_only_the_change_of_a_driver_that_is_loaded_or_in_use_disturbs() -> None:
+    install = DriverPlan(change="install")
+    assert [install.disturbs(None, []), install.disturbs("535.1", []), install.disturbs(None, ["77 (?)"])] == [False, True, True]
+    assert not DriverPlan().disturbs("535.1", ["77 (?)"])

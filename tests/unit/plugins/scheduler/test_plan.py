@@ -622,3 +622,14 @@ def test_an_administrators_comments_are_kept_or_said_to_be_lost(settings: str, w
     after = files_done(start, plan).files[CONFIG_PATH] or ""
     assert ("# ours since 2019" in after and "# ask Eve" in after) is not warned
     assert [words.startswith(f"{CONFIG_PATH} loses 2 comments: ") for words in plan.warnings] == [True] * warned
+
+
+def test_without_a_difference_in_files_a_run_is_due_for_what_runs_or_is_half_done(changed: Found) -> None:
+    def due(plan: SchedulerPlan, **answer: object) -> bool:
+        as_planned = {"unfinished": False, "journal": [], "running": plan.shape, "settings": {"state": "present"}}
+        return plan.is_due({**as_planned, **answer})
+
+    converged, gone = present(changed), {"state": "absent"}
+    assert due(present(UNTOUCHED))
+    assert [due(converged), due(converged, unfinished=True), due(converged, running=None)] == [False, True, True]
+    assert [due(converged, settings=gone, running=None), due(converged, settings=gone, journal=[{}])] == [False, True]
