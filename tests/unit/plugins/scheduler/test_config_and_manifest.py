@@ -442,3 +442,10 @@ def test_only_one_container_may_be_the_scheduler() -> None:
     for wrong in ({"kind": "Deployment"}, ["a list"]):
         with pytest.raises(SchedulerError, match="must be a Pod"):
             SchedulerManifest.parsed(wrong)
+
+
+@pytest.mark.parametrize(("release", "by"), [(None, "leases"), ((1, 16), "endpoints"), ((1, 17), "leases")])
+def test_schedulers_before_1_17_elect_their_leader_by_endpoints(release: releases.Release | None, by: str) -> None:
+    lock = scheduler_config.lease(SchedulerManifest.parsed(static_pod()), {}, release)
+    assert lock is not None
+    assert lock.by == by

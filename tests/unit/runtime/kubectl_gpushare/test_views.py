@@ -348,6 +348,7 @@ gpu1   3/3        19/56       20  GiB   -            37      0  10.0.0.1  Tesla 
 gpu2   1/1        16/16        0  GiB   -             0      0  10.0.0.2  Tesla T4  -         ok          16/16 W  -        -$
 """).splitlines()
     )
+    assert "  1 bad, 1 cordoned, 3 orphaned  " in shown(sixteen(), name="wide").splitlines()[1]
     assert shown(cluster, "pods", Selection(frozenset(("two",))), name="wide") == golden("""
 NAMESPACE  NAME  NODE  GPU  ALLOCATED  USED  AGE  OWNER           PRIORITY  REQUEST  UID      STATE  REASON$
 default    two   gpu1  1,2      8 GiB     -    -  ReplicaSet/two         0  8 units  uid-two  bound$
