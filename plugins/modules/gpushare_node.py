@@ -59,11 +59,8 @@ ready: {description: "Whether it is ready. If it is not, C(msg) has the missing 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
-from ..module_utils._cluster.drain import Drained, DrainError, cordon, drain, uncordon
+from ..module_utils._cluster.drain import SECONDS, Drained, DrainError, cordon, drain, uncordon
 from ..module_utils._cluster.node_ready import not_ready
-
-#: Of one call: nothing on the way may take the connection for dead.
-SECONDS = 20
 
 
 def ready(kubectl: cluster_kubectl.Kubectl, name: str, since: float) -> dict:

@@ -16,6 +16,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from .._formats.finding import few
 from .kubectl import Kubectl, KubectlError
 
+#: Of one attempt: nothing on the way may take the connection for dead.
+SECONDS = 20
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"
 #: The reason beside it, for administrators who find the node after its run.
