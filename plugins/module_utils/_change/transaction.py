@@ -57,6 +57,18 @@ class Service(ABC):
         """Why it is not healthy; None if it is."""
 
 
+class FollowUp(Service):
+    """A command that follows a change of files, and does not know itself whether it is due: the subject says so in `check`."""
+
+    is_due = False
+
+    def due(self) -> bool:
+        return self.is_due
+
+    def problem(self) -> Optional[str]:
+        return None
+
+
 def nothing(point: str) -> None:
     """It is called at each point where a kill must be harmless; tests put something else here."""
 

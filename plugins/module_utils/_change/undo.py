@@ -16,6 +16,7 @@ from .journal import Entry
 
 #: New texts by path; None: no file.
 Texts = Dict[str, Optional[str]]
+#: The same where a file may be no text.
 Contents = Mapping[str, Union[str, bytes, None]]
 #: A file's path, its text, and its text before us ("" without one), to the text without our part; None: no file.
 WithoutOurs = Callable[[str, str, str], Optional[str]]

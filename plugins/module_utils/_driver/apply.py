@@ -10,11 +10,11 @@ was there before is noted before it changes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, List, Sequence, Tuple
 
 from .._change.engine import Converged, Subject, converge
 from .._change.journal import Journal
-from .._change.transaction import Service, nothing
+from .._change.transaction import FollowUp, nothing
 from .._change.undo import Texts
 from .._facts.driver import Driver, driver
 from .._host.command import Outcome, RunWithin
@@ -95,7 +95,7 @@ class DriverFiles(Subject):
         self.dropped = {OPTIONS_FILE, MODULES_FILE} - texts.keys()
         return texts
 
-    def service(self, paths: Sequence[str]) -> Service:
+    def service(self, paths: Sequence[str]) -> FollowUp:
         return self._initramfs
 
     def check(self, changes: Sequence[str], due: bool) -> str:
@@ -223,22 +223,16 @@ def _uninstall(run: RunWithin, host: Host, dry: bool, timeout: float, result: Dr
         _must(run, [program, "--silent"], timeout, "uninstall the driver")
 
 
-class _Initramfs(Service):
+class _Initramfs(FollowUp):
     """Rebuilt where a file of modprobe changed, or a run was killed before it was; the file is restored where that fails."""
 
     def __init__(self, run: RunWithin, command: Sequence[str], host: Host) -> None:
-        self._run, self.command, self._host, self.is_due = run, command, host, False
-
-    def due(self) -> bool:
-        return self.is_due
+        self._run, self.command, self._host = run, command, host
 
     def restart(self) -> None:
         # Hosts that boot another way have none.
         if self._host.program(self.command[0]) is not None:
             _must(self._run, self.command, _REBUILD, "rebuild the initramfs")
-
-    def problem(self) -> Optional[str]:
-        return None
 
 
 def _load_at_boot(module: str, run: RunWithin, host: Host, dry: bool, result: DriverResult) -> None:

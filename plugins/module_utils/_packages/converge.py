@@ -21,7 +21,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.engine import Subject, converge
 from .._change.journal import Entry, Journal
-from .._change.transaction import Service, TransactionError, nothing
+from .._change.transaction import FollowUp, TransactionError, nothing
 from .._change.undo import Contents, Rejected
 from .._host.command import RunWithin
 from .._host.files import FileState
@@ -95,7 +95,7 @@ class RepositoryFiles(Subject):
     def present(self) -> Contents:
         return self.contents
 
-    def service(self, paths: Sequence[str]) -> Optional[Service]:
+    def service(self, paths: Sequence[str]) -> Optional[FollowUp]:
         return self._lists
 
     def check(self, changes: Sequence[str], due: bool) -> str:
@@ -198,15 +198,12 @@ def owners(root: str = "/") -> List[str]:
     return sorted({entry.owner[len(OWNER) :] for entry in Journal(root).entries() if entry.owner.startswith(OWNER)})
 
 
-class _Lists(Service):
+class _Lists(FollowUp):
     """The package manager that reads what the repository has. When the files are restored, it reads what it can."""
 
     def __init__(self, manager: PackageManager, repository: Repository) -> None:
         self._refresh: Callable[[], None] = lambda: manager.refresh(repository)
-        self._asked = self.is_due = False
-
-    def due(self) -> bool:
-        return self.is_due
+        self._asked = False
 
     def restart(self) -> None:
         first, self._asked = not self._asked, True
@@ -215,9 +212,6 @@ class _Lists(Service):
         except (PackagesError, OSError):
             if first:
                 raise
-
-    def problem(self) -> Optional[str]:
-        return None
 
 
 def absent(
