@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils._answers import ask
+from ..plugin_utils._answers import ask, with_changes
 from ..plugin_utils._bundle.archive import opened
 from ..plugin_utils._bundle.contents import BundleError
 from ..plugin_utils._bundle.send import send
@@ -27,7 +27,7 @@ class ActionModule(ActionBase):
         result = ask(self, task_vars, _MODULE, arguments)
         system = result.pop("system", {})
         if not result.pop("missing", False):
-            return result
+            return with_changes(result)
         label = packages_label(str(system["id"]), system["like"], str(system["version"]))
         try:
             with opened(str(arguments["bundle"]), str(arguments.get("bundle_key") or "")) as bundle:

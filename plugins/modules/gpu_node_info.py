@@ -229,6 +229,10 @@ cdi:
   contains:
     kubelet: {description: The reason in kubelet., type: str}
     runtime: {description: The reason in the container runtime., type: str}
+    spec: {description: Why no CDI spec names the GPUs. Empty if one does., type: str}
+    "off": {description: Whether the container runtime only has CDI switched off., type: bool}
+    reader: {description: Why the container runtime reads no specs of version 0.7.0. Empty if it does., type: str}
+    newer: {description: Whether the spec in place is of version 0.7.0 or newer., type: bool}
 toolkit:
   description: Requests for GPUs that NVIDIA's container runtime honours, by the configuration of the toolkit.
   returned: when V(runtimes) is gathered

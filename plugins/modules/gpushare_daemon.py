@@ -101,21 +101,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-restarted:
-  description: Whether the service was started or restarted (in check mode, would be).
-  returned: with O(what=service)
-  type: bool
+restarted: {description: "Whether it was started or restarted (in check mode, would be).", returned: with O(what=service), type: bool}
 files:
   description: New files (in check mode, predicted ones), relative to O(path).
   returned: with O(what=certificates)
   type: list
   elements: str
   sample: [extender.crt, extender.key]
-not_after:
-  description: End of validity by certificate. Empty in check mode on a host without the runtime.
-  returned: with O(what=certificates)
-  type: dict
-  sample: {extender.crt: "2027-02-19T10:00:00Z"}
 own:
   description: Claims of the token, V(null) without a token.
   returned: with O(what=token)
@@ -210,7 +202,7 @@ def certificates(module: AnsibleModule) -> dict:
         verb, dashboard = "plan" if module.check_mode else "ensure", params["server"] == "dashboard"
         argv = pki.command(params["program"], params["path"], verb, unit, params["names"] if dashboard else None)
         found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"], dashboard)
-    return {"changed": bool(found.changed), "files": found.changed, "not_after": found.not_after, "diff": found.diff()}
+    return {"changed": bool(found.changed), "files": found.changed, "diff": found.diff()}
 
 
 def token(module: AnsibleModule) -> dict:

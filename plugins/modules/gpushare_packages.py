@@ -127,7 +127,6 @@ EXAMPLES = r"""
 
 RETURN = r"""
 manager: {description: The package manager., returned: success, type: str, sample: apt}
-managed_by: {description: "Another manager of the packages of this host, empty for none.", returned: success, type: str}
 versions: {description: "The version of each package, by name; null for a package that is not installed.", returned: success, type: dict}
 steps:
   description: The packages that were changed (in check mode, would be), also those that others need.
@@ -240,9 +239,7 @@ def main() -> None:
     params = module.params
     others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
     if others and params["state"] == "present":
-        module.exit_json(
-            **asdict(PackagesResult(managed_by=others, notes=[f"{others} manages these packages on this host: nothing was changed"]))
-        )
+        module.exit_json(**asdict(PackagesResult(notes=[f"{others} manages these packages on this host: nothing was changed"])))
 
     def hurt() -> Optional[str]:
         # Where systemd does not run, the scripts do not ask it.

@@ -83,6 +83,7 @@ environment:
   returned: success
   type: str
   sample: /opt/gpushare/0.1.0-3f2a9c0d1e4b
+linked: {description: "Whether O(root)/current leads to the environment, and did before.", returned: success, type: bool}
 python: {description: Path of the Python that it is built with., returned: success, type: str, sample: /usr/bin/python3}
 removed:
   description: Names of environments that were removed, since nothing ran from them and no unit named them.
@@ -191,6 +192,7 @@ def main() -> None:
             result = {
                 "changed": not whole or switch,
                 "environment": environments.path(name),
+                "linked": whole and before == name,
                 "python": python.path,
                 "diff": {"before": f"{former or 'none'}\n", "after": f"{name}\n"},
             }

@@ -18,8 +18,8 @@ extends_documentation_fragment:
 options:
   what:
     description:
-      - V(strategy) reads kubelet, the running container runtime and the present device plugin of the host. Returns the strategy that
-        C(gpushare_device_strategy) means there, and why the host cannot have it. Changes nothing.
+      - V(strategy) reads kubelet, the running container runtime, the loaded driver and the present device plugin of the host, with the
+        claims of its token. Returns the strategy that C(gpushare_device_strategy) means there. Changes nothing.
       - V(mps) writes a systemd service for each GPU in O(gpus), starts it, and waits until its control daemon answers. Removes the services
         of other GPUs. Fails if pods have GPUs and a service would have to be added or removed. A service of an older release keeps running
         as long as pods have GPUs. If a daemon does not start, restores the previous files and returns the daemon's own log.
@@ -28,6 +28,9 @@ options:
     required: true
   asked: {description: Value of C(gpushare_device_strategy)., type: str, choices: [auto, cdi, volume-mounts, envvar], default: auto}
   toolkit: {description: "Whether to compare the configuration of NVIDIA's container toolkit with the strategy.", type: bool, default: true}
+  required: {description: Whether to fail if the host cannot have the strategy., type: bool, default: false}
+  token_path: {description: "Where the device plugin stores its token. Without it, V(strategy) reads none.", type: path}
+  kubeconfig_path: {description: "The device plugin's kubeconfig, for O(token_path).", type: path}
   brings_spec:
     description: Whether this run writes a CDI spec before the device plugin starts, so that it need not be there yet.
     type: bool
@@ -59,31 +62,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 strategy: {description: The strategy., returned: with O(what=strategy), type: str, sample: cdi}
-kept:
-  description: The stricter strategy that V(auto) will mean as soon as no pod of the host has GPUs. Empty for none.
-  returned: with O(what=strategy)
-  type: str
-obstacles:
-  description: Why the host cannot have the strategy, a sentence each.
-  returned: with O(what=strategy)
-  type: list
-  elements: str
-cdi:
-  description: Why kubelet and the container runtime do not pass CDI devices on. Empty for the one that does.
-  returned: with O(what=strategy)
-  type: dict
-  contains:
-    kubelet: {description: Of kubelet., type: str}
-    runtime: {description: Of the container runtime., type: str}
-    spec: {description: Why no CDI spec names the GPUs. Empty if one does., type: str}
-    "off": {description: Whether the container runtime only has CDI switched off., type: bool}
-    reader: {description: Why the container runtime reads no specs of version 0.7.0. Empty if it does., type: str}
-    newer: {description: Whether the spec in place is of version 0.7.0 or newer., type: bool}
-mps:
-  description: UUIDs of the GPUs that have a service with an MPS control daemon.
-  returned: with O(what=strategy)
-  type: list
-  elements: str
+driver: {description: "Version of the loaded driver, empty for none.", returned: with O(what=strategy), type: str}
+own: {description: As in M(gpushare.kubernetes.gpushare_daemon)., returned: with O(what=strategy), type: dict}
+cdi: {description: As in M(gpushare.kubernetes.gpu_node_info)., returned: with O(what=strategy), type: dict}
+mps: {description: UUIDs of the GPUs that have an MPS control daemon., returned: with O(what=strategy), type: list, elements: str}
 waiting:
   description: Services that run on with an older release or other settings, because pods have GPUs.
   returned: with O(what=mps)
@@ -92,7 +74,6 @@ waiting:
 """
 
 import os
-from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -102,28 +83,33 @@ from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.exposure import exposed
 from ..module_utils._daemon.mps import MpsDaemons, Place, present
 from ..module_utils._daemon.service import SystemdError, read_environ
-from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, Brings, choose, obstacles
+from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, Brings
+from ..module_utils._facts.driver import driver
 from ..module_utils._facts.node import gather
+from ..module_utils._facts.node import strategy as choose
 from ..module_utils._host import lock
 from ..module_utils._host.host import Host
 from ..module_utils._host.systemd import UNITS
+from ..module_utils._identity.token import ask_api_server, own_token
 
 
 def strategy(module: AnsibleModule) -> dict:
     """Choose by the host's present state."""
     params = module.params
-    facts = gather(Host(params["root"]), ["runtimes", "sharing"])
-    asked, found, now = params["asked"], facts.cdi, facts.sharing
-    if found is None or now is None:
-        raise AssertionError("not gathered")
-    brings = Brings(spec=params["brings_spec"], runtime=params["brings_runtime"])
-    reasons = obstacles(asked, found, facts.toolkit if params["toolkit"] else None, now.strategy, now.holders, brings)
+    host, brings = Host(params["root"]), Brings(spec=params["brings_spec"], runtime=params["brings_runtime"])
+    chosen, obstacles = choose(host, params["asked"], brings, params["toolkit"])
+    if params["required"] and obstacles:
+        module.fail_json(msg=". ".join(obstacles))
+    try:
+        own = own_token(params["token_path"], params["kubeconfig_path"], ask_api_server) if params["token_path"] else None
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}; expected a file that root can read")
     return {
         "changed": False,
-        "obstacles": [str(reason) for reason in reasons],
-        "cdi": asdict(found),
-        "mps": present(Place(os.path.join(params["root"], UNITS.lstrip("/")))),
-        **asdict(choose(asked, found, now.strategy, now.holders, brings)),
+        "mps": present(Place(host.outside(UNITS))),
+        "driver": driver(host).loaded or "",
+        "own": None if own is None else own.as_dict(),
+        **chosen,
     }
 
 
@@ -160,6 +146,9 @@ def main() -> None:
             "what": {"type": "str", "choices": list(subjects), "required": True},
             "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
             "toolkit": {"type": "bool", "default": True},
+            "required": {"type": "bool", "default": False},
+            "token_path": {"type": "path", "no_log": False},
+            "kubeconfig_path": {"type": "path"},
             "brings_spec": {"type": "bool", "default": False},
             "brings_runtime": {"type": "bool", "default": False},
             "root": {"type": "path", "default": "/"},
@@ -169,6 +158,7 @@ def main() -> None:
             "timeout": {"type": "int", "default": 60},
         },
         required_if=[("what", "mps", ["gpus"])],
+        required_together=[("token_path", "kubeconfig_path")],
         supports_check_mode=True,
     )
     module.exit_json(**subjects[module.params["what"]](module))

@@ -11,7 +11,10 @@ short_description: Configure NVIDIA's container toolkit
 version_added: 0.1.0
 description:
   - The role C(nvidia_container_toolkit) uses this module. Its options may change in any release.
-  - Sets what containers may request in C(/etc/nvidia-container-runtime/config.toml). All other settings and comments stay.
+  - Chooses the device strategy of the host. A node whose pods have GPUs keeps its own until they end.
+  - Sets what containers may request in C(/etc/nvidia-container-runtime/config.toml). Except with V(envvar), containers without privileges
+    get GPUs from the device plugin only. Their environment is ignored then, and volume mounts below
+    C(/var/run/nvidia-container-devices) are accepted. All other settings and comments stay.
   - Before the file is written, the host's own C(nvidia-ctk) reads the candidate.
   - Rejects a toolkit that is older than O(minimum).
 author: gpushare.kubernetes contributors (@gpushare)
@@ -20,12 +23,7 @@ extends_documentation_fragment:
   - gpushare.kubernetes.attributes.changes
 options:
   state: {description: "With V(absent), restores C(config.toml).", type: str, choices: [present, absent], default: present}
-  strict:
-    description:
-      - Whether containers without privileges get GPUs from the device plugin only. Their environment is ignored then, and volume mounts
-        below C(/var/run/nvidia-container-devices) are accepted.
-    type: bool
-    default: true
+  asked: {description: Value of C(gpushare_device_strategy)., type: str, choices: [auto, cdi, volume-mounts, envvar], default: auto}
   minimum: {description: The oldest version that is accepted., type: str, default: 1.19.1}
   cdi:
     description:
@@ -47,27 +45,31 @@ options:
 EXAMPLES = r"""
 - name: Ignore the environment of containers
   gpushare.kubernetes.gpushare_toolkit:
-    strict: true
+    asked: volume-mounts
 """
 
 RETURN = r"""
-version: {description: "Version of the toolkit, empty if it does not print one.", returned: success, type: str}
-managed_by: {description: "Another manager of the toolkit of this host, empty for none.", returned: success, type: str}
+strategy: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: str}
+cdi: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: dict}
+mps: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: list, elements: str}
 files: {description: "The files that were changed (in check mode, would be).", returned: success, type: list, elements: str}
 notes: {description: Remarks for people., returned: success, type: list, elements: str}
 """
 
 import os
-from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.journal import JournalError
 from ..module_utils._change.transaction import TransactionError
 from ..module_utils._change.undo import Rejected
+from ..module_utils._daemon.mps import Place, present
+from ..module_utils._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, Brings
+from ..module_utils._facts.node import strategy
 from ..module_utils._formats.toml import TomlError
 from ..module_utils._host import command, lock
 from ..module_utils._host.host import Host
+from ..module_utils._host.systemd import UNITS
 from ..module_utils._toolkit.toolkit import CONFIG, WantedToolkit, converge, restore
 
 
@@ -75,7 +77,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "strict": {"type": "bool", "default": True},
+            "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
             "minimum": {"type": "str", "default": "1.19.1"},
             "cdi": {"type": "bool", "default": False},
             "comes": {"type": "bool", "default": False},
@@ -88,20 +90,24 @@ def main() -> None:
     host = Host(params["root"])
     with lock.for_module(module, params["root"]):
         os.umask(0o022)
+        chosen = {}
         try:
             if params["state"] == "absent":
                 result = restore(host, command.run, module.check_mode)
             else:
-                wanted = WantedToolkit(params["strict"], params["minimum"], params["cdi"], params["comes"], params["yields_to"])
+                # The role container_runtime goes by this choice.
+                chosen = strategy(host, params["asked"], Brings(spec=params["cdi"], runtime=True), toolkit=False)[0]
+                chosen["mps"] = present(Place(host.outside(UNITS)))
+                strict = chosen["strategy"] != ENVIRONMENT
+                wanted = WantedToolkit(strict, params["minimum"], params["cdi"], params["comes"], params["yields_to"])
                 result = converge(wanted, host, command.run, module.check_mode)
         except TomlError as error:
-            module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it")
+            module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it", **chosen)
         except (Rejected, JournalError, TransactionError, OSError) as error:
-            module.fail_json(msg=str(error))
+            module.fail_json(msg=str(error), **chosen)
         for warning in result.warnings:
             module.warn(warning)
-        found = asdict(result)
-        module.exit_json(**{name: found[name] for name in ("changed", "version", "managed_by", "files", "notes", "diff")})
+        module.exit_json(changed=result.changed, files=result.files, notes=result.notes, diff=result.diff, **chosen)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,11 @@ def ask(
     return {**believed, "ansible_facts": found} if found else believed
 
 
+def with_changes(result: dict[str, Any]) -> dict[str, Any]:
+    """An answer with `changes`, which is `changed` before a task that only plans says that it has changed nothing. Not of a failed one."""
+    return result if result.get("failed") or "changed" not in result else {**result, "changes": result["changed"]}
+
+
 def believe(result: Mapping[str, Any], shape: Shape) -> dict[str, Any] | str:
     """Of a module's result the keys that it may have, or what is wrong with them. One that has failed may lack the others."""
     known = {**COMMON, **{key.removesuffix("?"): value for key, value in shape.items()}}
@@ -136,7 +141,7 @@ class HostAction(ActionBase):  # type: ignore[misc]
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        return ask(self, task_vars)
+        return with_changes(ask(self, task_vars))
 
 
 def _is_short(name: str, alias: str) -> bool:

@@ -166,7 +166,7 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_cluster remove_objects": {"removed": [str], "left": _LEFT, "diff": [_CHANGE]},
     "gpushare_cluster remove_pods": {"removed": [str], "nodes": [str], "diff": [_CHANGE]},
     "gpushare_daemon service": {"restarted": bool, "diff": [_CHANGE]},
-    "gpushare_daemon certificates": {"files": [str], "not_after": Map(str), "diff": _CHANGE},
+    "gpushare_daemon certificates": {"files": [str], "diff": _CHANGE},
     "gpushare_daemon token": {"own": Maybe(TokenClaims)},
     "gpushare_driver facts": {
         "facts": HostFacts,
@@ -221,7 +221,6 @@ RESULTS: Mapping[str, Shape] = {
         "missing?": bool,
         "system?": System,
         "manager": str,
-        "managed_by": str,
         "versions": Map(Maybe(str)),
         "steps": [PackageChange],
         "held": [str],
@@ -232,6 +231,7 @@ RESULTS: Mapping[str, Shape] = {
     },
     "gpushare_runtime_env": {
         "environment?": str,
+        "linked?": bool,
         "python?": str,
         "removed?": [str],
         "missing?": bool,
@@ -239,9 +239,9 @@ RESULTS: Mapping[str, Shape] = {
         "machine?": re.compile("[a-z0-9_]{1,20}"),
         "diff?": _CHANGE,
     },
-    "gpushare_sharing strategy": {"strategy": str, "kept": str, "obstacles": [str], "cdi": CdiFacts, "mps": [str]},
+    "gpushare_sharing strategy": {"strategy": str, "cdi": CdiFacts, "mps": [str], "driver": str, "own": Maybe(TokenClaims)},
     "gpushare_sharing mps": {"waiting": [str], "diff": [_CHANGE]},
-    "gpushare_toolkit": {"version": str, "managed_by": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
+    "gpushare_toolkit": {"strategy?": str, "cdi?": CdiFacts, "mps?": [str], "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_traces report": {"words": [str], "report": Any},
     **dict.fromkeys(("gpushare_traces services", "gpushare_traces leftovers"), _REMOVED),
     "gpushare_verify_cluster evidence": {

@@ -19,10 +19,9 @@ class PkiError(RuntimeError):
 
 @dataclass(frozen=True)
 class Pki:
-    """changed: the files that are, or would be, made again. not_after: end of validity by certificate, as gpushare-pki prints it."""
+    """changed: the files that are, or would be, made again."""
 
     changed: List[str]
-    not_after: Dict[str, str]
 
     def diff(self) -> Dict[str, str]:
         """In Ansible's form; names only."""
@@ -41,14 +40,12 @@ def ask(run: Run, argv: List[str]) -> Pki:
     if status != 0:
         raise PkiError(f"{' '.join(argv)} failed with exit status {status}: {(err or out).strip()}")
     try:
-        said = json.loads(out)
-        return Pki(list(said["changed"]), {certificate["path"]: certificate["not_after"] for certificate in said["certificates"]})
+        return Pki(list(json.loads(out)["changed"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise PkiError(f"{' '.join(argv)} must print JSON with `changed` and `certificates`; it printed {out[:200]!r}") from error
+        raise PkiError(f"{' '.join(argv)} must print JSON with `changed`; it printed {out[:200]!r}") from error
 
 
 def missing(folder: str, dashboard: bool = False) -> Pki:
     """The files that would be made where the program is not installed yet: every file that is not there."""
-    return Pki(
-        [name for name in (DASHBOARD_CERTIFICATES if dashboard else CERTIFICATES) if not os.path.exists(os.path.join(folder, name))], {}
-    )
+    names = DASHBOARD_CERTIFICATES if dashboard else CERTIFICATES
+    return Pki([name for name in names if not os.path.exists(os.path.join(folder, name))])

@@ -8,7 +8,7 @@ Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Collection, Dict, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from .._host.host import Host
 from . import device_strategy
@@ -128,6 +128,20 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
         authorities=authorities(host, node.config) if "system" in subsets else None,
     )
+
+
+def strategy(host: Host, asked: str, brings: device_strategy.Brings, toolkit: bool) -> Tuple[Dict[str, Any], List[str]]:
+    """The device strategy that `asked` means on the host, with its facts of CDI, and why the host cannot have it, a sentence each.
+
+    toolkit: whether the configuration of the toolkit is compared.
+    """
+    facts = gather(host, ["runtimes", "sharing"])
+    found, now = facts.cdi, facts.sharing
+    if found is None or now is None:
+        raise AssertionError("not gathered")
+    reasons = device_strategy.obstacles(asked, found, facts.toolkit if toolkit else None, now.strategy, now.holders, brings)
+    chosen = device_strategy.choose(asked, found, now.strategy, now.holders, brings)
+    return {"strategy": chosen.strategy, "cdi": asdict(found)}, [str(reason) for reason in reasons]
 
 
 def _tuples(values: Mapping[str, Any]) -> Dict[str, Any]:

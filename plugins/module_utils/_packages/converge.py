@@ -58,7 +58,6 @@ class PackagesResult:
 
     changed: bool = False
     manager: str = ""
-    managed_by: str = ""
     versions: Dict[str, Optional[str]] = field(default_factory=dict)
     steps: List[PackageChange] = field(default_factory=list)
     held: List[str] = field(default_factory=list)

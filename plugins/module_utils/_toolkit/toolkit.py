@@ -74,14 +74,6 @@ WantedBy=multi-user.target
 }
 
 
-@dataclass
-class ToolkitResult(Converged):
-    """version: of the toolkit, "" if it does not print it; managed_by: another manager of it, "" without one."""
-
-    version: str = ""
-    managed_by: str = ""
-
-
 @dataclass(frozen=True)
 class WantedToolkit:
     """strict: see STRICT. minimum: the oldest version. cdi: whether the spec is written now, at boot and after changes of the driver.
@@ -160,13 +152,13 @@ class CdiSpec(Subject):
         return {f"service:{name}": (b"disabled", b"enabled") for name in names}
 
 
-def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> ToolkitResult:
+def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> Converged:
     """Do it, or with `dry` say what would be done. It raises Rejected if nothing was changed, TransactionError if it was restored."""
     others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
     if others:
-        return ToolkitResult(managed_by=others, notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
-    result = ToolkitResult(version="" if wanted.comes else _version(wanted, host, run))
-    if not result.version and not wanted.comes:
+        return Converged(notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
+    result = Converged()
+    if not wanted.comes and not _version(wanted, host, run):
         result.notes.append("the container toolkit does not print its version, so that its age is not known")
     config = ToolkitConfig(wanted.strict, host, run)
     result.add(engine.converge(config, False, dry, point))
@@ -179,9 +171,9 @@ def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point
     return result
 
 
-def restore(host: Host, run: RunWithin, dry: bool) -> ToolkitResult:
+def restore(host: Host, run: RunWithin, dry: bool) -> Converged:
     """Take our part out of config.toml."""
-    return ToolkitResult(**vars(engine.converge(ToolkitConfig(False, host, run), True, dry)))
+    return engine.converge(ToolkitConfig(False, host, run), True, dry)
 
 
 def _without_ours(path: str, now: str, original: str) -> str:

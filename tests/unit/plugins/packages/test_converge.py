@@ -599,10 +599,10 @@ def test_a_file_of_ours_that_others_changed_once_and_then_removed_is_no_news(roo
 
 def test_what_several_owners_get_back_is_one_result() -> None:
     one = PackagesResult(
-        True, "apt", "", {"a": None}, [PackageChange("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}]
+        True, "apt", {"a": None}, [PackageChange("a", "1", None)], ["a"], ["/a"], [{"what": "a"}], ["note a"], [{"before": "a"}]
     )
     other = PackagesResult(
-        False, "apt", "", {"b": "2"}, [PackageChange("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}]
+        False, "apt", {"b": "2"}, [PackageChange("b", "1", "2")], ["b"], ["/b"], [{"what": "b"}], ["note b"], [{"before": "b"}]
     )
     assert together([one, other]) == PackagesResult(
         changed=True,
