@@ -76,23 +76,25 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
 
 def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_verdict() -> None:
     tasks = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
-    planned = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
-    assert [(role["name"], role["tasks_from"]) for role in planned] == [
-        ("gpushare.kubernetes.python_environment", "packages"),
-        ("gpushare.kubernetes.nvidia_driver", "plan"),
-        ("gpushare.kubernetes.kubelet", "gates"),
-        ("gpushare.kubernetes.nvidia_container_toolkit", "converge"),
-        ("gpushare.kubernetes.container_runtime", "configure"),
-        ("gpushare.kubernetes.scheduler", "configure"),
+    plans = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text())["__preflight_plans"]
+    assert [(plan["role"], plan["tasks"]) for plan in plans] == [
+        ("python_environment", "packages"),
+        ("nvidia_driver", "plan"),
+        ("kubelet", "gates"),
+        ("nvidia_container_toolkit", "packages"),
+        ("nvidia_container_toolkit", "configure"),
+        ("container_runtime", "strategy"),
+        ("container_runtime", "configure"),
+        ("scheduler", "configure"),
     ]
     assert {"ansible.builtin.import_tasks": "control_planes.yml", "name": "Ask each control plane about the cluster"} in tasks
     asked = {task["register"]: task for task in yaml.safe_load((ROOT / "roles/preflight/tasks/control_planes.yml").read_text())}
     assert "gpushare.kubernetes.gpushare_api" in asked["__preflight_api"]
-    verdict = tasks[-1]["gpushare.kubernetes.gpushare_judge"]
+    verdict = tasks[-2]["gpushare.kubernetes.gpushare_judge"]
     assert verdict["answers"] == "{{ __preflight_api.results }}"
     of_the_toolkit = {"packages": "__toolkit_packages", "toolkit": "__toolkit"}
-    plans = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
-    assert verdict["plans"] == {"python": "__python_packages", **plans, **of_the_toolkit}
+    of_others = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
+    assert verdict["plans"] == {"python": "__python_packages", **of_others, **of_the_toolkit}
 
 
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])

@@ -75,21 +75,8 @@ def test_a_run_that_is_limited_to_gpu_nodes_asks_a_control_plane_that_answers(tm
     assert [call for call in asked(kubectl) if "pods" in " ".join(call["words"])], done.stdout + done.stderr
 
 
-def without_asking(folder: Path, role: str, first: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
-    """Run a role on the GPU nodes without its first task, which asks for the node: this machine has no kubelet."""
-    (folder / role / "tasks").mkdir(parents=True)
-    for path in (ROOT / "roles" / role / "tasks").iterdir():
-        text = path.read_text()
-        (folder / role / "tasks" / path.name).write_text("---\n" + text.split(first, 1)[1] if path.name == "main.yml" else text)
-    for part in ("defaults", "vars", "templates"):
-        if (ROOT / "roles" / role / part).is_dir():
-            (folder / role / part).symlink_to(ROOT / "roles" / role / part)
-    (folder / "play.yml").write_text(f"- hosts: gpu_nodes\n  gather_facts: false\n  roles: [{role}]\n")
-    return play(folder, folder / "play.yml", hosts, **variables)
-
-
 def labelled(folder: Path, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
-    return without_asking(folder, "kubelet", "import_tasks: preflight.yml\n", hosts, **variables)
+    return run_role(folder, "kubelet", "gpu_nodes", hosts, **variables)
 
 
 def test_the_cluster_is_asked_as_the_control_planes_variables_say(tmp_path: Path) -> None:
@@ -114,11 +101,10 @@ def test_a_node_that_the_cluster_does_not_have_fails_alone(tmp_path: Path) -> No
 
 def test_a_host_that_has_failed_earlier_in_its_batch_concerns_no_other(tmp_path: Path) -> None:
     kubectl = make_kubectl(tmp_path / "kubectl")
-    well = {"__gpushare_node": {"node_name": "gpu2", "kubelet": {"version": "v1.36.3"}}, "__device_plugin_token": {"own": True}}
-    labelled(tmp_path, {"kube_control_plane": {"cp1": {}}, "gpu_nodes": {}}, gpushare_kubectl=str(kubectl))
+    well = {"__gpushare_node": {"node_name": "gpu2", "kubelet": {"version": "v1.36.3"}}, "__device_plugin_found": {"own": True}}
     tasks: list[dict[str, Any]] = [
         {"ansible.builtin.fail": {"msg": "as planned"}, "when": "inventory_hostname == 'gpu1'"},
-        {"ansible.builtin.include_role": {"name": "kubelet"}},
+        {"ansible.builtin.include_role": {"name": "gpushare.kubernetes.kubelet"}},
         {"ansible.builtin.include_vars": str(ROOT / "roles/device_plugin/vars/main.yml")},
         {"ansible.builtin.debug": {"msg": "ACCOUNTS={{ __device_plugin_hosts | join('+') }}="}},
     ]
@@ -170,12 +156,25 @@ def test_groups_are_found_wherever_their_names_are_set(tmp_path: Path) -> None:
     assert "do not agree on the name of a group: workers, others" in " ".join((done.stdout + done.stderr).split())
 
 
+def test_a_device_strategy_that_the_host_cannot_have_ends_the_role_that_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    asked = {"what": "strategy", "asked": "cdi", "toolkit": False, "root": str(tmp_path / "root")}
+    tasks = [
+        {"gpushare.kubernetes.gpushare_sharing": asked, "register": "chosen"},
+        {"ansible.builtin.debug": {"msg": "CHOSEN={{ chosen.strategy }} {{ chosen.own is none }} {{ chosen.changes }}="}},
+        {"gpushare.kubernetes.gpushare_sharing": {**asked, "required": True}},
+    ]
+    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {}}})
+    assert re.findall("CHOSEN=(.*?)=", done.stdout) == ["cdi True False"], done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "cdi, and kubelet does not print its version; expected kubelet 1.29" in " ".join(done.stdout.split())
+
+
 def test_each_host_gets_the_code_of_its_own_runtime(tmp_path: Path) -> None:
     hosts = {"containerd": "containerd.service", "docker": "docker.service", "cri-o": "crio.service"}
-    nodes = {name: {"__gpushare_node": {"node_name": name}, "gpushare_container_runtime_name": name} for name in hosts}
-    done = without_asking(
-        tmp_path, "container_runtime", "register: __gpushare_node\n", {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes}
-    )
+    nodes = {name: {"gpushare_container_runtime_name": name} for name in hosts}
+    done = run_role(tmp_path, "container_runtime", "gpu_nodes", {"kube_control_plane": {"cp1": {}}, "gpu_nodes": nodes})
     assert sorted(line.split()[0] for line in done.stdout.splitlines() if "failed=1" in line) == sorted(hosts), done.stdout
     for unit in hosts.values():
         assert unit in done.stdout + done.stderr

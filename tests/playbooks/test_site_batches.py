@@ -20,6 +20,7 @@ SORTING = {
     "gather_facts": False,
     "tasks": [{"ansible.builtin.group_by": {"key": "gpushare_gpu_nodes"}, "when": "inventory_hostname is match('gpu')"}],
 }
+SERVED = "device_plugin:{{ 'from_pod' if __site_change_mode | default(false) else 'serve' }}"
 TASKS = [
     {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join('+') }}."}, "run_once": True},
     {"ansible.builtin.fail": {"msg": "as planned"}, "when": "inventory_hostname in broken | default([])"},
@@ -36,13 +37,16 @@ def plays(playbook: str) -> list[dict[str, Any]]:
 
 
 def tasks_of(play: dict[str, Any]) -> list[dict[str, Any]]:
-    """Its tasks, also those of files and blocks."""
-    found: list[dict[str, Any]] = []
-    for task in play["tasks"]:
-        file = task.get("ansible.builtin.import_tasks")
-        tasks = yaml.safe_load((ROOT / "playbooks" / file).read_text()) if file else [task]
-        found += [one for each in tasks for one in each.get("block", [each])]
-    return found
+    """Its tasks, also those of blocks and of files, but not of those that only a change of the mode or a cluster of pods has."""
+    return [each for task in play["tasks"] for each in inside(task)]
+
+
+def inside(task: dict[str, Any]) -> list[dict[str, Any]]:
+    file = task.get("ansible.builtin.import_tasks", task.get("ansible.builtin.include_tasks", ""))
+    if Path(file).name in ("gpu_nodes.yml", "host.yml", "end_nodes.yml"):
+        read = yaml.safe_load((ROOT / "playbooks/tasks" / Path(file).name).read_text())
+        return [each for one in read for each in inside(one)]
+    return [each for one in task["block"] for each in inside(one)] if "block" in task else [task]
 
 
 def roles_of(play: dict[str, Any]) -> list[str]:
@@ -64,7 +68,7 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     assert list(found) == [
         *("admission", "python_environment", "extender", "scheduler"),
         "take_over:operator",
-        *("nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", "device_plugin"),
+        *("nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", SERVED),
         # The environments go where the daemons have become pods.
         *("python_environment:switch", "verify:prove", "uninstall:environments"),
         *("admission:report", "kubectl_inspect", "dashboard", "verify"),
@@ -130,6 +134,31 @@ def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[st
     assert batches(tmp_path, group_vars, *arguments) == wanted
 
 
+def test_a_node_is_configured_unless_preflight_has_planned_that_nothing_changes(tmp_path: Path) -> None:
+    idle: dict[str, Any] = {"changed": False, "changes": False}
+    (task,) = [one for play in plays("site") for one in play["tasks"] if one.get("ansible.builtin.import_tasks") == "tasks/gpu_nodes.yml"]
+    nodes: dict[str, tuple[bool, dict[str, Any]]] = {
+        "idle": (False, {}),
+        "managed": (False, {"__toolkit_packages": idle}),
+        # With CDI, the container runtime is left as it is.
+        "skipped": (False, {"__container_runtime": {"changed": False, "skipped": True}}),
+        "packages": (True, {"__toolkit_packages": {**idle, "changes": True}}),
+        "toolkit": (True, {"__toolkit": {**idle, "changes": True}}),
+        "runtime": (True, {"__container_runtime": {**idle, "changes": True}}),
+        # What preflight was told to accept.
+        "failed": (True, {"__toolkit": {"changed": False, "failed": True, "msg": "why"}}),
+        "unplanned": (True, {"__toolkit": {}, "__container_runtime": {}}),
+        "driver": (True, {"gpushare_driver_state": "absent"}),
+        "operator": (True, {"gpushare_gpu_operator": "patch"}),
+    }
+    hosts = {name: {"__toolkit": idle, "__container_runtime": idle, **values} for name, (_due, values) in nodes.items()}
+    inventory = {"all": {"vars": {"ansible_connection": "local"}, "hosts": hosts}}
+    told = {"ansible.builtin.debug": {"msg": "{{ inventory_hostname }}: {{ __site_host_due }}."}, "vars": task["vars"]}
+    done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "tasks": [told]}])
+    found = {name: due == "True" for name, due in re.findall(r'"msg": "(\w+): (True|False)\."', done.stdout)}
+    assert found == {name: due for name, (due, _values) in nodes.items()}, done.stdout + done.stderr
+
+
 def test_pods_on_hosts_of_kubeadm_are_a_matter_of_the_roles_for_hosts(tmp_path: Path) -> None:
     """And those of k3s and RKE2 are not, in no play."""
     hosts = {"cp1": "kubeadm", "gpu1": "kubeadm", "gpu2": "k3s", "gpu3": "rke2", "gpu4": ""}
@@ -176,7 +205,7 @@ def test_there_are_policies_before_there_is_an_account() -> None:
     roles = [(hosts, task["ansible.builtin.include_role"]) for hosts, task in tasks if "ansible.builtin.include_role" in task]
     names = [(role["name"].split(".")[-1], role.get("tasks_from", "main")) for _hosts, role in roles]
     wanted = ["admission", "extender", "scheduler", "device_plugin"]
-    order = [names.index((name, "main")) for name in wanted]
+    order = [names.index((name, SERVED.partition(":")[2] if name == "device_plugin" else "main")) for name in wanted]
     assert order == sorted(order)
     assert roles[order[0]][0] == "gpushare_control_planes:gpushare_gpu_nodes"
     # What people use is switched when the daemons run, on each host.

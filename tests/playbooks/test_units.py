@@ -80,8 +80,7 @@ PLAY = """
   vars:
     __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
-    __gpushare_strategy: {{strategy: envvar, obstacles: []}}
-    __device_plugin_gpus: {{driver: {{loaded: "{{{{ driver | default('614.99') }}}}"}}}}
+    __device_plugin_found: {{strategy: envvar, driver: "{{{{ driver | default('614.99') }}}}"}}
   tasks:
     - ansible.builtin.copy:
         content: "{{{{ lookup('ansible.builtin.template', '{roles}/' ~ item ~ '.service.j2') }}}}"

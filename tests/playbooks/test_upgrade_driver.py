@@ -113,7 +113,8 @@ def test_a_node_whose_driver_does_not_work_after_the_change_stays_cordoned(
             task["ansible.builtin.debug"] = {"msg": f"{options['what']} {options['node']}: {options['reason']}"}
             del task["delegate_to"], task["until"]
     variables = yaml.safe_load((ROOT / "roles/nvidia_driver/vars/main.yml").read_text())
-    variables |= {"__gpushare_node": {"node_name": "node-1"}} | ({"__nvidia_driver_headers_installed": {"skipped": True}} if begun else {})
+    variables["__nvidia_driver_node"] = {"node_name": "node-1"}
+    variables |= {"__nvidia_driver_headers_installed": {"skipped": True}} if begun else {}
     (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "vars": variables, "tasks": told + tasks}]))
     done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {}}})
     assert done.returncode == 0, done.stdout + done.stderr
