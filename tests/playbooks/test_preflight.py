@@ -97,6 +97,27 @@ def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_v
     assert verdict["plans"] == {"python": "__python_packages", **of_others, **of_the_toolkit}
 
 
+def test_only_a_node_whose_kubelet_runs_is_noted_for_the_roles(tmp_path: Path) -> None:
+    """The others are what preflight was told to accept."""
+    kubelet = {"running": True, "root": "/var/lib/kubelet", "version": "v1.36.3"}
+    found: dict[str, Any] = {
+        "gpu1": {"node_name": "gpu1", "facts": {"kubelet": kubelet}},
+        "stopped": {"node_name": "stopped", "facts": {"kubelet": {**kubelet, "running": False}}},
+        "nameless": {"node_name": None, "facts": {"kubelet": {**kubelet, "running": False}}},
+        "unreachable": {"node_name": None, "facts": {}},
+        "timed-out": {"failed": True, "msg": "timed out"},
+    }
+    note = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())[-1]
+    told = {"ansible.builtin.debug": {"msg": "NOTED={{ inventory_hostname }}="}, "when": "__gpushare_node is defined"}
+    files = [str(ROOT / f"roles/preflight/{part}/main.yml") for part in ("defaults", "vars")]
+    (tmp_path / "play.yml").write_text(
+        yaml.safe_dump([{"hosts": "all", "gather_facts": False, "vars_files": files, "tasks": [note, told]}])
+    )
+    done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {name: {"__preflight_host": values} for name, values in found.items()}})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall("NOTED=(.*?)=", done.stdout) == ["gpu1"]
+
+
 @pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])
 def test_an_inventory_without_one_of_the_groups_is_rejected(tmp_path: Path, group: str) -> None:
     done = play(tmp_path, ROOT / "playbooks/preflight.yml", {group: {"h1": {}}})
