@@ -147,7 +147,7 @@ def test_prometheus_is_queried_once_in_half_a_minute() -> None:
     assert {(request.query["start"], request.query["end"], request.query["step"]) for request in seen} == {("3600", "7200", "15")}
 
 
-def test_an_answer_without_end_and_no_answer_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_or_at_another_place_and_no_answer_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_MOST_BYTES", 1000)
     monkeypatch.setattr(history, "_TIMEOUT_SECONDS", 0.2)
 
@@ -162,6 +162,9 @@ def test_an_answer_without_end_and_no_answer_are_errors(monkeypatch: pytest.Monk
         await asyncio.sleep(60)
         return web.Response()
 
+    async def elsewhere(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": "/"}) if request.path != "/" else web.Response(body=answer([]))
+
     def expect(message: str) -> Callable[[Prometheus], Awaitable[None]]:
         async def use(prometheus: Prometheus) -> None:
             with pytest.raises(HistoryError, match=message):
@@ -171,3 +174,4 @@ def test_an_answer_without_end_and_no_answer_are_errors(monkeypatch: pytest.Monk
 
     asyncio.run(against(endless, expect("more than 1000 bytes")))
     asyncio.run(against(silent, expect("gave no answer")))
+    asyncio.run(against(elsewhere, expect("expected JSON")))
