@@ -27,6 +27,8 @@ STARTED := $(shell date +%s)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/$(RUNTIME)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+# Each worker of the tests, and each program that a test starts, would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 comma := ,
 define say
