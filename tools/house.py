@@ -23,8 +23,6 @@ PLUGINS = ("plugins/module_utils", "plugins/plugin_utils")
 #: Area → the start of its paths. The language is read where there is a limit for it.
 AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "tests": "tests/", "tools": "tools/"}
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
-#: An import that may be of a test's module: few files have one, and only those are parsed for it.
-NAMES_A_TEST = re.compile(r"^[ \t]*from [^\n(]*(?:\([^)]*)?\btest_", re.MULTILINE)
 #: Measure → its limit.
 LIMITS = {
     "modules": 22,
@@ -107,8 +105,7 @@ def test_imports(python: Mapping[str, str]) -> list[str]:
     """The imports of a test's module by another file, each with its place."""
     found = []
     for path, text in python.items():
-        is_read = path.startswith((AREAS["tests"], AREAS["tools"])) and NAMES_A_TEST.search(text)
-        for node in ast.walk(ast.parse(text)) if is_read else ():
+        for node in ast.walk(ast.parse(text)) if path.startswith((AREAS["tests"], AREAS["tools"])) else ():
             if isinstance(node, ast.ImportFrom):
                 names = {f"{node.module}.{alias.name}" for alias in node.names}
                 if any(f"tests/{'/'.join(name.split('.')[:length])}.py" in python for name in names for length in _of_tests(name)):

@@ -50,7 +50,6 @@ class Report:
     verdicts: list[Verdict] = field(default_factory=list)
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
     total: tuple[float, ...] = (0.0, 0.0)  # files may share their tests
-    groups: tuple[int, int] = (0, 0)  # that have run without a mutant, of all
     failed: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
 
@@ -121,10 +120,9 @@ def execute(found: Sequence[Case], targets: Mapping[str, tuple[str, ...]], root:
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in to_run:
         groups.setdefault(targets[case.mutant.file], []).append(case)
-    report.groups = (0, len(groups))
     for tests, of_tests in groups.items():
         _Group(tests, of_tests, workers, report).begin()
-    workers.run(_Teller(report, len(found), scratch).tick)
+    workers.run(_Teller(report, len(found), len({case.mutant.file for case in to_run}), scratch).tick)
     report.save(scratch / VERDICTS)
     return report
 
@@ -144,7 +142,6 @@ class _Group:
         for file in {case.mutant.file for case in self._cases}:
             self._report.seconds[file] = (outcome.seconds, outcome.cpu_seconds)
         self._report.total = tuple(map(add, self._report.total, (outcome.seconds, outcome.cpu_seconds)))
-        self._report.groups = (self._report.groups[0] + 1, self._report.groups[1])
         if not outcome.passed:
             self._report.failed[" ".join(self._tests)] = outcome.output[-3000:]
         elif len(self._cases) >= _WORTH_A_TRACE:
@@ -193,8 +190,8 @@ class _Done:
 
 
 class _Teller:
-    def __init__(self, report: Report, count: int, scratch: Path) -> None:
-        self._report, self._count, self._scratch = report, count, scratch
+    def __init__(self, report: Report, count: int, files: int, scratch: Path) -> None:
+        self._report, self._count, self._files, self._scratch = report, count, files, scratch
         self._began = self._said = time.monotonic()
 
     def tick(self) -> None:
@@ -204,7 +201,6 @@ class _Teller:
             self._report.save(self._scratch / VERDICTS)
             done, alive = len(self._report.verdicts), sum(one.fate == SURVIVED for one in self._report.verdicts)
             words = f"{now - self._began:.0f} s: {done} of {self._count} mutants, {alive} survived"
-            ran, groups = self._report.groups
-            if ran < groups:
-                words += f"; first all tests without one: {ran} of {groups} groups"
+            if len(self._report.seconds) < self._files:
+                words += f"; first without one: the tests of {len(self._report.seconds)} of {self._files} files"
             print(words, flush=True)
