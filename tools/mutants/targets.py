@@ -179,6 +179,7 @@ _OF_PLUGINS: Final[Mapping[str, tuple[str, ...]]] = {
     "module_utils/_kubelet/plan.py": _KUBELET,
     "module_utils/_kubelet/service.py": _KUBELET,
     "module_utils/_runtimes/containerd_config.py": _CONTAINERD,
+    "module_utils/_runtimes/containerd_options.py": ("plugins/runtimes/test_containerd_options.py",),
     "module_utils/_runtimes/containerd_files.py": _CONTAINERD,
     "module_utils/_runtimes/containerd_service.py": _CONTAINERD,
     "module_utils/_runtimes/default_runtime.py": (*_CONTAINERD, _DOCKER),

@@ -16,10 +16,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from .._change.undo import Rejected
 from .._formats.toml import Path, parse
 from .._formats.toml_edit import drop, remove, remove_empty_header, set_value
+from .containerd_options import BINARY_NAME, RUNC_TYPE, SYSTEMD_CGROUP, Decoder, is_runc, spellings
 from .plan import RUNTIME, Runtimes, leaves, stripped
 
 OLD_CRI, NEW_CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
-RUNC_TYPE = "io.containerd.runc."
+#: Of a file that we edit.
+NEWEST_VERSION = 4
 # Below the section of the CRI plugin.
 CONTAINERD: Path = ("containerd",)
 DEFAULT_NAME, RUNTIMES = CONTAINERD + ("default_runtime_name",), CONTAINERD + ("runtimes",)
@@ -50,13 +52,13 @@ def plugin_path(version: int) -> Path:
 
 def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
     """The version that the file declares; Rejected for those that we do not edit."""
-    version = data.get("version", 1)
-    if version in (2, 3, 4) and version <= newest:
+    version, last = data.get("version", 1), min(newest, NEWEST_VERSION)
+    if version in range(2, last + 1):
         return int(version)
     raise Rejected(
-        f"{path} has configuration version {'1 (it declares none)' if 'version' not in data else version}, expected 2, 3 or 4 and at "
-        f"most {newest}, which this containerd reads: convert it with `containerd config {'migrate' if newest > 2 else 'dump'}`, "
-        "restart containerd, see that pods run, and run again"
+        f"{path} has configuration version {'1 (it declares none)' if 'version' not in data else version}, expected "
+        f"{2 if last == 2 else f'one from 2 to {last}'}, which this containerd reads: convert it with `containerd config "
+        f"{'migrate' if newest > 2 else 'dump'}`, restart containerd, see that pods run, and run again"
     )
 
 
@@ -96,47 +98,47 @@ def socket_address(dump: Mapping[str, Any]) -> str:
     return server.get("address") or dump.get("grpc", {}).get("address") or "/run/containerd/containerd.sock"
 
 
-def needed(section: Mapping[str, Any], binary: str, default: bool = True) -> List[Change]:
+def runtimes(section: Mapping[str, Any], decoder: Decoder) -> Runtimes:
+    """The runtimes that pods get by a dump's section, their options under the names of their fields."""
+    return Runtimes(section.get("default_runtime_name") or "", _entries(section, decoder))
+
+
+def needed(section: Mapping[str, Any], binary: str, default: bool, decoder: Decoder) -> List[Change]:
     """The settings that are missing for the nvidia runtime to be there and, with `default`, the default; [] if nothing is. binary: its
     program.
 
     A new entry has all that the entry of the present default runtime says (SystemdCgroup above all), with another program. An entry
     that is there keeps what it says, except for the program; and where it is not the default yet, except for the type and the cgroup
-    driver.
+    driver. An option keeps the spelling that it has.
     """
-    runtimes = Runtimes.of(section)
-    base = _low_level(runtimes, default)
-    # It is spelled out even where it is the default: it is what kubelet's cgroup driver has to agree with.
-    cgroup = {"SystemdCgroup": bool(base.get("options", {}).get("SystemdCgroup", False))}
-    present = runtimes.entries.get(RUNTIME)
+    base = _low_level(runtimes(section, decoder), section, default)
+    present = (section.get("runtimes") or {}).get(RUNTIME)
     if present is None:
-        entry = dict(copy.deepcopy(base), options=dict(base.get("options", {}), BinaryName=binary, **cgroup))
-        changes = leaves(RUNTIMES + (RUNTIME,), entry)
+        changes = leaves(RUNTIMES + (RUNTIME,), _like(base, binary, decoder))
     else:
-        options = present.get("options", {})
-        wanted: Dict[str, Any] = {"BinaryName": binary}
-        if bool(options.get("SystemdCgroup", False)) != cgroup["SystemdCgroup"]:
-            wanted.update(cgroup)
-        changes = [(RUNTIMES + (RUNTIME, "options", key), value) for key, value in wanted.items() if options.get(key) != value]
-        if present.get("runtime_type") != base["runtime_type"]:
-            changes.insert(0, (RUNTIMES + (RUNTIME, "runtime_type"), base["runtime_type"]))
-    if default and runtimes.default != RUNTIME:
+        changes = (
+            [] if present.get("runtime_type") == base["runtime_type"] else [(RUNTIMES + (RUNTIME, "runtime_type"), base["runtime_type"])]
+        )
+        changes += _corrected(present, BINARY_NAME, binary)
+        changes += _corrected(present, SYSTEMD_CGROUP, _has_systemd(section, base, decoder))
+    if default and section.get("default_runtime_name") != RUNTIME:
         changes.insert(0, (DEFAULT_NAME, RUNTIME))
     return changes
 
 
-def lost(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Change]:
+def lost(before: Mapping[str, Any], after: Mapping[str, Any], decoder: Decoder) -> List[Change]:
     """The runtimes that the dump `after` lacks. containerd 1.x forgets its built-in `runc` when a file names any runtime."""
-    old, new = Runtimes.of(before).entries, Runtimes.of(after).entries
-    return [change for name in sorted(old) if name not in new for change in leaves(RUNTIMES + (name,), spelled_out(old[name]))]
+    old, new = before.get("runtimes") or {}, after.get("runtimes") or {}
+    return [change for name in sorted(old) if name not in new for change in leaves(RUNTIMES + (name,), spelled_out(old[name], decoder))]
 
 
-def spelled_out(entry: Mapping[str, Any]) -> Dict[str, Any]:
-    """An entry that says its cgroup driver even if it is the default."""
-    options = dict(entry.get("options", {}))
-    if str(entry.get("runtime_type", "")).startswith(RUNC_TYPE):
-        options.setdefault("SystemdCgroup", False)
-    return dict(entry, options=options) if options else dict(entry)
+def spelled_out(entry: Mapping[str, Any], decoder: Decoder) -> Dict[str, Any]:
+    """An entry as it has its effect, that says its cgroup driver even if it is the default."""
+    found: Dict[str, Any] = stripped(decoder.effective(entry))
+    if is_runc(entry):
+        options = entry.get("options") or {}
+        found.setdefault("options", {}).setdefault(decoder.key(options, SYSTEMD_CGROUP), False)
+    return found
 
 
 def applied(dump: Mapping[str, Any], changes: Sequence[Change]) -> Dict[str, Any]:
@@ -164,12 +166,13 @@ def undone(before: Mapping[str, Any], after: Mapping[str, Any]) -> Dict[str, Any
     return wanted
 
 
-def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> List[str]:
+def differences(wanted: Mapping[str, Any], found: Mapping[str, Any], decoder: Decoder) -> List[str]:
     """Where two dumps differ in meaning, as "path: wanted …, found …"; [] if nowhere.
 
-    Lists of imports are left out, because only their effect counts; and a runtime's zero value is the same as none.
+    Lists of imports are left out, because only their effect counts; a runtime's zero value is the same as none, and one spelling of an
+    option the same as another.
     """
-    return _differences((), _comparable(wanted), _comparable(found))
+    return _differences((), _comparable(wanted, decoder), _comparable(found, decoder))
 
 
 def describe(found: Sequence[str]) -> str:
@@ -203,7 +206,9 @@ def reverted(text: str, original: str, builtin: Mapping[str, Any], imports: Sequ
     if RUNTIME not in before:
         text = remove(text, section + ("runtimes", RUNTIME))
     elif RUNTIME in runtimes:
-        for path in (("runtime_type",), ("options", "BinaryName"), ("options", "SystemdCgroup")):
+        options = {**_inside(before[RUNTIME], ("options",)), **_inside(runtimes[RUNTIME], ("options",))}
+        keys = [key for field in (BINARY_NAME, SYSTEMD_CGROUP) for key in spellings(options, field)]
+        for path in [("runtime_type",), *(("options", key) for key in keys)]:
             text = _restored(text, section + ("runtimes", RUNTIME) + path, _value(before[RUNTIME], path))
     for name in sorted(set(runtimes) - set(before) - {RUNTIME}):
         if stripped(runtimes[name]) == stripped(builtin.get(name)):
@@ -220,14 +225,14 @@ def reverted(text: str, original: str, builtin: Mapping[str, Any], imports: Sequ
     return None if not original and set(parse(text).data) <= {"version"} else text
 
 
-def running_runtimes(config: Mapping[str, Any]) -> Runtimes:
+def running_runtimes(config: Mapping[str, Any], decoder: Decoder) -> Runtimes:
     """The runtimes of a process, from the configuration in its CRI status (JSON, other names for the same things)."""
     section = config.get("containerd") or {}
     entries = {
-        name: stripped({"runtime_type": entry.get("runtimeType"), "options": entry.get("options")})
+        name: {"runtime_type": entry.get("runtimeType"), "options": entry.get("options")}
         for name, entry in (section.get("runtimes") or {}).items()
     }
-    return Runtimes(section.get("defaultRuntimeName") or "", entries, config.get("enableCDI") is True)
+    return Runtimes(section.get("defaultRuntimeName") or "", _entries({"runtimes": entries}, decoder), config.get("enableCDI") is True)
 
 
 def not_running(wanted: Runtimes, running: Runtimes) -> Optional[str]:
@@ -248,32 +253,61 @@ def masked(text: str) -> str:
     return _SECRET_VALUE.sub(r'\1"(hidden)"', text)
 
 
-def _low_level(runtimes: Runtimes, replaced: bool) -> Dict[str, Any]:
-    """The entry of the runtime that pods get now. replaced: whether nvidia shall be the default in its place."""
-    default = runtimes.entries.get(runtimes.default)
-    if replaced and runtimes.default != RUNTIME and default is not None and not str(default.get("runtime_type", "")).startswith(RUNC_TYPE):
+def _entries(section: Mapping[str, Any], decoder: Decoder) -> Dict[str, Any]:
+    return {name: stripped(decoder.decoded(entry)) for name, entry in (section.get("runtimes") or {}).items()}
+
+
+def _like(base: Mapping[str, Any], binary: str, decoder: Decoder) -> Dict[str, Any]:
+    """A new entry with another program. Its cgroup driver is spelled out: kubelet's has to agree with it."""
+    entry = spelled_out(base, decoder)
+    entry["options"][decoder.key(base.get("options") or {}, BINARY_NAME)] = binary
+    return entry
+
+
+def _corrected(entry: Mapping[str, Any], field: str, value: Any) -> List[Change]:
+    """The changes that give a field this value in every spelling that it has: one that is inert in this release may count in the next."""
+    options = entry.get("options") or {}
+    keys = spellings(options, field) or ([field] if value else [])
+    return [(RUNTIMES + (RUNTIME, "options", key), value) for key in keys if (options.get(key) or None) != (value or None)]
+
+
+def _has_systemd(section: Mapping[str, Any], base: Mapping[str, Any], decoder: Decoder) -> bool:
+    """Whether nvidia shall have the systemd cgroup driver: as the runtime that pods have now.
+
+    Releases of ours before this one wrote a second spelling beside kubespray's, which then disagrees with it: there runc still tells
+    what was meant.
+    """
+    options = ((section.get("runtimes") or {}).get(RUNTIME) or {}).get("options") or {}
+    values = {bool(options[key]) for key in spellings(options, SYSTEMD_CGROUP)}
+    runc = (section.get("runtimes") or {}).get("runc") or {}
+    return bool(decoder.value(runc if len(values) > 1 and is_runc(runc) else base, SYSTEMD_CGROUP))
+
+
+def _low_level(found: Runtimes, section: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
+    """The entry of the runtime that pods get now, as the section has it. replaced: whether nvidia shall be the default in its place."""
+    default = found.entries.get(found.default)
+    if replaced and found.default != RUNTIME and default is not None and not is_runc(default):
         raise Rejected(
-            f"the default runtime is {runtimes.default} of type {default.get('runtime_type')}, which is not run by runc: making "
+            f"the default runtime is {found.default} of type {default.get('runtime_type')}, which is not run by runc: making "
             "nvidia the default would take its isolation from every pod that names no RuntimeClass; make a runtime of type "
             f"{RUNC_TYPE}v2 the default first"
         )
-    for name in (runtimes.default, "runc"):
-        entry = runtimes.entries.get(name)
-        if entry is not None and str(entry.get("runtime_type", "")).startswith(RUNC_TYPE):
-            found: Dict[str, Any] = entry
-            return found
+    for name in (found.default, "runc"):
+        if is_runc(found.entries.get(name, {})):
+            entry: Dict[str, Any] = section["runtimes"][name]
+            return entry
     raise Rejected(
-        f"found the runtimes {', '.join(sorted(runtimes.entries)) or 'none'} and the default {runtimes.default!r}, expected one of "
+        f"found the runtimes {', '.join(sorted(found.entries)) or 'none'} and the default {found.default!r}, expected one of "
         f"type {RUNC_TYPE}v2 (usually runc) to copy the options from; nothing was changed: add its table as `containerd config default` "
         "prints it, restart containerd, see that pods run, and run again"
     )
 
 
-def _comparable(dump: Mapping[str, Any]) -> Dict[str, Any]:
+def _comparable(dump: Mapping[str, Any], decoder: Decoder) -> Dict[str, Any]:
     found = copy.deepcopy(dict(dump))
     found.pop("imports", None)
     section = dump_section(found)
-    section["runtimes"] = stripped(section.get("runtimes") or {})
+    section["runtimes"] = _entries(section, decoder)
     return found
 
 

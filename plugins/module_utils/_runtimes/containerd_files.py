@@ -24,6 +24,7 @@ from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import append, set_value
 from . import containerd_config
 from .containerd_config import Change, cdi_is_on, dump_section
+from .containerd_options import Decoder
 from .plan import Asked, RuntimePlan, Runtimes, read_text
 from .service import Program
 
@@ -41,6 +42,7 @@ class Installation:
         self._containerd = containerd
         self.config = config
         self.release = containerd_config.release(self._must(["--version"]))
+        self.decoder = Decoder(self.release)
         self._builtin = self._must(["config", "default"])
         self._newest = int(loads(self._builtin)["version"])
 
@@ -54,7 +56,7 @@ class Installation:
     def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:
         """The runtimes that pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest."""
         found = self.dump() if dump is None else dump
-        return replace(Runtimes.of(dump_section(found)), cdi=cdi_is_on(found) if cdi else None)
+        return replace(containerd_config.runtimes(dump_section(found), self.decoder), cdi=cdi_is_on(found) if cdi else None)
 
     def present(self, asked: Asked) -> RuntimePlan:
         """The files to write so that pods get what is asked, and nothing else changes."""
@@ -62,7 +64,7 @@ class Installation:
         containerd_config.check_enabled(before)
         changes: List[Change] = [] if not asked.cdi or cdi_is_on(before) else [(containerd_config.CDI, True)]
         if asked.program:
-            changes += containerd_config.needed(dump_section(before), asked.program, asked.default)
+            changes += containerd_config.needed(dump_section(before), asked.program, asked.default, self.decoder)
         if not changes:
             return RuntimePlan({}, self.runtimes(asked.cdi, before), [])
         files = self.read({})
@@ -72,14 +74,14 @@ class Installation:
             try:
                 texts = edit(changes)
                 found = self._evaluate(texts)
-                lost = containerd_config.lost(dump_section(before), dump_section(found))
+                lost = containerd_config.lost(dump_section(before), dump_section(found), self.decoder)
                 if lost:
                     texts = edit(changes + lost)
                     found = self._evaluate(texts)
             except (TomlError, Rejected) as error:
                 rejections.append(f"in {where}: {error}")
                 continue
-            different = containerd_config.differences(wanted, found)
+            different = containerd_config.differences(wanted, found, self.decoder)
             if not different:
                 return RuntimePlan(texts, self.runtimes(asked.cdi, found), [])
             rejections.append(f"in {where}: {containerd_config.describe(different)}")
@@ -97,7 +99,7 @@ class Installation:
             found = self._evaluate(back.texts)
             section = dump_section(found)
             default, runtimes = section.get("default_runtime_name"), section.get("runtimes") or {}
-            different = containerd_config.differences(containerd_config.undone(before, found), found)
+            different = containerd_config.differences(containerd_config.undone(before, found), found, self.decoder)
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:

@@ -67,7 +67,7 @@ class ContainerdService(RuntimeService):
 
     def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
         status = cri.status(self._address, ASK_SECONDS)
-        return status.conditions, running_runtimes(status.config)
+        return status.conditions, running_runtimes(status.config, self._installation.decoder)
 
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
         return not_running(wanted, running)

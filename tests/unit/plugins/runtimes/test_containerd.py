@@ -16,6 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_options import Decoder
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, stripped
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from unit.fakes.plugins.runtimes.containerd_host import ASKED, BINARY, Machine, others
 from unit.fakes.plugins.runtimes.fake_containerd import NEW, OLD, Answer, Containerd, model, real, real_programs
 
+ONE, TWO = Decoder((1, 7)), Decoder((2, 0))
 RELEASES = ("1.6.20", "1.7.24", "2.0.5", "2.1.4", "2.4.2")
 
 
@@ -263,7 +265,7 @@ def test_no_scratch_file_is_left(tmp_path: Path, folder: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version = 1\n", "has configuration version 1, expected 2, 3 or 4"),
+        ("version = 1\n", "has configuration version 1, expected 2, which this containerd reads"),
         ('version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n', "take it out"),
         ("version = 2\nbroken\n", "config dump failed: containerd: failed to load TOML"),
         (kubeadm(2).replace("runc.v2", "kata.v2"), "would take its isolation"),
@@ -321,7 +323,7 @@ def test_what_is_no_secret_is_shown() -> None:
 def test_a_rejection_tells_no_secret() -> None:
     secret = {"registry": {"configs": {"a": {"auth": {"password": "geheim"}}}}, "enable_selinux": True}
     dump = {"plugins": {OLD: {"containerd": {}, **secret}}}
-    found = containerd_config.differences(dump, {"plugins": {OLD: {"containerd": {}}}})
+    found = containerd_config.differences(dump, {"plugins": {OLD: {"containerd": {}}}}, ONE)
     assert found == [
         f"plugins.{OLD}.enable_selinux: expected True, found None",
         f"plugins.{OLD}.registry.configs.a.auth.password: expected another value than was found",
@@ -348,7 +350,7 @@ def test_another_program_is_not_taken_for_containerd() -> None:
 def status_of(**options: Any) -> Runtimes:
     """What the CRI status of a process says whose nvidia runtime has these options, too."""
     entry = {"runtimeType": "t", "options": {"BinaryName": "/b", "SystemdCgroup": True, "Root": "", **options}, "sandboxMode": "x"}
-    return containerd_config.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}})
+    return containerd_config.running_runtimes({"containerd": {"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": entry}}}, ONE)
 
 
 def test_the_running_process_is_held_against_the_files() -> None:
@@ -359,7 +361,7 @@ def test_the_running_process_is_held_against_the_files() -> None:
     assert "'SystemdCgroup': False" in str(containerd_config.not_running(wanted, status_of(SystemdCgroup=False)))
     # An old entry that is still there.
     running = containerd_config.running_runtimes(
-        {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "t", "options": None}, "nvidia": {}}}}
+        {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"runtimeType": "t", "options": None}, "nvidia": {}}}}, ONE
     )
     without = Runtimes("runc", {"runc": {"runtime_type": "t"}})
     assert "its runtime nvidia is" in str(containerd_config.not_running(without, running))
@@ -537,7 +539,7 @@ def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_differ
     ]:
         section = {"default_runtime_name": name, "runtimes": runtimes}
         before = copy.deepcopy(section)
-        assert containerd_config.needed(section, "/b") == wanted, (name, sorted(runtimes))
+        assert containerd_config.needed(section, "/b", True, ONE) == wanted, (name, sorted(runtimes))
         assert section == before
 
 
@@ -555,7 +557,7 @@ def test_what_is_missing_is_said_in_full_where_there_is_no_entry_and_as_a_differ
 )
 def test_a_default_that_runc_does_not_run_is_rejected(name: str, runtimes: dict[str, Any] | None, words: str) -> None:
     with pytest.raises(Rejected, match=words):
-        containerd_config.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY)
+        containerd_config.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY, True, ONE)
 
 
 def test_a_dump_without_a_cri_plugin_is_rejected() -> None:
@@ -574,9 +576,10 @@ def test_a_dump_without_a_cri_plugin_is_rejected() -> None:
     [
         ({"version": 2}, 2, 2),
         ({"version": 4}, 4, 4),
-        ({"version": 3}, 2, "version 3, expected 2, 3 or 4 and at most 2, .* `containerd config dump`"),
-        ({"version": 5}, 9, "version 5, expected 2, 3 or 4 and at most 9, .* `containerd config migrate`"),
-        ({}, 3, r"version 1 \(it declares none\), .* `containerd config migrate`"),
+        ({"version": 3}, 2, "version 3, expected 2, which .* `containerd config dump`"),
+        ({"version": 5}, 9, "version 5, expected one from 2 to 4, which .* `containerd config migrate`"),
+        ({}, 3, r"version 1 \(it declares none\), expected one from 2 to 3, which .* `containerd config migrate`"),
+        ({}, 2, r"version 1 \(it declares none\), expected 2, which this containerd reads: .* `containerd config dump`"),
     ],
 )
 def test_the_version_of_a_file_decides(data: dict[str, int], newest: int, found: int | str) -> None:
@@ -601,12 +604,12 @@ def dump_of(containerd: Any, **more: Any) -> dict[str, Any]:
 def test_two_dumps_differ_where_what_they_mean_differs() -> None:
     runtimes = {"runc": {"runtime_type": "t", "zero": 0, "options": {"off": False}}}
     same = dump_of({"runtimes": {"runc": {"runtime_type": "t"}}}, imports=["a"], empty={})
-    assert containerd_config.differences(dump_of({"runtimes": runtimes}), same) == []
-    assert containerd_config.differences(dump_of({"runtimes": None}), dump_of({})) == []
+    assert containerd_config.differences(dump_of({"runtimes": runtimes}), same, ONE) == []
+    assert containerd_config.differences(dump_of({"runtimes": None}), dump_of({}), ONE) == []
     wanted = dump_of({"a": 1, "b": True, "c": {"d": 1}, "e": []}, top={"x": 1})
     found = dump_of({"a": 2, "b": 1, "c": "d", "e": [1]}, more="y")
     path = f"plugins.{NEW}.containerd"
-    assert containerd_config.differences(wanted, found) == [
+    assert containerd_config.differences(wanted, found, ONE) == [
         "more: expected None, found 'y'",
         f"{path}.a: expected 1, found 2",
         f"{path}.b: expected True, found 1",
@@ -626,13 +629,13 @@ def test_no_more_than_five_differences_are_told(count: int, words: str) -> None:
 
 def test_a_runtime_that_a_file_would_hide_is_spelled_out() -> None:
     before = {"runtimes": {"b": {"runtime_type": "io.containerd.runc.v2", "zero": 0}, "a": {"runtime_type": "wasm"}, "kept": {}}}
-    assert containerd_config.lost(before, {"runtimes": {"kept": {"x": 1}}}) == [
+    assert containerd_config.lost(before, {"runtimes": {"kept": {"x": 1}}}, ONE) == [
         (("containerd", "runtimes", "a", "runtime_type"), "wasm"),
         (("containerd", "runtimes", "b", "runtime_type"), "io.containerd.runc.v2"),
         (("containerd", "runtimes", "b", "options", "SystemdCgroup"), False),
     ]
     entry = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
-    assert containerd_config.spelled_out(entry) == entry
+    assert containerd_config.spelled_out(entry, ONE) == entry
 
 
 def test_what_taking_our_part_out_may_change_is_the_default_and_our_runtime() -> None:
@@ -664,7 +667,7 @@ def test_cdi_is_switched_on_and_nothing_else_changes(folder: Path) -> None:
         found = machine.installation.dump()
         assert found["plugins"][OLD].pop("enable_cdi") is True
         assert before["plugins"][OLD].pop("enable_cdi") is False
-        assert containerd_config.differences(before, found) == []
+        assert containerd_config.differences(before, found, ONE) == []
         assert machine.present(CDI_ONLY).files == {}
         plan = machine.absent()
         assert plan.after.cdi is False
