@@ -51,6 +51,20 @@ RUNTIMES = Shape(
     ),
     seconds=3600,
 )
+FOUR_RUNTIMES = {"gpu1": "docker", "gpu2": "containerd-2.4", "gpu3": "containerd-1.7", "gpu4": "containerd-1.6"}
+VISIBILITY = Shape(
+    "visibility",
+    (
+        "--no-nvidia-runtime",
+        "--gpu-nodes",
+        str(len(FOUR_RUNTIMES)),
+        "--gpus",
+        ",".join(f"{node}=2x16" for node in FOUR_RUNTIMES),
+        "--runtime",
+        ",".join(f"{node}={runtime}" for node, runtime in FOUR_RUNTIMES.items()),
+    ),
+    seconds=3600,
+)
 #: Its GPU node has an older kubelet than the cluster.
 DOCKERSHIM = Shape(
     "dockershim", ("--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"), seconds=3600

@@ -4,14 +4,37 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from e2e.checks import check_devices, check_environment, check_no_gpu
-from e2e.cluster import Cluster, allocation
+from e2e.cluster import REPOSITORY, Cluster, allocation
 from e2e.manifests import pod
 from installer.site import Site
 from installer.snapshot import settled
 from results import Results
+from timeline import span
+
+CONTAINER_RUNTIME = "gpushare.kubernetes.container_runtime"
+
+
+def container_runtime(cluster: Cluster, node: str, *options: str, check: bool = False) -> dict[str, Any]:
+    """What the module answers on that node, by default to state=present; `failed` is added."""
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
+    program = str(Path(sys.executable).with_name("ansible"))
+    command = [program, "-i", str(cluster.inventory), node, "-b", "-o", "-m", CONTAINER_RUNTIME, "-a", " ".join(options)]
+    with span("playbook", f"{CONTAINER_RUNTIME} on {node}"):
+        done = subprocess.run(
+            command + ["--check"] * check, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert " => {" in done.stdout, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
+    return {**answer, "failed": "FAILED!" in done.stdout}
 
 
 def share_two_gpus(cluster: Cluster, nodes: Sequence[str]) -> None:

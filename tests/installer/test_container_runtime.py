@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from e2e.cluster import REPOSITORY, Cluster
 from gpushare_lab.prepare import the_cache
 from gpushare_lab.runtimes import CONTAINERDS, go_programs
+from installer.shared import container_runtime
 from timeline import span
 
 NODE = "gpu1"
@@ -45,12 +45,7 @@ class Node:
             return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     def module(self, *options: str, check: bool = False) -> dict[str, Any]:
-        """What the module answers; `failed` is added."""
-        arguments = [NODE, "-b", "-o", "-m", "gpushare.kubernetes.container_runtime", "-a", " ".join(options)] + ["--check"] * check
-        answer = self.ansible("ansible", *arguments)
-        assert " => {" in answer.stdout, answer.stdout + answer.stderr
-        result: dict[str, Any] = json.loads(answer.stdout.partition(" => ")[2])
-        return {**result, "failed": "FAILED!" in answer.stdout}
+        return container_runtime(self.cluster, NODE, *options, check=check)
 
     def role(self, *arguments: str) -> str:
         """What the play with the role prints, warnings too; it must succeed."""

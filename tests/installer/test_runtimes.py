@@ -9,13 +9,9 @@ containerd 1.6 is the lab's own, which every other suite has.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomllib  # type: ignore[import-not-found,unused-ignore]
@@ -23,15 +19,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes impo
 
 from cluster_mode.in_cluster import RUNTIME_CLASS
 from e2e.checks import check_devices, check_environment, check_no_gpu
-from e2e.cluster import REPOSITORY, Cluster, annotations_of
+from e2e.cluster import Cluster, annotations_of
 from e2e.manifests import pod
-from installer.shared import run_again_in_silence, see_their_own_gpus_only, share_two_gpus
+from installer.shared import container_runtime, run_again_in_silence, see_their_own_gpus_only, share_two_gpus
 from installer.site import Site, Untouched, differences
 from labs import RUNTIMES, Labs
-from timeline import span
 from unit.fakes.plugins.runtimes import k3s_config
-
-MODULE = "gpushare.kubernetes.container_runtime"
 
 
 @dataclass(frozen=True)
@@ -91,18 +84,6 @@ def sh(cluster: Cluster, node: str, script: str) -> str:
     return cluster.on(node, "sh", "-ec", script, seconds=120)
 
 
-def module(cluster: Cluster, runtime: Runtime, *options: str) -> dict[str, Any]:
-    """What the module answers on that node, without knowing which runtime the node has; `failed` is added."""
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"), "ANSIBLE_FORCE_COLOR": "0"}
-    program = str(Path(sys.executable).with_name("ansible"))
-    command = [program, "-i", str(cluster.inventory), runtime.node, "-b", "-o", "-m", MODULE, "-a", " ".join(["state=present", *options])]
-    with span("playbook", f"{MODULE} on {runtime.node}"):
-        done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert " => {" in done.stdout, done.stdout + done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout.partition(" => ")[2])
-    return {**answer, "failed": "FAILED!" in done.stdout}
-
-
 def watched(cluster: Cluster, runtime: Runtime) -> str:
     """Every file that could have been written, with its times, and which daemon runs."""
     files = "find /etc /var/lib/gpushare -printf '%p %y %m %U:%G %s %T@ %C@\\n' 2>/dev/null | grep -v ' /etc/mtab' | sort"
@@ -154,7 +135,7 @@ def test_a_broken_configuration_is_rejected_with_its_place_and_stays_untouched(c
         assert text != kept
         cluster.lab("exec", runtime.node, "sh", "-c", f"cat > {runtime.config}", stdin=text)
         before = watched(cluster, runtime)
-        answer = module(cluster, runtime)
+        answer = container_runtime(cluster, runtime.node)
         assert answer["failed"], answer
         assert words in answer["msg"], answer["msg"]
         assert watched(cluster, runtime) == before
@@ -169,7 +150,7 @@ def test_a_daemon_that_is_killed_after_the_change_and_does_not_come_back_gets_it
     reload = "ExecReload=\nExecReload=/bin/kill -KILL $MAINPID\n" if runtime.name == "docker" else ""
     text = f"[Service]\nExecStartPre=/bin/sh -c '{start}'\n{reload}"
     cluster.lab("exec", runtime.node, "sh", "-c", f"mkdir -p $(dirname {gate}); cat > {gate}; systemctl daemon-reload", stdin=text)
-    answer = module(cluster, runtime, "timeout=30")
+    answer = container_runtime(cluster, runtime.node, "timeout=30")
     assert answer["failed"], answer
     assert "what was there is restored" in answer["msg"]
     assert cluster.on(runtime.node, "cat", runtime.config) == kept

@@ -42,23 +42,9 @@ from installer.visibility import (
     foreign,
     table,
 )
-from labs import Labs, Shape
+from labs import FOUR_RUNTIMES, VISIBILITY, Labs
 
-RUNTIMES = {"gpu1": "docker", "gpu2": "containerd-2.4", "gpu3": "containerd-1.7", "gpu4": "containerd-1.6"}
-VISIBILITY = Shape(
-    "visibility",
-    (
-        "--no-nvidia-runtime",
-        "--gpu-nodes",
-        str(len(RUNTIMES)),
-        "--gpus",
-        ",".join(f"{node}=2x16" for node in RUNTIMES),
-        "--runtime",
-        ",".join(f"{node}={runtime}" for node, runtime in RUNTIMES.items()),
-    ),
-    seconds=3600,
-)
-DOCKER, CONTAINERD_2, CONTAINERD_17, CONTAINERD_16 = RUNTIMES
+DOCKER, CONTAINERD_2, CONTAINERD_17, CONTAINERD_16 = FOUR_RUNTIMES
 # docker and containerd 1.6 pass no CDI devices on.
 ROUNDS = (
     {DOCKER: VOLUMES, CONTAINERD_16: VOLUMES, CONTAINERD_17: CDI, CONTAINERD_2: CDI},
@@ -77,7 +63,7 @@ CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"n
 def cluster(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     found = labs.bare(VISIBILITY)
     archive = image_that_presets_the_variable(tmp_path_factory.mktemp("image"))
-    for node, runtime in RUNTIMES.items():
+    for node, runtime in FOUR_RUNTIMES.items():
         load = ["docker", "load", "--quiet"] if runtime == "docker" else ["ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "-"]
         argv = [*found.entering(node), *load]
         subprocess.run(argv, input=archive.read_bytes(), check=True, timeout=300, capture_output=True)
@@ -104,7 +90,7 @@ def set_up(cluster: Cluster, folder: Path, settings: Mapping[str, Setting], play
     arguments = ["-i", str(folder / "settings.json")]
     if playbook != "site.yml":
         arguments += ["--limit", ",".join(settings)]
-    _results, output = Site(cluster, folder, tuple(RUNTIMES)).play(playbook, *arguments)
+    _results, output = Site(cluster, folder, tuple(FOUR_RUNTIMES)).play(playbook, *arguments)
     for node, setting in settings.items():
         ready = partial(has_strategy, cluster, node, setting.strategy)
         cluster.until(f"{node} has {setting.strategy}; the playbook printed\n{output}", ready, 120)
@@ -159,7 +145,7 @@ def test_each_container_sees_what_the_table_says(cluster: Cluster, tmp_path: Pat
             f"{attempt.name}-{node}": (attempt, node)
             for attempt in ATTEMPTS
             for node in settings
-            if attempt.settings == wanted and RUNTIMES[node] not in attempt.not_on
+            if attempt.settings == wanted and FOUR_RUNTIMES[node] not in attempt.not_on
         }
         with configured(cluster, settings, wanted):
             for name, (attempt, node) in tries.items():
@@ -232,7 +218,7 @@ def test_a_unit_of_systemd_writes_the_cdi_spec_at_boot_and_after_a_change_of_the
     (tmp_path / "managed.yml").write_text(
         f"- hosts: {node}\n  gather_facts: false\n  become: true\n  tasks:\n    - gpushare.kubernetes.gpushare_toolkit: {{cdi: true}}\n"
     )
-    site = Site(cluster, tmp_path, tuple(RUNTIMES))
+    site = Site(cluster, tmp_path, tuple(FOUR_RUNTIMES))
     sh(cluster, node, f"rm {SPEC}")
     site.play(str(tmp_path / "managed.yml"))
     assert "kind: nvidia.com/gpu" in sh(cluster, node, f"cat {SPEC}")
@@ -369,7 +355,7 @@ def test_ten_pods_on_a_mixed_node_see_exactly_their_instance(cluster: Cluster, m
 def set_up_mixed(cluster: Cluster, node: str, folder: Path) -> None:
     hosts = {node: {"gpushare_device_strategy": "cdi"}}
     (folder / "settings.json").write_text(json.dumps({"all": {"hosts": hosts}}))
-    _results, output = Site(cluster, folder, tuple(RUNTIMES)).play("site.yml", "-i", str(folder / "settings.json"))
+    _results, output = Site(cluster, folder, tuple(FOUR_RUNTIMES)).play("site.yml", "-i", str(folder / "settings.json"))
     cluster.until(f"{node} has its instances; the playbook printed\n{output}", lambda: healthy(cluster, node, (9,) * 7 + (16,)), 120)
 
 

@@ -604,13 +604,14 @@ SUITES = (
     ),
     Suite(
         "visibility",
-        "which GPUs each container sees, by strategy, on docker and three releases of containerd; a CDI spec that systemd writes at boot",
-        tests=("tests/installer/test_visibility.py",),
+        "which GPUs containers see, by strategy, on docker and three releases of containerd; runc's arguments there; a CDI spec made at boot",
+        tests=("tests/installer/test_cgroup_drivers.py", "tests/installer/test_visibility.py"),
         lab="visibility",
         paths=(
             "docs/operate/isolation.md",
             "roles/container_runtime/*",
             "roles/nvidia_container_toolkit/*",
+            f"{UTILS}/_runtimes/containerd*",
             f"{UTILS}/_toolkit/*",
             f"{UTILS}/_facts/device_strategy.py",
             f"{RUNTIME}/device_plugin/node/strategy.py",
