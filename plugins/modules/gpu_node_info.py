@@ -246,6 +246,14 @@ authorities:
   returned: when V(system) is gathered
   type: list
   elements: str
+cgroups:
+  description: The cgroup drivers of kubelet and of the runtime that makes pods, V(systemd) or V(cgroupfs), empty where it cannot be said.
+  returned: when V(runtimes) is gathered
+  type: dict
+  contains:
+    kubelet: {description: The driver of the running kubelet., type: str}
+    runtime: {description: The driver of the container runtime., type: str}
+    handler: {description: The runtime of containerd that pods get by default., type: str}
 """
 
 import os

@@ -14,6 +14,7 @@ from typing import Any
 from ..module_utils._driver.facts import HostFacts
 from ..module_utils._evidence.host import Places
 from ..module_utils._facts.capacity import CapacityCounts
+from ..module_utils._facts.cgroup_drivers import CgroupDrivers
 from ..module_utils._facts.device_managers import GpuManager
 from ..module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ..module_utils._facts.driver import Driver
@@ -58,6 +59,7 @@ _GPU = {
     "images": [IMAGE],
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
+    "cgroups": CgroupDrivers,
     "devices": {"nodes": Map(int), "mode": int},
     "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),

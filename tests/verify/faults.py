@@ -245,6 +245,15 @@ def default_runtime_missing(cluster: Cluster, later: contextlib.ExitStack) -> No
     )
 
 
+def cgroup_drivers_differ(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """Somebody has given containerd the systemd driver, and not kubelet."""
+    sh(cluster, "gpu2", f"sed -i 's/SystemdCgroup = false/SystemdCgroup = true/' {CONTAINERD}; systemctl restart containerd")
+
+
+def cgroup_driver_set(cluster: Cluster) -> None:
+    sh(cluster, "gpu2", f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {CONTAINERD}")
+
+
 def runtime_file_broken(cluster: Cluster, later: contextlib.ExitStack) -> None:
     kept(cluster, later, "gpu1", CONTAINERD)
     sh(cluster, "gpu1", f"cp -p {CONTAINERD} /run/test-broken; echo '[plugins' >> {CONTAINERD}")

@@ -80,6 +80,13 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.stale_scheduler_file, CONTROL_PLANE, "stale_scheduler_file", "mv /etc/kubernetes/manifests/kube-scheduler.yaml.bak"),
         Planted(faults.certificate_wrong, CONTROL_PLANE, "certificate_wrong", "systemctl start gpushare-pki.service"),
         Planted(faults.kubelet_stopped, "gpu1", "kubelet_stopped", "systemctl restart kubelet"),
+        Planted(
+            faults.cgroup_drivers_differ,
+            "gpu2",
+            "cgroup_drivers_differ",
+            "set SystemdCgroup = false in the options of the runtime nvidia",
+            by_hand=faults.cgroup_driver_set,
+        ),
     ),
     "a flag": (
         Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),

@@ -604,7 +604,7 @@ SUITES = (
     ),
     Suite(
         "visibility",
-        "which GPUs containers see, by strategy, on docker and containerd 1.6, 1.7 and 2.4; runc's arguments there; a CDI spec made at boot",
+        "which GPUs containers see, by strategy, on docker and containerd 1.6, 1.7 and 2.4, and runc's arguments; a CDI spec made at boot",
         tests=("tests/installer/test_cgroup_drivers.py", "tests/installer/test_visibility.py"),
         lab="visibility",
         paths=(

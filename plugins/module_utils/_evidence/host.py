@@ -89,6 +89,8 @@ def _daemons(host: Host, places: Places) -> List[str]:
 
 def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
     smi, root = facts.nvidia_smi, facts.kubelet.root
+    if facts.cgroups is None:
+        raise AssertionError("not gathered")
     runtime = places.runtime_name if places.runtime_name != "auto" else facts.kubelet.runtime or "containerd"
     return {
         "nvidia_smi": None if smi is None else smi.as_dict(),
@@ -102,6 +104,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "devices": evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None] if smi else []),
         "strangers": evidence_gpu_node.strangers(host, root),
         "strategy": _strategy(facts),
+        "cgroups": asdict(facts.cgroups),
     }
 
 

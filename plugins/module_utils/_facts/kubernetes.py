@@ -29,6 +29,7 @@ _FLAG_FILES = (
 _MANIFESTS = ("/etc/kubernetes/manifests", "/var/lib/rancher/rke2/agent/pod-manifests")
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
+_DRIVER = 40
 _K3S_SOCKET = "/run/k3s/containerd/containerd.sock"
 
 
@@ -58,7 +59,7 @@ class KubeletFacts:
 
     installed: whether there is one at all. node_name: of its Kubernetes node. endpoint: the socket of its container runtime.
     runtime: the name of that runtime ("docker" also through cri-dockerd), "unknown" for a socket that no known runtime has,
-    None if nothing says. config: its configuration file, if there is one.
+    None if nothing says. config: its configuration file, if there is one. cgroup_driver: as it says itself, see cgroup_drivers.py.
     """
 
     installed: bool
@@ -72,6 +73,7 @@ class KubeletFacts:
     endpoint: Optional[str]
     runtime: Optional[str]
     feature_gates: Dict[str, bool]
+    cgroup_driver: str = "cgroupfs"
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
         endpoint=endpoint,
         runtime=runtime_of(endpoint),
         feature_gates=_feature_gates(argv, values),
+        cgroup_driver=(flag(argv, "cgroup-driver") or values.get("cgroupDriver") or "cgroupfs")[:_DRIVER],
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 from .._host.host import Host
 from . import device_strategy
 from .authority import authorities
+from .cgroup_drivers import CgroupDrivers, cgroup_drivers
 from .device_managers import GpuManager, managers
 from .driver import Driver, Pci, PciGpu, driver, pci
 from .gpus import gpus
@@ -57,6 +58,7 @@ class NodeFacts:
     cdi: Optional[device_strategy.CdiFacts] = None
     toolkit: Optional[device_strategy.ToolkitFacts] = None
     authorities: Optional[Tuple[str, ...]] = None
+    cgroups: Optional[CgroupDrivers] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
@@ -98,6 +100,7 @@ class NodeFacts:
             cdi=fact("cdi", device_strategy.CdiFacts),
             toolkit=fact("toolkit", device_strategy.ToolkitFacts),
             authorities=tuple(values["authorities"]) if "authorities" in values else None,
+            cgroups=fact("cgroups", CgroupDrivers),
         )
 
 
@@ -127,6 +130,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         cdi=None if installed is None else device_strategy.cdi(host, node, installed),
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
         authorities=authorities(host, node.config) if "system" in subsets else None,
+        cgroups=None if installed is None else cgroup_drivers(host, node, installed),
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ...module_utils._driver.generations import DOMAINS, is_coherent
 from ...module_utils._facts.advisories import open_in_driver
 from ...module_utils._facts.capacity import without_memory
+from ...module_utils._facts.cgroup_drivers import two_drivers
 from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
 from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
@@ -367,6 +368,9 @@ def _runtime(found: HostFindings, facts: NodeFacts) -> None:
     if not own and not any(runtime.name == kubelet.runtime and runtime.running for runtime in facts.runtimes):
         cure = f"start it (systemctl status {kubelet.runtime}), or correct kubelet's endpoint"
         found.error("runtime", f"no running {kubelet.runtime}, though kubelet's endpoint is {kubelet.endpoint}", "it to run", cure)
+    drivers = None if facts.cgroups is None else two_drivers(facts.cgroups, kubelet.runtime)
+    if drivers is not None:
+        found.add(drivers, check="runtime", severity=WARNING)
 
 
 def _strategy(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:

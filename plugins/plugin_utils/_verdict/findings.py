@@ -23,20 +23,21 @@ PREFLIGHT, VERIFY, DOCTOR = "preflight", "verify", "gpushare-doctor"
 _CODES = {
     ((ERROR,), (PREFLIGHT,)): (
         "api become bundle clusters control_plane controller deploy_mode facts groups identity image isolation kubernetes memory_unit "
-        "namespace node node_names packages port rights runtime scheduler toolkit unreachable"
+        "namespace node node_names packages port rights scheduler toolkit unreachable"
     ),
     ((ERROR, WARNING), (PREFLIGHT,)): (
-        "clock disk distribution driver gpus kubelet managers operator os policies python strategy variables"
+        "clock disk distribution driver gpus kubelet managers operator os policies python runtime strategy variables"
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
     ((ERROR,), (VERIFY,)): (
-        "annotation_wrong capacity_over capacity_short cdi_missing container_not_seen default_runtime_missing default_runtime_not_running "
-        "driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong extender_entry_differs "
-        "extender_not_called files_changed gpu_count_unexpected gpu_device_missing gpu_fabric_not_ready gpu_failing gpu_lost "
-        "gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped label_missing metrics_wrong mounts_ignored "
-        "node_missing node_not_ready not_annotated not_checked policy_differs probe_failed probe_not_called probe_not_running "
-        "probe_not_scheduled rbac_differs runtime_file_broken runtime_missing runtime_silent scheduler_not_configured "
-        "scheduler_older_than_file scheduler_stopped stale_scheduler_file strategy_wrong unit_overridden wrong_gpu wrong_gpu_count"
+        "annotation_wrong capacity_over capacity_short cdi_missing cgroup_drivers_differ container_not_seen default_runtime_missing "
+        "default_runtime_not_running driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong "
+        "extender_entry_differs extender_not_called files_changed gpu_count_unexpected gpu_device_missing gpu_fabric_not_ready "
+        "gpu_failing gpu_lost gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped label_missing "
+        "metrics_wrong mounts_ignored node_missing node_not_ready not_annotated not_checked policy_differs probe_failed "
+        "probe_not_called probe_not_running probe_not_scheduled rbac_differs runtime_file_broken runtime_missing runtime_silent "
+        "scheduler_not_configured scheduler_older_than_file scheduler_stopped stale_scheduler_file strategy_wrong unit_overridden "
+        "wrong_gpu wrong_gpu_count"
     ),
     ((WARNING,), (VERIFY,)): (
         "dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
@@ -91,7 +92,7 @@ FOLLOWS_FROM = {
     "cdi_stale": "driver_mismatch driver_problem gpu_lost gpu_missing gpu_device_missing",
     "gpu_device_missing": "gpu_lost gpu_missing",
     "gpu_missing": "driver_mismatch driver_problem gpu_lost",
-    "node_not_ready": "kubelet_stopped default_runtime_not_running runtime_silent",
+    "node_not_ready": "kubelet_stopped default_runtime_not_running runtime_silent cgroup_drivers_differ",
     "certificate_wrong": "runtime_missing",
     "extender_missing": "runtime_missing",
     "extender_down": "runtime_missing port_taken certificate_wrong certificate_expired",
@@ -106,7 +107,7 @@ FOLLOWS_FROM = {
     "scheduler_older_than_file": "stale_scheduler_file",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
-    "probe_not_running": f"{_NO_PLUGIN} cdi_stale default_runtime_not_running {_NO_CALL}",
+    "probe_not_running": f"{_NO_PLUGIN} cdi_stale default_runtime_not_running cgroup_drivers_differ {_NO_CALL}",
     "probe_not_called": _NO_CALL,
     "wrong_gpu": "default_runtime_not_running second_plugin",
     # The API repeats kubelet's last word about its containers.

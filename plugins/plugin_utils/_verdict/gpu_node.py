@@ -12,6 +12,7 @@ from typing import Any
 
 from ...module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
 from ...module_utils._facts.capacity import compare, driver_code
+from ...module_utils._facts.cgroup_drivers import CgroupDrivers, two_drivers
 from ...module_utils._facts.device_managers import OTHER_CURE
 from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
@@ -51,6 +52,9 @@ def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, n
     if gpu["container_runtime"] is not None:
         default = seen["places"]["runtime_default"]
         _container_runtime(found, gpu["container_runtime"], "unchanged" if needs_no_runtime(gpu, default) else default)
+        drivers = two_drivers(CgroupDrivers(**gpu["cgroups"]), gpu["container_runtime"]["name"])
+        if drivers is not None:
+            found.add(drivers, check="cgroup_drivers_differ")
     judge_visibility(found, seen, node)
     if report.problem is None:
         _devices(found, gpu["devices"])

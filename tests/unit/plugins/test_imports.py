@@ -22,6 +22,12 @@ CONTRACTS = {
     "module_utils._host.container_runtimes": (),
     "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
     "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
+    "module_utils._facts.cgroup_drivers": (
+        "module_utils._formats",
+        "module_utils._host",
+        "module_utils._facts.kubernetes",
+        "module_utils._runtimes",
+    ),
     "module_utils._facts.device_strategy": (
         "module_utils._formats",
         "module_utils._host",

@@ -193,6 +193,8 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "devices": ("devices", [0, 1]),
         "strangers": ("strangers", ROOT),
         "containers": ("containers",),
+        # No container runtime answers at this folder.
+        "cgroups": {"kubelet": "", "runtime": "", "handler": ""},
         "strategy": {
             "cdi": {
                 "kubelet": "",

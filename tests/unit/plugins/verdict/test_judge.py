@@ -155,6 +155,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
     (lambda w: runtime_of(w, problem="containerd is dead"), "gpu1", "runtime_silent"),
     (lambda w: runtime_of(w, broken="config dump failed"), "gpu1", "runtime_file_broken"),
+    (lambda w: w.gpu["gpu"]["cgroups"].update(runtime="cgroupfs"), "gpu1", "cgroup_drivers_differ"),
     (lambda w: cdi(w, missing=["/usr/lib/libcuda.so.1"]), "gpu1", "cdi_stale"),
     (lambda w: w.gpu["gpu"]["cdi"]["specs"].clear(), "gpu1", "cdi_missing"),
     (lambda w: device_gone(w), "gpu1", "gpu_device_missing"),

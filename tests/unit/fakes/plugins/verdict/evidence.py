@@ -144,6 +144,7 @@ def gpu_host() -> Json:
         "devices": {"mode": 0o666, "nodes": {"/dev/nvidiactl": 0o666, "/dev/nvidia0": 0o666, "/dev/nvidia1": 0o666}},
         "strangers": [],
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
+        "cgroups": {"kubelet": "systemd", "runtime": "systemd", "handler": "nvidia"},
         "strategy": {
             "cdi": {"kubelet": "", "runtime": "containerd 1.6.20 does not take CDI devices from kubelet"},
             "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False},
