@@ -56,6 +56,10 @@ class Service(ABC):
     def problem(self) -> Optional[str]:
         """Why it is not healthy; None if it is."""
 
+    def restored(self) -> None:
+        """The files are again those from before the change: from now on a service as it ran then is as due."""
+        return
+
 
 class FollowUp(Service):
     """A command that follows a change of files, and does not know itself whether it is due: the subject says so in `check`."""
@@ -212,6 +216,9 @@ class Transaction:
                         self._staged(path, before.content, before, before.mode).take_place()
                 self.journal.restore(path, state.entry)
             if service and saved:
+                # What ran at the beginning of this run may be the change of the one that was killed.
+                if not unfinished:
+                    service.restored()
                 if service.due():
                     service.restart()
                 still = service.problem()

@@ -25,6 +25,7 @@ NEWEST_VERSION = 4
 # Below the section of the CRI plugin.
 CONTAINERD: Path = ("containerd",)
 DEFAULT_NAME, RUNTIMES = CONTAINERD + ("default_runtime_name",), CONTAINERD + ("runtimes",)
+TABLE_KEY, TABLE = "default_runtime", "default"
 CDI: Path = ("enable_cdi",)
 IMPORTS: Path = ("imports",)
 
@@ -100,7 +101,30 @@ def socket_address(dump: Mapping[str, Any]) -> str:
 
 def runtimes(section: Mapping[str, Any], decoder: Decoder) -> Runtimes:
     """The runtimes that pods get by a dump's section, their options under the names of their fields."""
-    return Runtimes(section.get("default_runtime_name") or "", _entries(section, decoder))
+    entries, table = _entries(section, decoder), default_table(section)
+    if table:
+        return Runtimes(TABLE, dict(entries, **{TABLE: stripped(decoder.decoded(table))}))
+    return Runtimes(section.get("default_runtime_name") or "", entries)
+
+
+def default_table(section: Mapping[str, Any]) -> Dict[str, Any]:
+    """The deprecated table `default_runtime`, {} without one. containerd 1.x makes a runtime `default` of it, which is the default
+    whatever default_runtime_name says, and no dump shows that (ValidatePluginConfig in pkg/cri/config/config.go of 1.6.20 and 1.7.29)."""
+    table = section.get(TABLE_KEY)
+    return table if isinstance(table, dict) and table.get("runtime_type") else {}
+
+
+def check_default_table(section: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """It raises Rejected where that table decides. files: path to text of each that containerd reads."""
+    if not default_table(section):
+        return
+    plugin = ("plugins", OLD_CRI)
+    paths = [path for path, text in files.items() if default_table(_inside(parse(text).data, plugin + CONTAINERD))]
+    raise Rejected(
+        f"found the table {TABLE_KEY} in {' and '.join(paths) or 'the configuration of containerd'}, which wins over default_runtime_name "
+        "and is deprecated; expected default_runtime_name alone; nothing was changed: make it the entry runtimes.runc, with its options, "
+        'set default_runtime_name = "runc" beside it, restart containerd, see that pods run, and run again'
+    )
 
 
 def needed(section: Mapping[str, Any], binary: str, default: bool, decoder: Decoder) -> List[Change]:

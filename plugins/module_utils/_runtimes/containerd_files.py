@@ -64,6 +64,7 @@ class Installation:
         containerd_config.check_enabled(before)
         changes: List[Change] = [] if not asked.cdi or cdi_is_on(before) else [(containerd_config.CDI, True)]
         if asked.program:
+            containerd_config.check_default_table(dump_section(before), self.read({}))
             changes += containerd_config.needed(dump_section(before), asked.program, asked.default, self.decoder)
         if not changes:
             return RuntimePlan({}, self.runtimes(asked.cdi, before), [])

@@ -122,6 +122,9 @@ class RuntimeService(Service):
         self._timeout = timeout
         self._restarted_at = time.time()
         self.silent: Optional[str] = None
+        #: The runtimes that ran before us, which may be others than the files mean: we do not know all of a reader's rules.
+        self._ran: Optional[Runtimes] = None
+        self._are_restored = False
         self._held = self._conditions()
 
     @abstractmethod
@@ -159,6 +162,9 @@ class RuntimeService(Service):
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
         """It raises Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
 
+    def restored(self) -> None:
+        self._are_restored = True
+
     def due(self) -> bool:
         """Whether the process does not run what the files on the disk say, as far as it concerns us."""
         return self.lacks(self.wanted()) is not None
@@ -166,9 +172,13 @@ class RuntimeService(Service):
     def lacks(self, wanted: Runtimes) -> Optional[str]:
         """A message about what the process lacks of `wanted`; None if nothing."""
         try:
-            return self.differs(wanted, self.running()[1])
+            return self._lacking(wanted, self.running()[1])
         except SilentError as error:
             return str(error)
+
+    def _lacking(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
+        as_before = self._are_restored and self._ran is not None and self.differs(self._ran, running) is None
+        return None if as_before else self.differs(wanted, running)
 
     def restart(self) -> None:
         """Restart it; RestartError if systemd says no or does not end within the timeout."""
@@ -215,12 +225,13 @@ class RuntimeService(Service):
             holds, words = conditions.get(name, (False, "it does not say"))
             if not holds and self._held.get(name, name == "RuntimeReady"):
                 return f"{name} is false: {words}"
-        return self.differs(wanted, running)
+        return self._lacking(wanted, running)
 
     def _conditions(self) -> Dict[str, bool]:
         """The conditions before we do anything: a node without a network yet need not have one after us."""
         try:
-            return {name: holds for name, (holds, _dummy) in self.running()[0].items()}
+            conditions, self._ran = self.running()
+            return {name: holds for name, (holds, _dummy) in conditions.items()}
         except SilentError as error:
             self.silent = str(error)
             return {}

@@ -32,6 +32,10 @@ class Daemon(Service):
     def __init__(self, root: Path, breaks: bytes = b"\0") -> None:
         self.root, self.breaks, self.starts, self.asked = root, breaks, 0, 0
         self.running = self.on_disk()
+        self.told: list[bytes | None] = []
+
+    def restored(self) -> None:
+        self.told.append(self.on_disk())
 
     def on_disk(self) -> bytes | None:
         state = read_state(str(self.root / FIRST.lstrip("/")))
@@ -186,6 +190,8 @@ def test_bad_health_puts_everything_back_and_says_why(host: Path) -> None:
     assert error.value.restored
     assert tree(host) == before
     assert (daemon.running, daemon.starts) == (b"old", 2)
+    # Before it is asked again whether it is healthy.
+    assert daemon.told == [b"old"]
 
 
 def test_a_failing_restart_puts_everything_back(host: Path) -> None:
@@ -467,6 +473,8 @@ def test_what_a_killed_run_began_is_put_back_by_the_next_if_it_proves_bad(host: 
         again.apply(daemon)
     assert tree(host) == before
     assert daemon.running == b"good"
+    # What ran when this run began may be bad as well.
+    assert daemon.told == []
     assert not plan(host).unfinished
 
 

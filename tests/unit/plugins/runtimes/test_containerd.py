@@ -560,6 +560,41 @@ def test_a_default_that_runc_does_not_run_is_rejected(name: str, runtimes: dict[
         containerd_config.needed({"default_runtime_name": name, "runtimes": runtimes}, BINARY, True, ONE)
 
 
+def with_table(options: str = "") -> str:
+    """As containerd's documentation of before 1.3 has it."""
+    return f"""\
+version = 2
+[{section(2)}.containerd]
+  [{section(2)}.containerd.default_runtime]
+    runtime_type = "io.containerd.runc.v2"
+    [{section(2)}.containerd.default_runtime.options]
+      SystemdCgroup = true
+{options}"""
+
+
+def test_the_deprecated_table_of_the_default_runtime_is_rejected_with_its_file_before_anything_is_changed(folder: Path) -> None:
+    machine = Machine(model("1.7.24"), folder).write({"config.toml": with_table()})
+    with pytest.raises(Rejected) as error:
+        machine.present()
+    assert str(error.value) == (
+        f"found the table default_runtime in {folder}/config.toml, which wins over default_runtime_name and is deprecated; expected "
+        "default_runtime_name alone; nothing was changed: make it the entry runtimes.runc, with its options, set default_runtime_name = "
+        '"runc" beside it, restart containerd, see that pods run, and run again'
+    )
+    # The cure, as the message has it.
+    cured = (
+        with_table().replace("default_runtime", "runtimes.runc").replace("containerd]\n", 'containerd]\n  default_runtime_name = "runc"\n')
+    )
+    machine.write({"config.toml": cured}).present()
+    assert machine.section()["runtimes"]["nvidia"]["options"] == {"BinaryName": BINARY, "SystemdCgroup": True}
+
+
+def test_where_no_runtime_is_needed_the_table_is_what_runs(folder: Path) -> None:
+    machine = Machine(model("1.7.24"), folder).write({"config.toml": with_table()})
+    plan = machine.present(CDI_ONLY)
+    assert (plan.after.default, plan.after.entries["default"]["options"]) == ("default", {"SystemdCgroup": True})
+
+
 def test_a_dump_without_a_cri_plugin_is_rejected() -> None:
     with pytest.raises(Rejected, match=r"^this containerd has no CRI plugin, .*\(it is \['cri'\]\)$"):
         dump_section({"disabled_plugins": ["cri"], "plugins": {OLD: {"containerd": 1}, NEW: {}}})

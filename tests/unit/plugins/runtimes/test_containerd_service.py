@@ -318,3 +318,27 @@ def test_health_is_one_process_that_stays(host: Host, service: ContainerdService
     host.silent = True
     assert service.problem() is None
     assert 100.225 < seen[-1] < 100.275
+
+
+def test_after_a_restore_a_process_as_before_is_healthy_whatever_the_files_mean_to_us(host: Host, tmp_path: Path) -> None:
+    """Rules of containerd that we do not know, such as a deprecated table, made it run something else than we read in its files."""
+    host.default = "default"
+    service = opened(host, tmp_path)
+    assert service.problem() is not None
+    service.restored()
+    assert (service.due(), service.problem()) == (False, None)
+    # Neither what the files say nor what ran.
+    host.default = "nvidia"
+    assert service.due()
+    assert "its default runtime is 'nvidia', expected 'runc'" in str(service.problem())
+    # The files as they are now are right, too: an edit of others that had not been loaded.
+    host.default = "runc"
+    assert (service.due(), service.problem()) == (False, None)
+
+
+def test_a_process_that_did_not_answer_before_is_held_against_the_files_after_a_restore(host: Host, tmp_path: Path) -> None:
+    host.silent = True
+    service = opened(host, tmp_path)
+    host.silent, host.default = False, "default"
+    service.restored()
+    assert service.problem() is not None
