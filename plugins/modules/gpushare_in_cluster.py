@@ -20,7 +20,7 @@ options:
   what:
     description:
       - V(facts) reads what an installation depends on, for M(gpushare.kubernetes.gpushare_judge).
-      - V(trial) runs a pod with gpushare's image, the RuntimeClass and kubelet's socket on each of O(nodes), then removes it, and the
+      - V(trial) runs a pod with gpushare's image, the RuntimeClass and kubelet's sockets on each of O(nodes), then removes it, and the
         namespace if it was not there. It leaves out nodes on which the device plugin serves with the same settings.
       - V(scheduler) waits until the scheduler's pods run as they are written.
       - V(everything) waits until the scheduler's and the device plugin's workloads run as they are written, and kubelet provides on each
@@ -42,7 +42,7 @@ options:
   image: {description: "gpushare's image.", type: str, default: ""}
   wait: {description: "Seconds within which kubelet must have told of O(image), for V(facts).", type: int, default: 0}
   runtime_class: {description: "The RuntimeClass of the pods, or nothing.", type: str, default: ""}
-  kubelet_root: {description: "Root folder of the nodes' kubelets, for V(trial).", type: path, default: /var/lib/kubelet}
+  kubelet_root: {description: "The --root-dir of the nodes' kubelets, for V(trial).", type: path, default: /var/lib/kubelet}
   scheduler:
     description: Which scheduler places the pods with GPUs, V(own) or the cluster's V(default).
     type: str

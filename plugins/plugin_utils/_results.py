@@ -69,7 +69,7 @@ _SEEN = {
     "places": Places,
     "now": float,
     "node_name": str,
-    "kubelet": {"running": bool, "root": str},
+    "kubelet": {"running": bool},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
     "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool}]},

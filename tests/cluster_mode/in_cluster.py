@@ -72,9 +72,10 @@ def _has_image(node: Json) -> bool:
 class InCluster:
     """The playbook on one lab."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, **settings: Any) -> None:
         self.cluster = cluster
         self.folder = folder
+        self._settings = settings
 
     def settings(self, **other: Any) -> dict[str, Any]:
         instance = lab_state.existing(self.cluster.name)
@@ -88,6 +89,7 @@ class InCluster:
             "gpushare_device_strategy": "volume-mounts",
             "gpushare_taint_gpu_nodes": True,
             "gpushare_uninstall_wait": 0,
+            **self._settings,
             **other,
         }
 

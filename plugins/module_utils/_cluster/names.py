@@ -66,6 +66,8 @@ PLUGIN_ACCOUNT_PREFIX = "gpushare-device-plugin-"
 #: The ConfigMap of a node that its device plugin makes, in front of the node's name.
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
+#: kubelet's folder of device plugins, with its socket and its checkpoint, wherever its --root-dir points.
+DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 #: The device plugin's socket of each resource. The original's has the name of our first one, so that ours can take its place.
 SOCKETS = {MEMORY: "aliyungpushare.sock", GPUS: "aliyungpushare-gpus.sock"}
 

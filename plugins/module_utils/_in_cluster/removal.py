@@ -17,7 +17,7 @@ from .._formats.finding import few
 from .._removal.cluster import gpu_pods, of_hosts, ours
 from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
 
-_ROOT, _CDI = "--kubelet-root=", "--cdi-dir="
+_CDI = "--cdi-dir="
 _SHOWN = 10
 WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
@@ -111,13 +111,10 @@ class InClusterRemoval:
             self._until_gone([*place, "--selector", f"app.kubernetes.io/name={PLUGIN}"])
             spec = plugin["spec"]["template"]["spec"]
             container = spec["containers"][0]
-            root, cdi = (
-                next((word[len(option) :] for word in container["args"] if word.startswith(option)), default)
-                for option, default in ((_ROOT, "/var/lib/kubelet"), (_CDI, ""))
-            )
+            cdi = next((word[len(_CDI) :] for word in container["args"] if word.startswith(_CDI)), "")
             image = Image(container["image"], self._namespace)
             runs.remove(self._seconds)
-            ended = runs.run({node: cleanup(node, image, root, cdi) for node in self.nodes}, self._seconds)
+            ended = runs.run({node: cleanup(node, image, cdi) for node in self.nodes}, self._seconds)
             runs.remove(self._seconds)
             bad = [f"{pod.node}: {pod.why}" for pod in ended if pod.phase != "Succeeded"]
             if bad:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, LABEL_ON_HOST, NAMESPACE, RESOURCES
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DEVICE_PLUGINS, LABEL_ON_HOST, NAMESPACE, RESOURCES
 from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ...module_utils._scheduler.releases import V1
 from . import openshift
@@ -212,7 +212,7 @@ def daemon_set(values: Values) -> Json:
         ("cdi", values.cdi_dir, "DirectoryOrCreate", values.cdi_dir, False),
     ]
     folders = [
-        ("device-plugins", f"{values.kubelet_root}/device-plugins", "Directory", f"{values.kubelet_root}/device-plugins", False),
+        ("device-plugins", DEVICE_PLUGINS, "Directory", DEVICE_PLUGINS, False),
         ("pod-resources", f"{values.kubelet_root}/pod-resources", "Directory", f"{values.kubelet_root}/pod-resources", True),
         ("cgroups", "/sys/fs/cgroup", "Directory", HOST_CGROUPS, not values.limits_by_driver),
         ("state", STATE_FOLDER, "DirectoryOrCreate", STATE_FOLDER, False),

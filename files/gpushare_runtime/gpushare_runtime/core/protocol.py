@@ -93,11 +93,13 @@ ENV_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
 ENV_CONTAINER_UNITS: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_GPU_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
 
-# kubelet, relative to its root directory (/var/lib/kubelet).
-KUBELET_ROOT: Final = "/var/lib/kubelet"
-KUBELET_PLUGIN_DIR: Final = "device-plugins"
+# kubelet. Its folder of device plugins, with its socket and its checkpoint, does not follow its --root-dir (k8s.io/kubelet v0.36.3,
+# pkg/apis/deviceplugin/v1beta1/constants.go: DevicePluginPath; kubernetes#120626), that of pod-resources does.
+KUBELET_PLUGIN_DIR: Final = "/var/lib/kubelet/device-plugins"
 KUBELET_SOCKET: Final = "kubelet.sock"
 KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+# Of --root-dir; what else is below it here is relative to it.
+KUBELET_ROOT: Final = "/var/lib/kubelet"
 KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 # The first is the original's name, so that a replacement in place takes over its registration.
 SOCKET_MEMORY: Final = "aliyungpushare.sock"

@@ -99,7 +99,7 @@ class DevicePlugin:
             transform=parse_local_pod,
             unreadable=unreadable_local_pod,
         )
-        self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
+        self._directory = settings.device_plugins_dir
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
         self._reader = CheckpointReader(self._checkpoint, self.node, self._processes)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)

@@ -48,9 +48,9 @@ class SocketOwner:
         return f"process {self.pid} ({self.process or 'unnamed'})"
 
 
-def listeners(host: HostReader, unit: DaemonUnit, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
+def listeners(host: HostReader, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
     """Of every device plugin's socket that a process listens on. peer: a socket's listener by its PID, None for no process."""
-    folder = host.at(_folder(unit))
+    folder = host.at(protocol.KUBELET_PLUGIN_DIR)
     try:
         names = sorted(name for name in os.listdir(folder) if name != protocol.KUBELET_SOCKET and _is_socket(folder / name))
     except OSError:
@@ -74,13 +74,13 @@ def listener(path: Path) -> int | None:
 def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> dict[str, list[str]]:
     """As `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its checkpoint."""
     if unit.active != "active" or not set(SOCKETS.values()) <= {owner.name for owner in listening}:
-        return registered(host, unit)
-    return host.wait(partial(registered, host, unit), lambda found: found.keys() >= SOCKETS.keys())
+        return registered(host)
+    return host.wait(partial(registered, host), lambda found: found.keys() >= SOCKETS.keys())
 
 
-def registered(host: HostReader, unit: DaemonUnit) -> dict[str, list[str]]:
+def registered(host: HostReader) -> dict[str, list[str]]:
     """Resource of ours to the GPUs of its ids, as kubelet has recorded them."""
-    data = host.read(f"{_folder(unit)}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
+    data = host.read(f"{protocol.KUBELET_PLUGIN_DIR}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
     try:
         return registered_gpus(data or b"{}", SOCKETS)
     except CheckpointError:
@@ -108,7 +108,7 @@ def judge_registration(found: Findings, unit: DaemonUnit, listening: list[Socket
     log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
     for resource, name in SOCKETS.items():
         if name not in names:
-            seen = f"no device plugin listening on {_folder(unit)}/{name}"
+            seen = f"no device plugin listening on {protocol.KUBELET_PLUGIN_DIR}/{name}"
         elif resource not in recorded:
             seen = f"no {resource} in kubelet's checkpoint"
         else:
@@ -125,10 +125,6 @@ def judge_gpus(found: Findings, unit: DaemonUnit) -> None:
     if bad is not None:
         cure = "follow the reason, or docs/operate/on-call.md; pods on it: kubectl gpushare pods --node NODE --gpu INDEX"
         found.error("gpu_unhealthy", bad[1], "every GPU to pass its checks", cure)
-
-
-def _folder(unit: DaemonUnit) -> str:
-    return f"{unit.option('kubelet-root') or protocol.KUBELET_ROOT}/{protocol.KUBELET_PLUGIN_DIR}"
 
 
 def _is_socket(path: Path) -> bool:

@@ -26,4 +26,5 @@ def test_a_name_is_that_of_the_daemons(name: str) -> None:
 def test_most_are_compared() -> None:
     known = {"ANNOTATION_GPUS", "ANNOTATION_HELD", "ANNOTATION_ALLOCATION", "ANNOTATION_INDEX", "LABEL_PLACEMENT", "UNHEALTHY_PREFIX"}
     assert known <= set(SHARED)
+    assert names.DEVICE_PLUGINS == protocol.KUBELET_PLUGIN_DIR
     assert names.SOCKETS == {names.MEMORY: protocol.SOCKET_MEMORY, names.GPUS: protocol.SOCKET_GPUS}

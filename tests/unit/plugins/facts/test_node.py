@@ -417,7 +417,10 @@ def test_pci_devices_of_others_and_switches_are_no_gpus(root: FakeRoot) -> None:
     assert [(gpu.address, gpu.driver) for gpu in pci.gpus] == [("0000:03:00.0", "vfio-pci"), ("0000:05:00.0", None)]
 
 
-def test_nvidias_device_plugin_by_its_process_and_its_devices(root: FakeRoot) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--root-dir=/data/kubelet",)])
+def test_nvidias_device_plugin_by_its_process_and_its_devices(root: FakeRoot, arguments: tuple[str, ...]) -> None:
+    """kubelet's folder of device plugins is the same, whatever its root."""
+    kubelet(debian(root), *arguments)
     root.process(60, "nvidia-device-plugin", "--config-file=/x", namespace="pid:[5]")
     root.file(CHECKPOINT, json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": {"nvidia.com/gpu": ["GPU-a", "GPU-b"]}}}))
     root.socket("/var/lib/kubelet/device-plugins/nvidia-gpu.sock")

@@ -103,7 +103,13 @@ def test_files_that_stay_stop_it_before_the_objects_go() -> None:
 
 
 def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
-    (container,) = cleanup("gpu1", Image("x", SPACE), "/data/kubelet", "/run/cdi")["spec"]["containers"]
+    spec = cleanup("gpu1", Image("x", SPACE), "/run/cdi")["spec"]
+    assert {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]} == {
+        "lib": "/var/lib",
+        "device-plugins": "/var/lib/kubelet/device-plugins",
+        "cdi": "/run/cdi",
+    }
+    (container,) = spec["containers"]
     plugins, lib, cdi = tmp_path / "device-plugins", tmp_path / "lib", tmp_path / "cdi"
     for file in (
         cdi / "gpushare.json",

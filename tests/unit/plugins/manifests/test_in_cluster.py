@@ -74,6 +74,7 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
         plugin = plugin_options.parse_arguments(container(values, "device-plugin")["args"])
     assert (plugin.node, str(plugin.kubelet_root), plugin.in_container) == ("gpu1", values.kubelet_root, True)
+    assert str(plugin.device_plugins_dir) == "/var/lib/kubelet/device-plugins"
     assert (str(plugin.cgroup_root), str(plugin.dev_root), str(plugin.state)) == (
         "/host/sys/fs/cgroup",
         "/host/dev",
@@ -144,12 +145,22 @@ def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:
     assert "/host/sys/fs/cgroup" in {one["mountPath"] for one in by_driver["volumeMounts"] if not one.get("readOnly")}
 
 
-def test_it_sees_the_driver_and_the_toolkit_of_its_node_and_writes_to_the_folder_of_cdi_specs_alone() -> None:
-    def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
-        volumes = {one["name"]: one["hostPath"]["path"] for one in of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]}
-        mounts = container(values, "device-plugin")["volumeMounts"]
-        return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
+def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
+    """By its path in the device plugin's container: the path on the node, whether it is read-only, and how mounts below it come along."""
+    volumes = {one["name"]: one["hostPath"]["path"] for one in of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]}
+    mounts = container(values, "device-plugin")["volumeMounts"]
+    return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
 
+
+def test_kubelets_root_moves_its_pod_resources_and_not_its_folder_of_device_plugins() -> None:
+    found = seen(replace(VALUES, kubelet_root="/data/kubelet"))
+    assert {path: places for path, places in found.items() if "kubelet" in path} == {
+        "/var/lib/kubelet/device-plugins": ("/var/lib/kubelet/device-plugins", False, ""),
+        "/data/kubelet/pod-resources": ("/data/kubelet/pod-resources", True, ""),
+    }
+
+
+def test_it_sees_the_driver_and_the_toolkit_of_its_node_and_writes_to_the_folder_of_cdi_specs_alone() -> None:
     default = seen(VALUES)
     assert default["/host/usr"] == ("/usr", True, "")
     # What the GPU Operator mounts there later is seen.

@@ -85,6 +85,8 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NODE_NAME", "gpu1")
     given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
     assert parse_arguments(given) == PluginSettings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
+    # kubelet's root does not move it.
+    assert str(parse_arguments(given).device_plugins_dir) == "/var/lib/kubelet/device-plugins"
     given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
     assert parse_arguments(given).tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
 

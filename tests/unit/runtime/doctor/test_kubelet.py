@@ -27,7 +27,7 @@ from gpushare_runtime.doctor.kubelet import (
     registered,
     registered_soon,
 )
-from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said, settings
+from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 OURS = [SocketOwner(SOCKET_GPUS, 77, "ours"), SocketOwner(SOCKET_MEMORY, 77, "ours")]
@@ -55,19 +55,16 @@ def test_who_listens_on_a_device_plugins_socket(host: FakeHost) -> None:
         asked.append(path)
         return {"dead.sock": None, "b.sock": 6, "c.sock": 7}.get(path.name, 5)
 
-    unit = host.unit(PLUGIN)
     found = [SocketOwner("a.sock", 5, "/bin/other-plugin --x y"), SocketOwner("b.sock", 6, ""), SocketOwner("c.sock", 7, "/bin/alone")]
-    assert listeners(host, unit, peer) == found
+    assert listeners(host, peer) == found
     assert list(map(str, found[:2])) == ["process 5 (/bin/other-plugin --x y)", "process 6 (unnamed)"]
     assert asked == [host.at(f"{FOLDER}/{name}.sock") for name in ("a", "b", "c", "dead")]
-    assert listeners(host, replace(unit, settings=settings(PLUGIN).replace("/var/lib/kubelet", "/elsewhere")), peer) == []
-    assert listeners(host, replace(unit, settings=""), peer) == found, "kubelet's folder where no unit names another"
 
 
 def test_of_very_many_sockets_some_are_looked_at(host: FakeHost) -> None:
     for number in range(105):
         host.socket(f"{FOLDER}/{number}.sock")
-    assert len(listeners(host, host.unit(PLUGIN), lambda _path: 1)) == 100
+    assert len(listeners(host, lambda _path: 1)) == 100
 
 
 def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
@@ -81,12 +78,11 @@ def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
 
 
 def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
-    unit = host.unit(PLUGIN)
-    assert registered(host, unit) == {}
+    assert registered(host) == {}
 
     def of(devices: object) -> dict[str, list[str]]:
         host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": devices}}))
-        return registered(host, unit)
+        return registered(host)
 
     ids = ["GPU-1-_-0", "GPU-1-_-1", "GPU-2-_-0"]
     assert of({RESOURCE_MEMORY: ids, RESOURCE_GPUS: ["GPU-1"], "other.com/x": ["1"]}) == {
@@ -104,7 +100,7 @@ def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
         assert of(devices) == {}
     for content in ("{", "[]", "7", '{"Data": 7}'):
         host.file(f"{FOLDER}/kubelet_internal_checkpoint", content)
-        assert registered(host, unit) == {}
+        assert registered(host) == {}
 
 
 @pytest.mark.parametrize(
@@ -185,8 +181,8 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
         (
             [],
             {},
-            {"active": "activating", "state": "start", "says": "waits", "settings": settings(PLUGIN).replace("/var/lib/kubelet", "/k")},
-            [f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
+            {"active": "activating", "state": "start", "says": "waits"},
+            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
         ),
     ],
 )

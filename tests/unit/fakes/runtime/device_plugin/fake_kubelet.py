@@ -23,7 +23,7 @@ DROP_SECONDS = 0.05
 
 
 class FakeKubelet(rpc.RegistrationServicer):
-    """root: kubelet's root directory. registrations: (resource, seconds since the socket was there)."""
+    """root: has its folder of device plugins. registrations: (resource, seconds since the socket was there)."""
 
     def __init__(self, root: Path) -> None:
         self.directory = root / "device-plugins"

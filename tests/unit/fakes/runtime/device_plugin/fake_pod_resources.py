@@ -51,7 +51,7 @@ class FakePodResources:
 async def serving_pod_resources(root: Path) -> AsyncIterator[FakePodResources]:
     """On kubelet's socket below its root directory."""
     fake = FakePodResources()
-    (root / "pod-resources").mkdir()
+    (root / "pod-resources").mkdir(parents=True)
     handler = grpc.unary_unary_rpc_method_handler(
         fake.list,
         request_deserializer=pb.ListPodResourcesRequest.FromString,

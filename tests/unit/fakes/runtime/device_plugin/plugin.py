@@ -146,7 +146,8 @@ async def world(
             if "isolation" in settings:
                 nvml.unlimited = None
             processes = FakeProcesses()
-            known = PluginSettings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
+            folders = {"kubelet_root": root / "data", "device_plugins_dir": fake_kubelet.directory, "state": root / "state"}
+            known = PluginSettings("gpu1", unit, **folders, **settings)
             plugin = DevicePlugin(known, nvml, client, gpu_interval=0.05, check_scale=0.01, processes=processes, host=host)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:

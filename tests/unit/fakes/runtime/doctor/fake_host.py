@@ -49,7 +49,7 @@ ExecStart=/usr/bin/env $GPUSHARE_COMMAND
 COMMANDS = {
     PLUGIN: f"{ENVIRONMENT}/bin/gpushare-device-plugin --kubeconfig /etc/gpushare/device-plugin.kubeconfig"
     " --seed-token-file /etc/gpushare/device-plugin.token --token-file /var/lib/gpushare-device-plugin/token"
-    " --kubelet-root /var/lib/kubelet",
+    " --kubelet-root /data/kubelet",
     EXTENDER: f"{ENVIRONMENT}/bin/gpushare-extender --kubeconfig {COPIES}/extender.kubeconfig"
     f" --seed-token-file {COPIES}/extender.token --token-file /var/lib/gpushare-extender/token --tls-cert {COPIES}/extender.crt"
     f" --tls-key {COPIES}/extender.key --client-ca {COPIES}/ca.crt --listen 127.0.0.1:32766",

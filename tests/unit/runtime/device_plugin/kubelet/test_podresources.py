@@ -270,7 +270,7 @@ async def admitted(it: World, fake: FakePodResources) -> dict[str, Any]:
 
 
 async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> None:
-    async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
+    async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent / "data") as fake:
         await it.registered()
         first = await admitted(it, fake)
         await until(lambda: it.annotations(first)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")
