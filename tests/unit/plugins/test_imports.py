@@ -120,6 +120,7 @@ CONTRACTS = {
         "module_utils._change.journal",
         "module_utils._change.undo",
         "module_utils._cluster.names",
+        "module_utils._formats",
         "module_utils._host",
         "module_utils._scheduler",
         "plugin_utils._yaml",
