@@ -204,7 +204,7 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Sim
     def takes_pods(pod: PendingPod, node: str) -> bool:
         return not cluster.infos.get(node, UNKNOWN_NODE).cordoned
 
-    return {policy: simulate.run(policy, simulate.copy_of(cluster.ledger), pods, has_room=takes_pods) for policy in arguments.policies}
+    return {policy: simulate.run(policy, cluster.ledger.copy(), pods, has_room=takes_pods) for policy in arguments.policies}
 
 
 def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.SimulatedPod]], Table]:

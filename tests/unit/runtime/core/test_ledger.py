@@ -179,7 +179,7 @@ def test_a_fault_about_a_node_is_that_nodes_alone() -> None:
     for name in ("n", "odd"):
         ledger.set_inventory(name, inventory(16))
     odd = ledger.nodes["odd"]
-    odd._pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
+    odd._facts.pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
     assert (odd.gpu_states, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
     assert odd.fault.startswith("AttributeError in ")
     ranking = Placement("binpack").ranking(memory(6), ledger)

@@ -172,7 +172,7 @@ class GpuReader:
         """All GPUs as last read, unusable because of `why`; None before the first reading."""
         if self._known is None:
             return None
-        return Inventory(self._unit, tuple(replace(gpu, health=why) for gpu in self._known.gpus))
+        return replace(self._known, gpus=tuple(replace(gpu, health=why) for gpu in self._known.gpus))
 
     def stop(self) -> None:
         if self._started:
@@ -377,7 +377,7 @@ class GpuPoller:
             raise FatalError(why)
         known = tuple(gpu for gpu in inventory.gpus if gpu.uuid in before.by_uuid)
         new = [f"GPU {gpu.index} ({gpu.uuid})" for gpu in inventory.gpus if gpu.uuid not in before.by_uuid]
-        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
+        return replace(inventory, gpus=known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
 
     def _report(self, inventory: Inventory, omitted: str) -> None:
         idle = ", ".join(f"GPU {index}" for index in self._reader.empty)
