@@ -26,6 +26,9 @@ HELD = "/var/lib/gpushare-device-plugin/held.json"
 UNITS = 48
 FULL = os.environ.get("GPUSHARE_FULL") == "1"
 OUTAGE_SECONDS = 60.0 if FULL else 20.0
+JOINT_RESTARTS = 20 if FULL else 4
+# So long kubelet waits for a plugin that waits for the driver.
+STARTS_WITHIN = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,45 @@ def test_kubelet_restarts(people: Cluster, say: Say) -> None:
     assert check_untouched(before, node_state(people)) == []
     new_ones_are_right(people)
     assert check_untouched(before, node_state(people)) == []
+
+
+# As an administrator, and as needrestart, which sorts the services and restarts all in one call of systemctl (3.11, 2026-11-29).
+TOGETHER = (("kubelet", PLUGIN), (f"{PLUGIN}.service", "kubelet.service"))
+
+
+@pytest.mark.timeout(300 + JOINT_RESTARTS * 60)
+def test_kubelet_and_the_plugin_restart_together(people: Cluster) -> None:
+    """kubelet admits the pods again, and asks for the ids of an init container that has ended: none would fail if they were there."""
+    before = node_state(people)
+    for number in range(JOINT_RESTARTS):
+        people.on(NODE, "systemctl", "restart", *TOGETHER[number % 2])
+        # kubelet admits the oldest pods first.
+        people.create(pod("last", memory=1, node=NODE))
+        people.until_running("last", seconds=60)
+        lost = {p["metadata"]["name"]: p["status"].get("message", "") for p in people.pods() if not is_running(p)}
+        assert (number, lost) == (number, {})
+        people.delete("last")
+    assert check_follows(people, NODE) == []
+    assert check_untouched(before, node_state(people)) == []
+    assert proven(people, *PEOPLE) == []
+
+
+def test_a_driver_that_hangs_does_not_hold_up_kubelet(people: Cluster, say: Say) -> None:
+    """Who reads a pipe into which nobody writes waits as in the driver."""
+    before, state = node_state(people), "/var/lib/gpushare-lab/gpus.state"
+    people.on(NODE, "sh", "-ec", f"mv {state} {state}.kept; mkfifo {state}")
+    try:
+        started = time.monotonic()
+        people.on(NODE, "systemctl", "restart", "kubelet", PLUGIN, seconds=5 * STARTS_WITHIN)
+        say("kubelet restarted together with a plugin that waits for the driver", time.monotonic() - started)
+        status = people.on(NODE, "systemctl", "show", PLUGIN, "-p", "ActiveState", "-p", "StatusText")
+        assert "ActiveState=active" in status, status
+        assert "NVML has not answered for 10 s" in status, status
+        # Without a request of an init container running pods need no id.
+        assert check_untouched(before, node_state(people), but=["others/main", "others/sidecar"]) == []
+    finally:
+        people.on(NODE, "sh", "-ec", f"rm {state}; mv {state}.kept {state}; systemctl kill -s KILL {PLUGIN}")
+    assert check_follows(people, NODE) == []
 
 
 def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say) -> None:

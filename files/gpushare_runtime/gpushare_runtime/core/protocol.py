@@ -104,6 +104,8 @@ KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 # The first is the original's name, so that a replacement in place takes over its registration.
 SOCKET_MEMORY: Final = "aliyungpushare.sock"
 SOCKET_GPUS: Final = "aliyungpushare-gpus.sock"
+REGISTERED: Final = "registered with kubelet"
+"""The device plugin's status of a resource that kubelet has from it; the installer and the doctor search for it."""
 
 # Reasons of Events: on pods, the first two also on the node, the last one there only.
 EVENT_GPU_UNUSABLE: Final = "GPUShareGPUUnusable"

@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 _API_SILENCE_SECONDS: Final = 150.0
 # The first list takes less; a longer absence is worth a status.
 _API_FIRST_SECONDS: Final = 3.0
+# systemd starts kubelet after this daemon has started. It shall find the ids of running pods, and come up also where a driver hangs.
+START_SECONDS: Final = 20.0
 # kubelet starts an ended container at once the first time, then after a pause that it doubles.
 CONTAINER_ENDING_SECONDS: Final = 10.0
 
@@ -174,6 +176,7 @@ class DevicePlugin:
             specs = self._cdi(self._events)
             if specs:
                 specs.start()
+            asyncio.get_running_loop().call_later(START_SECONDS, self.status.wait_no_longer)
             registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
             await run_all(
                 [registration.run() for registration in registrations],

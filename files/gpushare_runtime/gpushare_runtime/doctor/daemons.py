@@ -43,7 +43,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
         kubelet.judge_gpus(found, unit)
         work.judge_words(found, host, unit)
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
-    found.registered = kubelet.registered_soon(host, unit, listening) if serves else kubelet.registered(host)
+    unit, found.registered = kubelet.registered_soon(host, unit, listening) if serves else (unit, kubelet.registered(host))
     if serves:
         kubelet.judge_registration(found, unit, listening, found.registered)
 

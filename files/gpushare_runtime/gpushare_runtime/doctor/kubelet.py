@@ -11,7 +11,6 @@ import stat
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -71,11 +70,20 @@ def listener(path: Path) -> int | None:
         return int(struct.unpack("3i", credentials)[0])
 
 
-def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> dict[str, list[str]]:
-    """As `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its checkpoint."""
+def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> tuple[DaemonUnit, dict[str, list[str]]]:
+    """The plugin and `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its
+    checkpoint."""
     if unit.active != "active" or not set(SOCKETS.values()) <= {owner.name for owner in listening}:
-        return registered(host)
-    return host.wait(partial(registered, host), lambda found: found.keys() >= SOCKETS.keys())
+        return unit, registered(host)
+
+    def both() -> tuple[DaemonUnit, dict[str, list[str]]]:
+        return host.unit(unit.name), registered(host)
+
+    return host.wait(both, lambda seen: all(_says_registered(seen[0], resource) and resource in seen[1] for resource in SOCKETS))
+
+
+def _says_registered(unit: DaemonUnit, resource: str) -> bool:
+    return f"{resource}: {protocol.REGISTERED}" in unit.status
 
 
 def registered(host: HostReader) -> dict[str, list[str]]:
@@ -111,9 +119,12 @@ def judge_registration(found: Findings, unit: DaemonUnit, listening: list[Socket
             seen = f"no device plugin listening on {protocol.KUBELET_PLUGIN_DIR}/{name}"
         elif resource not in recorded:
             seen = f"no {resource} in kubelet's checkpoint"
+        elif not _says_registered(unit, resource):
+            # The checkpoint may have it from the process before.
+            seen = f"a device plugin that waits to be registered for {resource}"
         else:
             continue
-        says = unit.says if unit.active != "active" else ""
+        says = unit.says if not _says_registered(unit, resource) else ""
         seen += f" (the plugin says: {says})" if says else ""
         cure = f"systemctl restart {unit.name}; if that does not help: {log}"
         found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)

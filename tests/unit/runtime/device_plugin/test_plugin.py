@@ -8,6 +8,7 @@ import asyncio
 import errno
 import json
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -149,15 +150,36 @@ async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own(m
 
 async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
     async with world(16 * GIB, kubelet=False) as it:
-        await until(lambda: "waiting for kubelet" in it.plugin.status.report()[1])
-        assert not it.plugin.status.ready
+        await until(lambda: "waiting for kubelet, whose socket" in it.plugin.status.report()[1])
+        await until(lambda: it.plugin.status.ready)
         it.kubelet.reject_registration = True
         await it.kubelet.start()
         await until(lambda: it.kubelet.rejected >= 2 * len(RESOURCES))
-        assert not it.plugin.status.ready
+        assert it.plugin.status.readiness()[0] == [GPUS, MEMORY]
         it.kubelet.reject_registration = False
         await it.registered()
+        await until(lambda: it.plugin.status.readiness() == ([], []))
+
+
+async def test_it_has_started_when_it_waits_for_the_kubelet_whose_socket_is_left() -> None:
+    """So that systemd starts kubelet, which it does after this process, and kubelet finds it waiting."""
+    async with world(16 * GIB, kubelet=False) as it:
+        it.kubelet.directory.mkdir(exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(it.kubelet.directory / "kubelet.sock"))
         await until(lambda: it.plugin.status.ready)
+        await until(lambda: "waiting for kubelet, which does not answer at" in it.plugin.status.report()[1])
+        assert it.plugin.status.readiness()[0] == [GPUS, MEMORY]
+
+
+async def test_kubelet_waits_for_a_driver_that_hangs_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main.START_SECONDS == 20.0
+    monkeypatch.setattr(main, "START_SECONDS", 0.3)
+    async with world(kubelet=False) as it:
+        it.nvml.failure = NvmlError("the NVIDIA kernel driver is not loaded")
+        assert not it.plugin.status.ready
+        await until(lambda: it.plugin.status.ready)
+        assert it.plugin.status.readiness()[0] == [GPUS, MEMORY]
 
 
 async def test_a_socket_that_somebody_removed_is_made_again() -> None:

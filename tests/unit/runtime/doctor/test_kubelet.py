@@ -27,7 +27,7 @@ from gpushare_runtime.doctor.kubelet import (
     registered,
     registered_soon,
 )
-from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said
+from unit.fakes.runtime.doctor.fake_host import SAYS, Clock, FakeHost, said
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 OURS = [SocketOwner(SOCKET_GPUS, 77, "ours"), SocketOwner(SOCKET_MEMORY, 77, "ours")]
@@ -164,8 +164,18 @@ def test_a_busy_kubelet_has_time_to_record_a_plugin_that_serves_it(
                 host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
 
     clock = Clock(monkeypatch, write)
-    assert len(registered_soon(busy, replace(host.unit(PLUGIN), **changes), listening)) == recorded  # type: ignore[arg-type]
+    busy.states = host.states
+    assert len(registered_soon(busy, replace(host.unit(PLUGIN), **changes), listening)[1]) == recorded  # type: ignore[arg-type]
     assert seconds[0] <= clock.passed <= seconds[1]
+
+
+def test_a_plugin_that_kubelet_is_about_to_register_has_time_for_it(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = FakeHost(host.at("/"), patience=20)
+    host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": BOTH}}))
+    clock = Clock(monkeypatch, lambda passed: busy.install(PLUGIN, StatusText="waits" if passed < 12 else SAYS))
+    unit, recorded = registered_soon(busy, busy.unit(PLUGIN), OURS)
+    assert (unit.status, len(recorded)) == (SAYS, 2)
+    assert 12 <= clock.passed < 13
 
 
 NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
@@ -177,11 +187,23 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
         (OURS, RECORDED, {}, []),
         (OURS[1:], RECORDED, {}, [NOT_LISTENING + SOCKET_GPUS]),
         (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + SOCKET_MEMORY]),
+        (
+            [],
+            RECORDED,
+            {"says": "waits", "status": "waits"},
+            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
+        ),
+        (
+            OURS,
+            RECORDED,
+            {"says": "gpu-mem: waits", "status": "aliyun.com/gpu-mem: waits; aliyun.com/gpu-count: registered with kubelet"},
+            ["a device plugin that waits to be registered for aliyun.com/gpu-mem (the plugin says: gpu-mem: waits)"],
+        ),
         (OURS, {RESOURCE_GPUS: ["GPU-1"]}, {}, [f"no {RESOURCE_MEMORY} in kubelet's checkpoint"]),
         (
             [],
             {},
-            {"active": "activating", "state": "start", "says": "waits"},
+            {"active": "activating", "state": "start", "says": "waits", "status": "waits"},
             [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
         ),
     ],

@@ -96,12 +96,19 @@ class Registration:
         """
         changes = self._node.changes
         while self._node.devices.unusable_specs() and not self._node.usage.snapshot():
+            self._status.waits(self._resource)
             await changes.after(changes.count)
 
     async def _wait_for_kubelet(self) -> None:
         while self._kubelet_socket() is None:
             self._status.degraded(self._resource, f"waiting for kubelet, whose socket {self._kubelet} does not exist")
+            self._may_start_kubelet()
             await self._watch.changes.after(self._watch.changes.count)
+
+    def _may_start_kubelet(self) -> None:
+        """systemd starts kubelet after this process. kubelet fails a pod if it admits it before its ids are registered and healthy."""
+        if not self._node.devices.awaiting_mps():
+            self._status.waits(self._resource)
 
     def _kubelet_socket(self) -> tuple[int, int] | None:
         """The identity of kubelet's socket; None if there is none."""
@@ -117,10 +124,12 @@ class Registration:
         while socket is not None:
             problem = await self._register()
             if not problem:
-                self._status.ok(self._resource, "registered with kubelet")
+                self._status.ok(self._resource, protocol.REGISTERED)
                 if socket[1] > self._ready_ns:
                     log.info("%s: registered %.0f ms after kubelet created its socket", self._resource, (time.time_ns() - socket[1]) / 1e6)
                 return socket
+            # Of a kubelet that has ended the socket is left.
+            self._may_start_kubelet()
             if retry == _LAST_RETRY:
                 self._status.degraded(self._resource, problem)
             changed = await self._kubelet_changes(socket, retry)
@@ -162,6 +171,8 @@ class Registration:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
                 await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]
         except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                return f"waiting for kubelet, which does not answer at {self._kubelet} ({error.details()})"
             return f"kubelet rejects the registration ({error.code().name}: {error.details()}): retrying; see kubelet's log if this stays"
         if self._options.pre_start_required:
             self._node.unasked.discard(self._resource)

@@ -83,6 +83,10 @@ class Devices:
             return ""
         return self._mps.get(gpu.uuid, MPS_UNKNOWN)
 
+    def awaiting_mps(self) -> bool:
+        """Whether a GPU that answers is unusable only because of its MPS control daemon, which may be starting."""
+        return any(self._without_mps(gpu) for gpu in self.answering)
+
     def set_mps(self, problems: Mapping[str, str]) -> None:
         """Take why the MPS control daemon of each GPU cannot be used now, by UUID; "" if it can."""
         self._mps = dict(problems)

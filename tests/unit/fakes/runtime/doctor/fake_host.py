@@ -19,6 +19,7 @@ STAMP = "0123456789abcdef"
 COPIES = "/run/gpushare-extender-copies"
 DASHBOARD_COPIES = "/run/gpushare-dashboard-copies"
 WATCHES = "API server: watching the pods of this node"
+SAYS = f"aliyun.com/gpu-mem: registered with kubelet; aliyun.com/gpu-count: registered with kubelet; {WATCHES}"
 
 UNITS = {
     PLUGIN: """\
@@ -64,9 +65,6 @@ def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
     return f'# A comment.\nGPUSHARE_GENERATION={stamp}\nGPUSHARE_COMMAND="{COMMANDS[name] if command is None else command}"\n'
 
 
-WATCHES = "API server: watching the pods of this node"
-
-
 class FakeHost(HostReader):
     """One without units; `install` gives it some. Every path given is as the host sees it. patience: as HostReader has it."""
 
@@ -96,7 +94,7 @@ class FakeHost(HostReader):
         self.file(f"/etc/systemd/system/{name}.service", UNITS[name] if text is None else text)
         self.file(f"/etc/gpushare/{name}.env", settings(name, command))
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
-        says = WATCHES if name == PLUGIN else ""
+        says = SAYS if name == PLUGIN else ""
         running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": says}
         self.states[f"{name}.service"] = {**running, **state}
         for end in (".socket", "-metrics.socket"):
