@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, LABEL_ON_HOST, NAMESPACE, RESOURCES
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, LABEL_NODE, LABEL_ON_HOST, NAMESPACE, RESOURCES
 from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ...module_utils._scheduler.releases import V1
 from . import openshift
@@ -88,7 +88,6 @@ def deployment(values: Values) -> Json:
     """Two schedulers, of which one leads. Each pod's host name is what its Lease and its extender have in common."""
     digest = hashlib.sha256(config_map(values)["data"][_CONFIG].encode()).hexdigest()
     elsewhere = {"labelSelector": {"matchLabels": labels(SCHEDULER)}, "topologyKey": "kubernetes.io/hostname"}
-    on_planes = {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]}
     pod = {
         "serviceAccountName": SCHEDULER,
         "automountServiceAccountToken": True,
@@ -98,7 +97,7 @@ def deployment(values: Values) -> Json:
         "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
         "affinity": {
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
-            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": on_planes}]},
+            "nodeAffinity": _off_gpu_nodes(values),
         },
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
@@ -112,6 +111,17 @@ def deployment(values: Values) -> Json:
         "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": {ANNOTATION_SCHEDULER_CONFIG: digest}}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _named(SCHEDULER, values), "spec": spec}
+
+
+def _off_gpu_nodes(values: Values) -> Json:
+    """Root of a node reads the tokens of its pods, and the scheduler's binds pods to every node: so no weight, but a condition."""
+    on_planes = {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]}
+    elsewhere = {"matchExpressions": [{"key": LABEL_NODE, "operator": "DoesNotExist"}]}
+    preferred = [{"weight": 50, "preference": on_planes}, {"weight": 100, "preference": elsewhere}]
+    rule: Json = {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    if not values.scheduler_on_gpu_nodes:
+        rule["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [elsewhere]}
+    return rule
 
 
 def _kube_scheduler(values: Values) -> Json:

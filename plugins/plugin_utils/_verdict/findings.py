@@ -26,7 +26,7 @@ _CODES = {
         "namespace node node_names packages port rights runtime scheduler toolkit unreachable"
     ),
     ((ERROR, WARNING), (PREFLIGHT,)): (
-        "clock disk distribution driver gpus kubelet managers operator os policies python strategy variables"
+        "clock disk distribution driver gpus kubelet managers operator os policies python scheduler_nodes strategy variables"
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
     ((ERROR,), (VERIFY,)): (
