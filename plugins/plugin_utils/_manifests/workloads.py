@@ -84,6 +84,20 @@ def disruption_budget(values: Values) -> Json:
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": _named(SCHEDULER, values), "spec": spec}
 
 
+def network_policies(values: Values) -> list[Json]:
+    """Nobody has to call these pods: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
+    names = [PLUGIN] if values.default_scheduler else [SCHEDULER, PLUGIN]
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": _named(name, values),
+            "spec": {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"]},
+        }
+        for name in names
+    ]
+
+
 def deployment(values: Values) -> Json:
     """Two schedulers, of which one leads. Each pod's host name is what its Lease and its extender have in common."""
     digest = hashlib.sha256(config_map(values)["data"][_CONFIG].encode()).hexdigest()
@@ -336,5 +350,6 @@ def _environment(values: Values) -> Json:
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
     if values.default_scheduler:
-        return [extender_daemon_set(values), daemon_set(values)]
-    return [config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]
+        return [*network_policies(values), extender_daemon_set(values), daemon_set(values)]
+    first = [config_map(values), disruption_budget(values), *network_policies(values)]
+    return [*first, deployment(values), daemon_set(values)]

@@ -185,6 +185,15 @@ def test_the_scheduler_is_never_on_a_gpu_node() -> None:
     assert required(replace(VALUES, scheduler_on_gpu_nodes=True)) is None
 
 
+def test_no_pod_connects_to_those_of_the_daemons() -> None:
+    pods = {"gpushare-scheduler": "Deployment", "gpushare-device-plugin": "DaemonSet"}
+    found = {one["metadata"]["name"]: one["spec"] for one in in_cluster.objects(VALUES) if one["kind"] == "NetworkPolicy"}
+    assert found.keys() == pods.keys()
+    for name, kind in pods.items():
+        labels = of(kind)["spec"]["template"]["metadata"]["labels"]
+        assert found[name] == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
+
+
 def test_the_rights_write_no_pod_and_no_node_itself() -> None:
     rules = [rule for one in in_cluster.objects(SETS[2]) for rule in one.get("rules", [])]
     may = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
