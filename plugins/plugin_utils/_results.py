@@ -201,6 +201,8 @@ RESULTS: Mapping[str, Shape] = {
                 )
             ],
             "number": int,
+            "homes": [str],
+            "displaced": [str],
             "missing": [str],
             "runtime_classes": [str],
             "enforces": str,
@@ -216,6 +218,7 @@ RESULTS: Mapping[str, Shape] = {
     },
     **dict.fromkeys(("gpushare_in_cluster trial", "gpushare_in_cluster scheduler", "gpushare_in_cluster everything"), _PROOF),
     "gpushare_in_cluster handover": {"objects": [str], "diff": [_CHANGE]},
+    "gpushare_in_cluster moved": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_judge": {},
     **dict.fromkeys(("gpushare_node cordon", "gpushare_node drain", "gpushare_node uncordon"), _DRAINED),
     "gpushare_node ready": {"ready": bool},

@@ -24,6 +24,7 @@ from results import Results
 NAMESPACE = "gpushare-system"
 KINDS = (
     "namespaces,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,daemonsets,deployments,"
+    "networkpolicies,runtimeclasses,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
 )
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}

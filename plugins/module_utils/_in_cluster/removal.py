@@ -24,6 +24,8 @@ WORKLOADS = (
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{PLUGIN}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{EXTENDER}"),
     ("policy/v1", "PodDisruptionBudget", f"poddisruptionbudgets.policy/{SCHEDULER}"),
+    ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{SCHEDULER}"),
+    ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{PLUGIN}"),
 )
 
 

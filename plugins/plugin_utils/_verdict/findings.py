@@ -26,7 +26,7 @@ _CODES = {
         "namespace node node_names packages port rights scheduler toolkit unreachable"
     ),
     ((ERROR, WARNING), (PREFLIGHT,)): (
-        "clock disk distribution driver gpus kubelet managers operator os policies python runtime strategy variables"
+        "clock disk distribution driver gpus kubelet managers operator os policies python runtime scheduler_nodes strategy variables"
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
     ((ERROR,), (VERIFY,)): (

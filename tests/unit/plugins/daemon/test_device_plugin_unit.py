@@ -23,7 +23,7 @@ def test_kubelet_finds_it_waiting(unit: str) -> None:
     assert [line for line in text if line.startswith(("Before=", "After=", "Requires", "Wants=", "Timeout"))] == [
         "After=network.target",
         "Before=kubelet.service",
-        "RequiresMountsFor=/k/device-plugins",
+        "RequiresMountsFor=/var/lib/kubelet/device-plugins /k/pod-resources",
         "TimeoutStartSec=60",
         "TimeoutStopSec=10",
     ]

@@ -22,6 +22,7 @@ OURS: dict[str, Answer] = {
     "get deployments.apps": [named("Deployment", "gpushare-scheduler", SPACE)],
     "get daemonsets.apps/gpushare-device-plugin": [PLUGIN],
     "get poddisruptionbudgets": [named("PodDisruptionBudget", "gpushare-scheduler", SPACE)],
+    "get networkpolicies.networking.k8s.io/gpushare-scheduler": [named("NetworkPolicy", "gpushare-scheduler", SPACE)],
     "get nodes": [LABELLED, {"metadata": {"name": "cp1"}}],
     "get namespace": [named("Namespace", SPACE)],
 }
@@ -52,6 +53,7 @@ def test_all_of_it_goes_and_the_namespace_last() -> None:
         "delete deployments.apps/gpushare-scheduler",
         "delete daemonsets.apps/gpushare-device-plugin",
         "delete poddisruptionbudgets.policy/gpushare-scheduler",
+        "delete networkpolicies.networking.k8s.io/gpushare-scheduler",
         "delete namespace",
     ]
 

@@ -30,6 +30,7 @@ SETS = (
     VALUES,
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
+    replace(VALUES, scheduler_on_gpu_nodes=True),
     replace(VALUES, prometheus="https://prometheus.monitoring:9090"),
     replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
     replace(VALUES, device_strategy="volume-mounts", tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}),
@@ -180,6 +181,28 @@ def test_where_the_device_plugin_runs() -> None:
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "gpushare.kubernetes/node": "true", "a/b": "true"}
     assert container(values, "device-plugin")["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert of("DaemonSet")["spec"]["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_the_scheduler_is_never_on_a_gpu_node() -> None:
+    """A weight is no fence: with one control plane, the second pod went to a GPU node."""
+
+    def required(values: Values) -> Any:
+        return of("Deployment", values)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"].get(
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        )
+
+    off = {"key": "gpushare.kubernetes/node", "operator": "DoesNotExist"}
+    assert required(VALUES) == {"nodeSelectorTerms": [{"matchExpressions": [off]}]}
+    assert required(replace(VALUES, scheduler_on_gpu_nodes=True)) is None
+
+
+def test_no_pod_connects_to_those_of_the_daemons() -> None:
+    pods = {"gpushare-scheduler": "Deployment", "gpushare-device-plugin": "DaemonSet"}
+    found = {one["metadata"]["name"]: one["spec"] for one in in_cluster.objects(VALUES) if one["kind"] == "NetworkPolicy"}
+    assert found.keys() == pods.keys()
+    for name, kind in pods.items():
+        labels = of(kind)["spec"]["template"]["metadata"]["labels"]
+        assert found[name] == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
 
 
 def test_the_rights_write_no_pod_and_no_node_itself() -> None:
