@@ -14,7 +14,7 @@ from typing import Any
 
 from ...module_utils._cluster.names import NAMESPACES
 from ...module_utils._facts.device_managers import OPERATOR
-from ...module_utils._facts.device_strategy import by_status
+from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._takeover.operator import CHECK
@@ -173,9 +173,16 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
     if old and asked.strategy == "cdi":
         cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
         found.error("strategy", f"gpushare_device_strategy: cdi, and {few(old)}", "nodes that pass CDI devices on", cure)
+    off = [f"{node['name']}: {node['runtime'][:40]}" for node in facts["nodes"] if off_by_default(node["runtime"])]
+    if off and asked.strategy == "cdi":
+        cure = "see enable_cdi in the configuration there; where CDI is off, set gpushare_device_strategy: envvar, or upgrade these nodes"
+        found.warn("strategy", f"gpushare_device_strategy: cdi, and {few(off)}, which has CDI off by default", "CDI switched on", cure)
     # No node can pull such an image.
     if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
-        cure = "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
+        cure = (
+            "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar; k0s and MicroK8s: "
+            "docs/operate/clusters-of-others.md), or name an image of a registry in gpushare_image"
+        )
         if asked.bundle is not None:
             cure = "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory"
         found.error("image", f"no image {asked.image} on {few(without)}", "the image on every GPU node", cure)

@@ -91,6 +91,22 @@ def test_the_schedulers_pods_on_gpu_nodes_are_told(facts: dict[str, Any], accept
     assert words in str(reason)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "strategy", "said"),
+    [
+        ("containerd://1.7.34", "cdi", ["gpu1: containerd://1.7.34, which has CDI off by default"]),
+        ("containerd://1.7.34", "auto", []),
+        ("containerd://2.3.3", "cdi", []),
+        ("cri-o://1.30.0", "cdi", []),
+    ],
+)
+def test_nodes_whose_containerd_has_cdi_off_by_default_are_named(runtime: str, strategy: str, said: list[str]) -> None:
+    """As those of k0s before 1.36."""
+    found = judge({**FACTS, "nodes": [{**NODE, "runtime": runtime}]}, replace(ASKED, strategy=strategy))
+    assert [(one.check, one.severity) for one in found] == [("strategy", "warning")] * len(said)
+    assert [words for words in said if words not in found[0].found] == []
+
+
 def test_a_server_without_policies_can_be_accepted_unless_pods_are_evicted() -> None:
     old = {**FACTS, "version": "v1.29.1", "admission": []}
     accepted = replace(ASKED, without_policies=True, scheduler_image="k:v1.29.1")
