@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from ..module_utils._formats.yaml_scalars import BOOLEANS, first_document
 from ._shape import Either, Map, Maybe, Open, other_shape
 
 #: More than a configuration, a policy or a manifest has: such a text is read within a few seconds.
@@ -70,8 +71,7 @@ _KINDS = {
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _WORDS: dict[str, Any] = {
-    **dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True),
-    **dict.fromkeys(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], False),
+    **BOOLEANS,
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys((f"{sign}.{word}" for sign in ("", "+", "-") for word in ("inf", "Inf", "INF")), math.inf),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
@@ -81,9 +81,6 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 # Of one that begins with a dot, underscores stand between digits only.
 _FRACTION = re.compile(r"\.[0-9](?:_?[0-9])*(?:[eE][-+]?[0-9](?:_?[0-9])*)?")
 _LARGEST, _SMALLEST = 2**64 - 1, -(2**63)
-# What begins a document, or ends one.
-_MARKER = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)", re.MULTILINE)
-_NOTHING = re.compile(r"(?:\ufeff|[ \t]*(?:[#%][^\n]*)?(?:\n|\r\n?|\Z))*")
 
 
 class TooLargeError(yaml.YAMLError):
@@ -124,17 +121,6 @@ def in_braces(text: str) -> bool:
 def is_json(text: str) -> bool:
     """Whether it is JSON, an object."""
     return in_braces(text) and not isinstance(_json(text), ValueError)
-
-
-def first_document(text: str) -> tuple[str, str]:
-    """The first YAML document of the text, with what stands before it; and the rest, which Kubernetes does not read."""
-    place = 0
-    for marker in _MARKER.finditer(text):
-        before = _NOTHING.match(text, place)
-        if place or marker.group() != "---" or before is None or before.end() != marker.start():
-            return text[: marker.start()], text[marker.start() :]
-        place = marker.end()
-    return text, ""
 
 
 def _json(text: str) -> Any:

@@ -247,7 +247,7 @@ def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
         for pair in (value if given else next(iter(argv[place + 1 : place + 2]), "")).split(","):
             name, equals, setting = pair.partition("=")
             if equals:
-                gates[name.strip()] = setting.strip().lower() == "true"
+                gates[name.strip()] = setting.strip().lower() in ("true", "t", "1")
     return gates
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from ...module_utils._formats import json_edit
+from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
 _INDENT = re.compile(r"\n([ \t]+)\S")
@@ -40,7 +41,7 @@ def splice(text: str, wanted: Any) -> str:
 
     yaml.YAMLError where Kubernetes would not read `wanted` in any text that is made here.
     """
-    first, rest = (text, "") if _yaml.is_json(text) else _yaml.first_document(text)
+    first, rest = (text, "") if _yaml.is_json(text) else first_document(text)
     try:
         if _same(_yaml.load(text), wanted):
             return text

@@ -79,7 +79,7 @@ CONTRACTS = {
         "plugin_utils._shape",
         "plugin_utils._wheel",
     ),
-    "plugin_utils._yaml": ("plugin_utils._shape",),
+    "plugin_utils._yaml": ("module_utils._formats.yaml_scalars", "plugin_utils._shape"),
     "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
     "plugin_utils._preflight": (
         *(

@@ -25,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import ConfigError, gates_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import with_gates as config_with_gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import without
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,11 +130,36 @@ CONFIGS = [
     ),
     (
         "kind: KubeletConfiguration\nfeatureGates: {\"A\" : false, 'B': true , }",
-        "kind: KubeletConfiguration\nfeatureGates: {A: false, B: true, DevicePlugins: true}\n",
+        "kind: KubeletConfiguration\nfeatureGates: {\"A\" : false, 'B': true, DevicePlugins: true , }",
     ),
     (
         "featureGates:\n    # why\n    'DevicePlugins': false # off\n\n    B: true\nkind: KubeletConfiguration\n",
         "featureGates:\n    # why\n    'DevicePlugins': true # off\n\n    B: true\nkind: KubeletConfiguration\n",
+    ),
+    # Other spellings of true and false, which stay.
+    (
+        "kind: KubeletConfiguration\nfeatureGates:\n  A: True\n  B: no # c\n  DevicePlugins: OFF\n",
+        "kind: KubeletConfiguration\nfeatureGates:\n  A: True\n  B: no # c\n  DevicePlugins: true\n",
+    ),
+    # Braces over several lines.
+    (
+        "featureGates: { # why\n  A: True,   # a\n  # of b\n  'B': n}  # c\nkind: KubeletConfiguration\n",
+        "featureGates: { # why\n  A: True,   # a\n  # of b\n  'B': n, DevicePlugins: true}  # c\nkind: KubeletConfiguration\n",
+    ),
+    (
+        "featureGates: {\n  DevicePlugins: false, A: on\n}\nkind: KubeletConfiguration\n",
+        "featureGates: {\n  DevicePlugins: true, A: on\n}\nkind: KubeletConfiguration\n",
+    ),
+    ("featureGates: {\n}  # c\nkind: KubeletConfiguration\n", "featureGates:  # c\n  DevicePlugins: true\nkind: KubeletConfiguration\n"),
+    # kubelet reads the first document.
+    ("kind: KubeletConfiguration\n---\n", "kind: KubeletConfiguration\nfeatureGates:\n  DevicePlugins: true\n---\n"),
+    (
+        "# c\n---\nkind: KubeletConfiguration\nfeatureGates: {A: true}\n...\nfeatureGates: [\n",
+        "# c\n---\nkind: KubeletConfiguration\nfeatureGates: {A: true, DevicePlugins: true}\n...\nfeatureGates: [\n",
+    ),
+    (
+        "kind: KubeletConfiguration\r\nfeatureGates:\r\n  A: true\r\n",
+        "kind: KubeletConfiguration\r\nfeatureGates:\n  A: true\n  DevicePlugins: true\n",
     ),
     (
         '\n{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": false}}\n',
@@ -148,9 +174,10 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
     assert config_with_gates(before, {"DevicePlugins": True}) == after
     assert config_with_gates(after, {"DevicePlugins": True}) == after
     # And back: what a YAML library understands is what it was.
-    old = yaml.safe_load(before).get("featureGates") or {}
+    old = _yaml.load(before).get("featureGates") or {}
     back = config_with_gates(after, {"DevicePlugins": old.get("DevicePlugins")})
-    assert (yaml.safe_load(back).get("featureGates") or {}) == old
+    assert (_yaml.load(back).get("featureGates") or {}) == old
+    assert _yaml.load(after)["featureGates"] == {**old, "DevicePlugins": True}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +190,14 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         "kind: KubeletConfiguration\nfeatureGates:\n  A: true\nfeatureGates:\n  B: true\n",
         "kind: KubeletConfiguration\n'featureGates': {}\n",
         "kind: KubeletConfiguration\nfeatureGates : {A: true}\n",
-        "kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n---\n",
-        "kind: KubeletConfiguration\n...\n",
+        "---\n---\nkind: KubeletConfiguration\n",
+        "kind: KubeletConfiguration\n<<: {featureGates: {A: true}}\n",
+        "  kind: KubeletConfiguration\n  featureGates:\n    A: true\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: true} B\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: true B: true}\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: true,\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: 'true'}\n",
+        'kind: KubeletConfiguration\nfeatureGates:\n  A: "true"\n',
         "kind: KubeletConfiguration\nfeatureGates: &all\n  A: true\n",
         '{"kind": "KubeletConfiguration", "featureGates": [}',
         # YAML permits no tab there, and kubelet does not read it.

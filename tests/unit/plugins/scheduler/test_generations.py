@@ -261,6 +261,28 @@ def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_ke
 
 
 @pytest.mark.parametrize(
+    ("release", "version", "wanted", "both"),
+    [
+        ("1.36.3", "v1beta3", "write it in kubescheduler.config.k8s.io/v1 (", "kube-scheduler 1.28 reads both"),
+        ("1.36.3", "v1beta2", "write it in kubescheduler.config.k8s.io/v1 (", "kube-scheduler 1.27 reads both"),
+        ("1.36.3", "v1beta1", "write it in kubescheduler.config.k8s.io/v1 (", ""),
+        ("1.24.17", "v1beta1", "write it in kubescheduler.config.k8s.io/v1beta3 (", "kube-scheduler 1.22 reads both"),
+        ("1.24.17", "v1", "write it in kubescheduler.config.k8s.io/v1beta3 (", "kube-scheduler 1.28 reads both"),
+        ("1.27.16", "v1alpha9", "write it in kubescheduler.config.k8s.io/v1 (", ""),
+    ],
+)
+def test_a_configuration_that_is_not_read_is_to_be_written_anew(release: str, version: str, wanted: str, both: str) -> None:
+    """No kube-scheduler converts one: each writes the version that it has read."""
+    files = {MANIFEST_PATH: manifest(release, "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": configuration(version)}
+    with pytest.raises(SchedulerError) as error:
+        plan(Found(files))
+    said = str(error.value)
+    assert wanted in said
+    assert both in said if both else "reads both" not in said
+    assert "OLD" not in said
+
+
+@pytest.mark.parametrize(
     ("files", "words"),
     [
         ({MANIFEST_PATH: manifest("1.21.14", "--algorithm-provider=ClusterAutoscalerProvider")}, "--algorithm-provider=Cluster"),
