@@ -137,7 +137,8 @@ class CrioService(RuntimeService):
         if replaced and process.default != RUNTIME and default.get("runtime_type", "oci") != "oci":
             raise Rejected(
                 f"the default runtime is {process.default} of type {default['runtime_type']}, which is not run by runc or crun: making "
-                f"{RUNTIME} the default would take its isolation from every pod; nothing was changed: make crun or runc the default first"
+                f"{RUNTIME} the default would take its isolation from every pod; nothing was changed: make crun or runc the default first, "
+                "or set gpushare_default_runtime: unchanged"
             )
         name = next((name for name in (process.default, *_LOW_LEVEL) if name != RUNTIME and name in process.entries), "")
         return name, process.entries.get(name, {})
