@@ -16,6 +16,7 @@ Path = Tuple[str, ...]
 
 #: Of digits. Python neither reads nor prints an integer of some thousand.
 LONGEST_NUMBER = 1000
+BOM = "\ufeff"
 
 _SPACE = re.compile(r"[ \t]*")
 _FILL = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
@@ -114,7 +115,8 @@ class _Parser:
         return TomlError(f"line {line}: {message}: {there!r}")
 
     def document(self) -> Parsed:
-        at, section = 0, 0
+        # Editors on Windows put a byte order mark first, and the readers of these files pass over it.
+        at, section = int(self.text.startswith(BOM)), 0
         table = self.data
         path: Path = ()
         while at < len(self.text):

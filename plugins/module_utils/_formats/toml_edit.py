@@ -14,7 +14,7 @@ import json
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from .toml import Header, Item, Parsed, Path, TomlError, parse
+from .toml import BOM, Header, Item, Parsed, Path, TomlError, parse
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
@@ -268,7 +268,8 @@ class _Editor:
 
     def insert(self, at: int, lines: List[str]) -> str:
         block = self.newline.join(lines)
-        if at and self.text[at - 1] != "\n":
+        at = at or int(self.text.startswith(BOM))
+        if at > 1 and self.text[at - 1] != "\n":
             return self.text[:at] + self.newline + block + self.text[at:]
         return self.text[:at] + block + self.newline + self.text[at:]
 

@@ -313,8 +313,8 @@ def _low_level(found: Runtimes, section: Mapping[str, Any], replaced: bool) -> D
     if replaced and found.default != RUNTIME and default is not None and not is_runc(default):
         raise Rejected(
             f"the default runtime is {found.default} of type {default.get('runtime_type')}, which is not run by runc: making "
-            "nvidia the default would take its isolation from every pod that names no RuntimeClass; make a runtime of type "
-            f"{RUNC_TYPE}v2 the default first"
+            "nvidia the default would take its isolation from every pod that names no RuntimeClass; nothing was changed: make a runtime of "
+            f"type {RUNC_TYPE}v2 the default first, or set gpushare_default_runtime: unchanged"
         )
     for name in (found.default, "runc"):
         if is_runc(found.entries.get(name, {})):

@@ -86,8 +86,11 @@ class Installation:
             if not different:
                 return RuntimePlan(texts, self.runtimes(asked.cdi, found), [])
             rejections.append(f"in {where}: {containerd_config.describe(different)}")
+        is_old = self._main_version(files) < min(self._newest, 3)
+        cure = f"convert {self.config} with `containerd config migrate`" if is_old else "make it by hand"
         raise Rejected(
-            f"nothing was changed, because no place was found where the change has its effect and no other. {'; '.join(rejections)}"
+            "nothing was changed, because no place was found where the change has its effect and no other: "
+            f"{cure}, restart containerd, see that pods run, and run again. {'; '.join(rejections)}"
         )
 
     def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
@@ -139,8 +142,7 @@ class Installation:
 
     def _places(self, files: Mapping[str, str]) -> Iterator[Tuple[str, Edit]]:
         """Where the change could be: the file's path, and what turns the change into new texts; the best first."""
-        main = files.get(self.config)
-        version = self._newest if main is None else containerd_config.file_version(self.config, loads(main), self._newest)
+        version = self._main_version(files)
         start = f"version = {version}\n"
         # A file of its own survives what others do to theirs. On 1.x it would reset every other setting of the section.
         if self.release >= (2, 0) and version > 2:
@@ -148,6 +150,10 @@ class Installation:
             yield drop_in, partial(self._edited_drop_in, files, drop_in, start)
         for path in [path for path in reversed(list(files)) if path != self.config] + [self.config]:
             yield path, partial(self._edited, path, files.get(path, start), version)
+
+    def _main_version(self, files: Mapping[str, str]) -> int:
+        main = files.get(self.config)
+        return self._newest if main is None else containerd_config.file_version(self.config, loads(main), self._newest)
 
     def _edited(self, path: str, text: str, main_version: int, changes: List[Change]) -> Texts:
         version = int(loads(text).get("version", main_version))

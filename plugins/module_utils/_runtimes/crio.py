@@ -137,7 +137,8 @@ class CrioService(RuntimeService):
         if replaced and process.default != RUNTIME and default.get("runtime_type", "oci") != "oci":
             raise Rejected(
                 f"the default runtime is {process.default} of type {default['runtime_type']}, which is not run by runc or crun: making "
-                f"{RUNTIME} the default would take its isolation from every pod; nothing was changed: make crun or runc the default first"
+                f"{RUNTIME} the default would take its isolation from every pod; nothing was changed: make crun or runc the default first, "
+                "or set gpushare_default_runtime: unchanged"
             )
         name = next((name for name in (process.default, *_LOW_LEVEL) if name != RUNTIME and name in process.entries), "")
         return name, process.entries.get(name, {})
@@ -184,12 +185,17 @@ def effective(files: Mapping[str, str]) -> Runtimes:
     default, entries = "", {}
     for path, text in files.items():
         try:
-            section = loads(text).get("crio", {}).get("runtime", {})
+            section = _folded(loads(text).get("crio", {}).get("runtime", {}))
         except TomlError as error:
             raise Rejected(f"{path} cannot be read: {error}; nothing was changed") from error
         default = section.get("default_runtime") or default
-        entries.update({name: stripped(entry) for name, entry in (section.get("runtimes") or {}).items()})
+        entries.update({name: stripped(_folded(entry)) for name, entry in (section.get("runtimes") or {}).items()})
     return Runtimes(default, entries)
+
+
+def _folded(table: Mapping[str, Any]) -> Dict[str, Any]:
+    """A table with the keys of CRI-O's own structures, which it takes in any case (github.com/BurntSushi/toml, `unifyStruct`)."""
+    return {key.lower(): value for key, value in table.items()}
 
 
 def reverted(text: str) -> Optional[str]:

@@ -123,9 +123,16 @@ def effective(config: Path, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"default_runtime": "crun", "runtimes": {"crun": dict(CRUN)}}
     for path in [config, *files(folder)]:
         if path.exists():
-            section = tomllib.loads(path.read_text()).get("crio", {}).get("runtime", {})
+            section = folded(tomllib.loads(path.read_text("utf-8-sig")).get("crio", {}).get("runtime", {}))
             found["default_runtime"] = section.get("default_runtime", found["default_runtime"])
-            found["runtimes"].update({name: {**CRUN, "runtime_root": "", **entry} for name, entry in section.get("runtimes", {}).items()})
+            found["runtimes"].update(
+                {name: {**CRUN, "runtime_root": "", **folded(entry)} for name, entry in section.get("runtimes", {}).items()}
+            )
     if found["default_runtime"] not in found["runtimes"]:
         raise ValueError("default_runtime set, but no runtime entry table was found")
     return found
+
+
+def folded(table: dict[str, Any]) -> dict[str, Any]:
+    """A table with its keys as CRI-O's reader, github.com/BurntSushi/toml, takes them: in any case."""
+    return {key.lower(): value for key, value in table.items()}

@@ -83,10 +83,10 @@ def effective(config: str | None, major: int, newest: int) -> dict[str, Any]:
         if path in files:
             continue
         files.append(path)
-        with open(path, "rb") as stream:
-            loaded = tomllib.load(stream)
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            loaded = tomllib.loads(stream.read())
         if major > 1 and loaded.get("version", 1) == 2:
-            loaded["plugins"] = {NEW if key == OLD else key: value for key, value in loaded.get("plugins", {}).items()}
+            loaded["plugins"] = migrated(loaded.get("plugins", {}))
         for key, value in loaded.get("plugins", {}).items():
             data["plugins"][key] = value if major == 1 else merged(data["plugins"].get(key, {}), value)
         data.update({key: value for key, value in loaded.items() if key not in ("plugins", "imports", "version")})
@@ -96,8 +96,17 @@ def effective(config: str | None, major: int, newest: int) -> dict[str, Any]:
             pending += sorted(glob.glob(pattern)) if "*" in pattern else [pattern]
     if major == 1:
         data["imports"] = files
+        data["plugins"].pop(NEW, None)
     data["plugins"] = {**data["plugins"], name: decoded(data["plugins"].get(name, {}), major)}
     return data
+
+
+def migrated(plugins: dict[str, Any]) -> dict[str, Any]:
+    """The plugins of a file of version 2 for 2.x: what the new section says itself wins, also a whole table of runtimes."""
+    old, new = plugins.get(OLD, {}), plugins.get(NEW, {})
+    section = {**old.get("containerd", {}), **new.get("containerd", {})}
+    found = {**old, **new, **({"containerd": section} if section else {})}
+    return {**{key: value for key, value in plugins.items() if key != OLD}, **({NEW: found} if found else {})}
 
 
 def merged(old: Any, new: Any) -> Any:
@@ -120,6 +129,10 @@ def decoded(section: dict[str, Any], major: int) -> dict[str, Any]:
     if major == 1 and "runtimes" in section.get("containerd", {}):
         defaults["containerd"]["runtimes"] = {}
     found: dict[str, Any] = merged(copy.deepcopy(defaults), section)
+    if major > 1:
+        # It no longer has these tables.
+        for name in ("default_runtime", "untrusted_workload_runtime"):
+            found["containerd"].pop(name, None)
     runtimes = found["containerd"]["runtimes"]
     found["containerd"]["runtimes"] = {name: {**empty, **entry} for name, entry in runtimes.items()}
     return found
@@ -128,6 +141,13 @@ def decoded(section: dict[str, Any], major: int) -> dict[str, Any]:
 def dumped(data: dict[str, Any], path: tuple[str, ...] = ()) -> str:
     """TOML with a header for each table."""
     lines = [f"[{'.'.join(json.dumps(part) for part in path)}]"] if path else []
-    lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in data.items() if not isinstance(value, dict)]
+    lines += [f"{json.dumps(key)} = {inline(value)}" for key, value in data.items() if not isinstance(value, dict)]
     text = "\n".join(lines) + "\n"
     return text + "".join(dumped(value, (*path, key)) for key, value in data.items() if isinstance(value, dict))
+
+
+def inline(value: Any) -> str:
+    """A value in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {inline(one)}" for key, one in value.items()) + "}"
+    return "[" + ", ".join(map(inline, value)) + "]" if isinstance(value, list) else json.dumps(value)

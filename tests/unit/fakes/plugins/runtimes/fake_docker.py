@@ -30,7 +30,16 @@ KEYS = {
 }
 FIELDS = {name.lower(): name for name in ("path", "runtimeArgs", "runtimeType", "options")}
 SHORT = {"H": "host", "s": "storage-driver"}
-OTHERS = ("live-restore", "iptables", "debug", "log-driver", "registry-mirrors", "proxies", "features", "bip", "dns", "ipv6")
+# "dockerd" of docs.docker.com, "Daemon configuration file", without those for TLS and Windows.
+OTHERS = (
+    *("allow-direct-routing", "authorization-plugins", "bip", "bridge", "builder", "cgroup-parent", "debug", "default-address-pools"),
+    *("default-cgroupns-mode", "default-gateway", "default-ipc-mode", "default-network-opts", "default-ulimits", "dns", "dns-opts"),
+    *("dns-search", "experimental", "features", "fixed-cidr", "fixed-cidr-v6", "group", "host-gateway-ip", "icc", "init", "init-path"),
+    *("ip", "ip-forward", "ip-masq", "ip6tables", "iptables", "ipv6", "labels", "live-restore", "log-driver", "log-format", "log-level"),
+    *("max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "metrics-addr", "mtu", "no-new-privileges"),
+    *("node-generic-resources", "proxies", "raw-logs", "registry-mirrors", "seccomp-profile", "selinux-enabled", "shutdown-timeout"),
+    *("storage-opts", "swarm-default-advertise-addr", "userland-proxy", "userland-proxy-path", "userns-remap"),
+)
 
 
 class DockerdError(Exception):
@@ -82,7 +91,7 @@ def configured(words: Sequence[str], release: str, reload: bool = False) -> dict
     given = flags(words)
     path = Path(given.pop("config-file", ["/etc/docker/daemon.json"])[-1])
     data = loaded(path, release) if path.exists() else {}
-    unknown = sorted(set(data) - set(KEYS.values()) - set(OTHERS))
+    unknown = sorted(set(data) - set(KEYS.values()) - set(OTHERS) - ({"graph"} if int(release.split(".")[0]) < 23 else set()))
     if unknown:
         raise DockerdError(f"the following directives don't match any configuration option: {', '.join(unknown)}")
     both = [(KEYS[name], values) for name, values in given.items() if KEYS[name] in data and name != "add-runtime"]
@@ -108,7 +117,8 @@ def configured(words: Sequence[str], release: str, reload: bool = False) -> dict
 
 
 def loaded(path: Path, release: str) -> dict[str, Any]:
-    text = path.read_text()
+    # daemon/config/config.go passes over a byte order mark since 23.0.
+    text = path.read_text(encoding="utf-8" if int(release.split(".")[0]) < 23 else "utf-8-sig")
     if not text.strip():
         if release < "23":
             raise DockerdError("EOF")
