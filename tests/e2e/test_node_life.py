@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 
 import pytest
@@ -111,8 +111,22 @@ TOGETHER = (("kubelet", PLUGIN), (f"{PLUGIN}.service", "kubelet.service"))
 
 @pytest.mark.timeout(300 + JOINT_RESTARTS * 60)
 def test_kubelet_and_the_plugin_restart_together(people: Cluster) -> None:
-    """kubelet admits the pods again, and asks for the ids of an init container that has ended: none would fail if they were there."""
-    before = node_state(people)
+    """kubelet admits the pods again, and asks for the ids of an init container that has ended: none would fail if they were there.
+
+    A plugin whose start takes its time would be too late for a kubelet that does not wait for it.
+    """
+    before, slowly = node_state(people), f"/run/systemd/system/{PLUGIN}.service.d/slowly.conf"
+    with ExitStack() as later:
+        later.callback(people.on, NODE, "sh", "-ec", f"rm -r $(dirname {slowly}); systemctl daemon-reload")
+        drop_in = f"mkdir -p $(dirname {slowly}); printf '[Service]\\nExecStartPre=/bin/sleep 3\\n' >{slowly}; systemctl daemon-reload"
+        people.on(NODE, "sh", "-ec", drop_in)
+        restarted_together(people)
+    assert check_follows(people, NODE) == []
+    assert check_untouched(before, node_state(people)) == []
+    assert proven(people, *PEOPLE) == []
+
+
+def restarted_together(people: Cluster) -> None:
     for number in range(JOINT_RESTARTS):
         people.on(NODE, "systemctl", "restart", *TOGETHER[number % 2])
         # kubelet admits the oldest pods first.
@@ -121,9 +135,6 @@ def test_kubelet_and_the_plugin_restart_together(people: Cluster) -> None:
         lost = {p["metadata"]["name"]: p["status"].get("message", "") for p in people.pods() if not is_running(p)}
         assert (number, lost) == (number, {})
         people.delete("last")
-    assert check_follows(people, NODE) == []
-    assert check_untouched(before, node_state(people)) == []
-    assert proven(people, *PEOPLE) == []
 
 
 def test_a_driver_that_hangs_does_not_hold_up_kubelet(people: Cluster, say: Say) -> None:
@@ -163,6 +174,73 @@ def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say
     assert check_untouched(before, node_state(people)) == []
     people.api.delete("/apis/apps/v1/namespaces/default/deployments/burst", propagationPolicy="Foreground")
     people.until("the burst is gone", lambda: not burst(), 60)
+
+
+FROZEN_SECONDS = 30.0
+
+
+def is_registered(cluster: Cluster) -> bool:
+    said = cluster.on(NODE, "systemctl", "show", PLUGIN, "-p", "ActiveState", "-p", "StatusText")
+    return "ActiveState=active" in said and all(f"{resource}: registered with kubelet" in said for resource in (MEMORY, GPUS))
+
+
+def test_kubelet_is_frozen_while_the_plugin_is_restarted_and_killed(people: Cluster, say: Say) -> None:
+    """When kubelet awakes it finds the requests of two processes. From 1.37 on it keeps each by its socket, and rejects another there."""
+    before, kubelet = node_state(people), people.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", "kubelet").strip()
+    started = time.monotonic()
+    people.on(NODE, "kill", "-STOP", kubelet)
+    try:
+        people.on(NODE, "systemctl", "restart", PLUGIN, seconds=5 * STARTS_WITHIN)
+        say("the plugin restarted while kubelet was frozen", time.monotonic() - started)
+        people.on(NODE, "systemctl", "kill", "-s", "KILL", PLUGIN)
+        time.sleep(max(0.0, started + FROZEN_SECONDS - time.monotonic()))
+    finally:
+        people.on(NODE, "kill", "-CONT", kubelet)
+    thawed = time.monotonic()
+    people.until("kubelet takes the plugin", lambda: is_registered(people), 60)
+    say("kubelet has the plugin after it was frozen", time.monotonic() - thawed)
+    assert check_follows(people, NODE) == []
+    for _ in range(2):
+        people.on(NODE, "systemctl", "restart", PLUGIN)
+        people.until("kubelet takes the next process", lambda: is_registered(people), 60)
+        assert check_follows(people, NODE) == []
+    assert check_untouched(before, node_state(people)) == []
+    new_ones_are_right(people)
+
+
+OTHER = f"""
+import asyncio, grpc.aio
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
+folder = "unix:/var/lib/kubelet/device-plugins/"
+class Other(rpc.DevicePluginServicer):
+    async def GetDevicePluginOptions(self, request, context):
+        return pb.DevicePluginOptions()
+    async def ListAndWatch(self, request, context):
+        yield pb.ListAndWatchResponse(devices=[pb.Device(ID="another", health="Healthy")])
+        await asyncio.sleep(60)
+async def main():
+    server = grpc.aio.server()
+    rpc.add_DevicePluginServicer_to_server(Other(), server)
+    server.add_insecure_port(folder + "another.sock")
+    await server.start()
+    async with grpc.aio.insecure_channel(folder + "kubelet.sock") as channel:
+        asked = pb.RegisterRequest(version="v1beta1", endpoint="another.sock", resource_name="{MEMORY}")
+        await rpc.RegistrationStub(channel).Register(asked)
+    await asyncio.sleep(5)
+asyncio.run(main())
+"""
+
+
+def test_another_device_plugin_for_the_memory_registers_and_ends(people: Cluster, say: Say) -> None:
+    """kubelet reads the list of ours all the time, and has nothing of it."""
+    before, process = node_state(people), main_process(people)
+    people.on(NODE, "/opt/gpushare/current/bin/python", "-c", OTHER)
+    ended = time.monotonic()
+    people.until("the log says so", lambda: "another device plugin has registered" in people.on(NODE, "journalctl", f"_PID={process}"), 180)
+    people.until("kubelet has all ids again", lambda: check_follows(people, NODE, 1) == [], 60)
+    say("kubelet has all units after another plugin has ended", time.monotonic() - ended)
+    assert (main_process(people), check_untouched(before, node_state(people))) == (process, [])
+    new_ones_are_right(people)
 
 
 # The API server.

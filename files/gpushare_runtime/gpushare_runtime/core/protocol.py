@@ -101,9 +101,13 @@ KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 # Of --root-dir; what else is below it here is relative to it.
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
-# The first is the original's name, so that a replacement in place takes over its registration.
-SOCKET_MEMORY: Final = "aliyungpushare.sock"
-SOCKET_GPUS: Final = "aliyungpushare-gpus.sock"
+# How the names of the device plugin's sockets begin; eight hexadecimal digits of this registration and ".sock" follow. kubelet 1.37
+# and newer keep a plugin by the path of its socket, and reject another one there until they restart.
+SOCKET_MEMORY: Final = "aliyungpushare-mem-"
+SOCKET_GPUS: Final = "aliyungpushare-gpus-"
+SOCKET_END: Final = ".sock"
+# The original's name, and that of a former release beside it: both were fixed.
+FORMER_SOCKETS: Final = ("aliyungpushare.sock", "aliyungpushare-gpus.sock")
 REGISTERED: Final = "registered with kubelet"
 """The device plugin's status of a resource that kubelet has from it; the installer and the doctor search for it."""
 

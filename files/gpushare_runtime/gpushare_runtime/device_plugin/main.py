@@ -31,7 +31,7 @@ from gpushare_runtime.device_plugin.host.own_spec import HostFiles, OwnSpec
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, CheckpointReader, changed_unit
-from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
+from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck, KubeletIds
 from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.metrics import families
@@ -177,7 +177,10 @@ class DevicePlugin:
             if specs:
                 specs.start()
             asyncio.get_running_loop().call_later(START_SECONDS, self.status.wait_no_longer)
-            registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
+            ids = KubeletIds(socket, self._check_scale)
+            registrations = [
+                Registration(resource, self._service_maker(resource), self.node, watch, self.status, ids) for resource in SOCKETS
+            ]
             await run_all(
                 [registration.run() for registration in registrations],
                 stop,
@@ -193,6 +196,7 @@ class DevicePlugin:
                     unhealthy.run(),
                     self._reader.run(watch),
                     cross_check.run(),
+                    ids.run(),
                     self._pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),

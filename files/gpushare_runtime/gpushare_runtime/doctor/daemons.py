@@ -37,7 +37,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
             break
         listening = kubelet.listeners(host, kubelet.listener)
     runs = _common(found, host, unit, environment)
-    found.strangers = [asdict(owner) for owner in listening if owner.name not in kubelet.SOCKETS.values()]
+    found.strangers = [asdict(owner) for owner in listening if not kubelet.is_own(owner.name)]
     cdi.judge_cdi(found, host, unit)
     if runs:
         kubelet.judge_gpus(found, unit)

@@ -20,6 +20,7 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DaemonUnit, HostReader
 
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
+"""Resource → how the names of the device plugin's sockets for it begin."""
 # In verify's words, which finds other signs of the same.
 ONE_PLUGIN: Final = "one device plugin for the GPUs, ours"
 OTHER_CURE: Final = (
@@ -27,6 +28,7 @@ OTHER_CURE: Final = (
     "systemctl restart gpushare-device-plugin"
 )
 _CONNECT_SECONDS: Final = 2.0
+_REJECTS: Final = "kubelet rejects the registration"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 # As the plugin's status has its part `gpus`.
@@ -73,7 +75,7 @@ def listener(path: Path) -> int | None:
 def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> tuple[DaemonUnit, dict[str, list[str]]]:
     """The plugin and `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its
     checkpoint."""
-    if unit.active != "active" or not set(SOCKETS.values()) <= {owner.name for owner in listening}:
+    if unit.active != "active" or not all(any(owner.name.startswith(begin) for owner in listening) for begin in SOCKETS.values()):
         return unit, registered(host)
 
     def both() -> tuple[DaemonUnit, dict[str, list[str]]]:
@@ -100,9 +102,9 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
     evidence = [
         f"{owner} listening on the device plugin's own socket {owner.name}"
         for owner in listening
-        if owner.name in SOCKETS.values() and owner.pid != unit.pid
+        if is_own(owner.name) and owner.pid != unit.pid
     ]
-    strangers = [str(owner) for owner in listening if owner.name not in SOCKETS.values()]
+    strangers = [str(owner) for owner in listening if not is_own(owner.name)]
     if strangers and not evidence and "does not read the list" in unit.says:
         evidence.append(f"kubelet not listening to our device plugin ({unit.says}) while {' and '.join(strangers)} serves it")
     if evidence:
@@ -110,13 +112,17 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
     return bool(evidence)
 
 
+def is_own(name: str) -> bool:
+    """Whether a socket is of our device plugin, of a former release of it, or of the original, by its name."""
+    return name.startswith(tuple(SOCKETS.values())) or name in protocol.FORMER_SOCKETS
+
+
 def judge_registration(found: Findings, unit: DaemonUnit, listening: list[SocketOwner], recorded: Mapping[str, list[str]]) -> None:
     """Whether the device plugin, which runs, is registered with kubelet for each of its resources."""
-    names = {owner.name for owner in listening}
     log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
-    for resource, name in SOCKETS.items():
-        if name not in names:
-            seen = f"no device plugin listening on {protocol.KUBELET_PLUGIN_DIR}/{name}"
+    for resource, begin in SOCKETS.items():
+        if not any(owner.name.startswith(begin) for owner in listening):
+            seen = f"no device plugin listening on {protocol.KUBELET_PLUGIN_DIR}/{begin}*{protocol.SOCKET_END}"
         elif resource not in recorded:
             seen = f"no {resource} in kubelet's checkpoint"
         elif not _says_registered(unit, resource):
@@ -126,7 +132,9 @@ def judge_registration(found: Findings, unit: DaemonUnit, listening: list[Socket
             continue
         says = unit.says if not _says_registered(unit, resource) else ""
         seen += f" (the plugin says: {says})" if says else ""
-        cure = f"systemctl restart {unit.name}; if that does not help: {log}"
+        # A kubelet that rejects it does so for every process of the plugin.
+        first = "kubelet" if _REJECTS in unit.status else unit.name
+        cure = f"systemctl restart {first}; if that does not help: {log}"
         found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
 
 

@@ -443,6 +443,10 @@ def test_what_a_removed_device_plugin_leaves_is_a_trace(root: FakeRoot) -> None:
 def test_our_own_device_plugin_is_no_stranger_and_the_original_is(root: FakeRoot) -> None:
     plugins = "/var/lib/kubelet/device-plugins"
     root.process(70, "/opt/gpushare/0.1.0-abc/bin/python", "/opt/gpushare/current/bin/gpushare-device-plugin")
+    root.socket(f"{plugins}/aliyungpushare-mem-0123cdef.sock")
+    root.socket(f"{plugins}/aliyungpushare-gpus-0123cdef.sock")
+    assert facts(root).managers == ()
+    # Of a former release of ours.
     root.socket(f"{plugins}/aliyungpushare.sock")
     root.socket(f"{plugins}/aliyungpushare-gpus.sock")
     assert facts(root).managers == ()

@@ -117,7 +117,9 @@ def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
         cdi / "gpushare.json",
         cdi / ".gpushare.json.new",
         cdi / "nvidia.yaml",
-        plugins / "aliyungpushare.sock",
+        plugins / "aliyungpushare-mem-0123cdef.sock",
+        plugins / "aliyungpushare-gpus-0123cdef.sock",
+        plugins / "aliyungpushare-gpus-9876.sock",
         plugins / "kubelet.sock",
         lib / "gpushare-device-plugin/held.json",
         lib / "kubelet/x",
@@ -129,6 +131,7 @@ def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", script], check=True)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
         "cdi/nvidia.yaml",
+        "device-plugins/aliyungpushare-gpus-9876.sock",
         "device-plugins/kubelet.sock",
         "lib/kubelet/x",
     ]

@@ -88,6 +88,8 @@ def wired(before: Found, after: Found) -> None:
     (entry,) = [one for one in now["extenders"] if one["urlPrefix"] == TLS.url_prefix]
     assert entry["bindVerb"] == "bind"
     if was:
-        assert {key: value for key, value in now.items() if key not in OURS} == {key: value for key, value in was.items() if key not in OURS}
+        assert {key: value for key, value in now.items() if key not in OURS} == {
+            key: value for key, value in was.items() if key not in OURS
+        }
         theirs = [one for one in was.get("extenders") or [] if "gpushare-scheduler" not in one["urlPrefix"]]
         assert [one for one in now["extenders"] if one != entry] == theirs

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.core.bounds import MOST_GPUS
-from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
+from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
@@ -30,6 +30,8 @@ from gpushare_runtime.doctor.kubelet import (
 from unit.fakes.runtime.doctor.fake_host import SAYS, Clock, FakeHost, said
 
 FOLDER = "/var/lib/kubelet/device-plugins"
+SOCKET_MEMORY, SOCKET_GPUS = "aliyungpushare-mem-0123cdef.sock", "aliyungpushare-gpus-4567cdef.sock"
+ANY_MEMORY, ANY_GPUS = "aliyungpushare-mem-*.sock", "aliyungpushare-gpus-*.sock"
 OURS = [SocketOwner(SOCKET_GPUS, 77, "ours"), SocketOwner(SOCKET_MEMORY, 77, "ours")]
 RECORDED: dict[str, list[str]] = {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_GPUS: []}
 NOT_READ = "kubelet does not read the list"
@@ -125,6 +127,12 @@ def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
             NOT_READ,
             f"process 300 (x) listening on the device plugin's own socket {SOCKET_GPUS}",
         ),
+        (
+            [*OURS, SocketOwner("aliyungpushare.sock", 300, "x")],
+            "",
+            "process 300 (x) listening on the device plugin's own socket aliyungpushare.sock",
+        ),
+        ([*OURS, SocketOwner("aliyungpushare-mem-ffffffff.sock", 77, "ours")], "", ""),
     ],
 )
 def test_another_device_plugin_for_the_gpus(host: FakeHost, listening: list[SocketOwner], says: str, expected: str) -> None:
@@ -185,13 +193,13 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
     ("listening", "recorded", "changes", "expected"),
     [
         (OURS, RECORDED, {}, []),
-        (OURS[1:], RECORDED, {}, [NOT_LISTENING + SOCKET_GPUS]),
-        (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + SOCKET_MEMORY]),
+        (OURS[1:], RECORDED, {}, [NOT_LISTENING + ANY_GPUS]),
+        (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + ANY_MEMORY]),
         (
             [],
             RECORDED,
             {"says": "waits", "status": "waits"},
-            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
+            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (ANY_MEMORY, ANY_GPUS)],
         ),
         (
             OURS,
@@ -204,7 +212,7 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
             [],
             {},
             {"active": "activating", "state": "start", "says": "waits", "status": "waits"},
-            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
+            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (ANY_MEMORY, ANY_GPUS)],
         ),
     ],
 )
@@ -215,6 +223,15 @@ def test_a_plugin_that_is_not_known_to_kubelet(
     judge_registration(found, replace(host.unit(PLUGIN), **changes), listening, recorded)
     assert said(found) == [("plugin_not_registered", words) for words in expected]
     assert all(one.cure.startswith(f"systemctl restart {PLUGIN};") for one in found.findings)
+
+
+def test_a_kubelet_that_rejects_the_plugin_is_to_be_restarted(host: FakeHost) -> None:
+    found = Findings()
+    says = "aliyun.com/gpu-mem: kubelet rejects the registration (UNKNOWN: device plugin already connected: x)"
+    judge_registration(found, replace(host.unit(PLUGIN), says=says, status=f"{says}; {SAYS[44:]}"), OURS, RECORDED)
+    ((code, words),) = said(found)
+    assert (code, words.startswith("a device plugin that waits to be registered for aliyun.com/gpu-mem")) == ("plugin_not_registered", True)
+    assert found.findings[0].cure.startswith("systemctl restart kubelet; ")
 
 
 @pytest.mark.parametrize(

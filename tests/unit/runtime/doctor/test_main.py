@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
+from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY
 from gpushare_runtime.doctor import endpoints, identity, kubelet, main
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, DaemonUnit
@@ -25,7 +25,7 @@ from unit.fakes.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, SAYS, Clo
 from unit.fakes.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
-SOCKETS = (SOCKET_MEMORY, SOCKET_GPUS)
+SOCKETS = ("aliyungpushare-mem-0123cdef.sock", "aliyungpushare-gpus-4567cdef.sock")
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_daemon_that_does_not_run_is_not_asked_what_only_one_that_runs_can_ans
 def test_another_plugin_is_named_and_not_that_ours_is_not_registered(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     host.socket(f"{FOLDER}/other.sock")
     host.file("/proc/300/cmdline", b"other\0")
-    monkeypatch.setattr(kubelet, "listener", lambda path: 77 if path.name == SOCKET_GPUS else 300)
+    monkeypatch.setattr(kubelet, "listener", lambda path: 77 if path.name == SOCKETS[1] else 300)
     host.file(f"{FOLDER}/kubelet_internal_checkpoint", "{}")
     found = of(host, PLUGIN)
     assert [code for code, _ in said(found)] == ["second_plugin"]

@@ -127,11 +127,11 @@ def path_of(pod: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def world(
-    *mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, registered: bool = True, **settings: Any
+    *mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, registered: bool = True, by_socket: bool = True, **settings: Any
 ) -> AsyncIterator[World]:
     """A plugin with GPUs of these sizes; unless told otherwise kubelet runs and knows it, and its node exists.
 
-    settings: further ones of the plugin; with `isolation` the driver has memory limits.
+    by_socket: as of FakeKubelet. settings: further ones of the plugin; with `isolation` the driver has memory limits.
     """
     # pytest's own temporary directories make paths that are too long for a unix socket.
     with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
@@ -139,7 +139,7 @@ async def world(
         async with serving(FakeApi()) as api, connected(api, root) as client:
             if node:
                 await api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
-            fake_kubelet = FakeKubelet(root)
+            fake_kubelet = FakeKubelet(root, by_socket=by_socket)
             if kubelet:
                 await fake_kubelet.start()
             nvml, host = FakeNvml(*mib), FakeHost(root)
