@@ -143,6 +143,8 @@ class GpuReader:
         self._count: int | None = None
         self.omitted: dict[int, str] = {}
         """NVML indexes of the GPUs that are left out, since NVML cannot describe them → why."""
+        self.silent = False
+        """Whether one of them does not answer now, so that it may be any that was there before."""
         self._no_instances = no_instances
         # NVML index → UUID of the physical GPU at its last answer.
         self._uuids: dict[int, str] = {}
@@ -193,7 +195,7 @@ class GpuReader:
         there = {facts.uuid for facts in answered.values()}
         there |= {instance.uuid for facts in answered.values() for instance in facts.instances or ()}
         self.empty = tuple(index for index, facts in answered.items() if facts.instances == ())
-        omitted, self.omitted = self.omitted, {}
+        omitted, self.omitted, self.silent = self.omitted, {}, False
         for index, answer in answers.items():
             if isinstance(answer, GpuFacts):
                 self._uuids[index] = answer.uuid
@@ -205,6 +207,7 @@ class GpuReader:
                 yield from self._without_answer(index, before, answer)
                 continue
             self.omitted[index] = str(answer)
+            self.silent |= not answer.unable
             if omitted.get(index) != str(answer):
                 log.error("GPU %d is omitted: %s", index, answer)
 
@@ -342,6 +345,7 @@ class GpuPoller:
                     self._status.degraded(_PART, "waiting for the API server, to know whether pods of another unit still exist")
                 else:
                     self._node.devices.driver = self._reader.driver
+                    self._node.devices.one_is_silent = self._reader.silent
                     self._node.devices.set_inventory(inventory)
                     self._report_gone()
             await self._requested.after(requested, self._interval)

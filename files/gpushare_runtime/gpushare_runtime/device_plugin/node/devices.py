@@ -35,6 +35,8 @@ class Devices:
         self.cdi_kind = protocol.CDI_KIND
         self.node_kind = ""
         self.driver = ""
+        self.one_is_silent = False
+        """Whether a GPU does not answer of which not even the UUID is known: no GPU is said to be gone then."""
         self._usage = usage
         usage.gpus_by_index = lambda: self.inventory.by_index if self.inventory else {}
         self._read: Inventory | None = None
@@ -161,7 +163,7 @@ class Devices:
     def gone(self) -> dict[str, set[str]]:
         """Pod UID → UUIDs of its GPUs that are not in this node any more."""
         found: dict[str, set[str]] = {}
-        for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS) if self.inventory else ():
+        for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS) if self.inventory and not self.one_is_silent else ():
             for key, ids in self._usage.of_other_gpus(resource, self.by_uuid).items():
                 found.setdefault(key.pod, set()).update(gpu_of(resource, i) for i in ids)
         return found

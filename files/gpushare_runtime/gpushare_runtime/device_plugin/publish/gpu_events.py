@@ -80,9 +80,10 @@ class GpuEvents:
 
     def _now_gone(self) -> Mapping[tuple[str, str], LocalPod | None]:
         """As `_gone`, with the pods; what was reported, while it is not known which GPUs and pods there are."""
-        if self._node.devices.inventory is None or not self._node.pods.synced:
+        devices = self._node.devices
+        if devices.inventory is None or devices.one_is_silent or not self._node.pods.synced:
             return dict.fromkeys(self._gone)
-        pods = ((self._node.pods.get(uid), uuids) for uid, uuids in self._node.devices.gone().items())
+        pods = ((self._node.pods.get(uid), uuids) for uid, uuids in devices.gone().items())
         return {
             (pod.mirror_uid or pod.uid, as_text(uuid)): pod for pod, uuids in pods for uuid in uuids if pod is not None and not pod.finished
         }

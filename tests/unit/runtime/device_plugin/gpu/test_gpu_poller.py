@@ -212,6 +212,13 @@ async def test_pods_with_gpus_that_are_not_in_the_node_any_more_are_in_the_statu
             f"pod default/a {gone}, pod default/b {gone}, pod default/c {gone}, and 1 more pods: delete it, and its owner starts it on "
             "another GPU",
         )
-        nvml.gpus[0] = old
+        # It may be the one that does not answer, since its number is another one than before.
+        nvml.gpus = [facts(0, 8192, uuid="GPU-new"), NvmlError("the GPU is lost")]
+        await asyncio.sleep(5)
+        assert (polled.state.devices.gone(), polled.status._parts["GPUs of pods"][0]) == ({}, True)
+        nvml.gpus[1] = NvmlError("Not Supported", unable=True)
+        await asyncio.sleep(5)
+        assert len(polled.state.devices.gone()) == 4
+        nvml.gpus = [old]
         await asyncio.sleep(5)
         assert polled.status._parts["GPUs of pods"] == (True, "all are in this node")
