@@ -12,12 +12,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.bounds import MOST_HELD, quote
+from gpushare_runtime.core.bounds import MOST_HELD, as_text, quote
 from gpushare_runtime.core.inventory import Gpu, Inventory
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
+from gpushare_runtime.core.node_report import GONE, NOTHING_HELD, Held, HeldEntry, Rejection, Share
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.pod_affinity import Neighbours, neighbours
 from gpushare_runtime.core.pods import AllocatedPod
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.core.request import Request
 
 FAULT: Final = "an internal fault while this node was computed; the log of gpushare-extender says which"
@@ -26,6 +27,7 @@ _REMEMBERED: Final = 64
 """Answers of one node, some for each kind of request."""
 _FOR_GOOD: Final = ("unusable", "isolation", "incompatible")
 """Reasons against a GPU that stay when every pod has gone."""
+_NAMED: Final = 3
 _BY_REPORT: Final = "its node does not say that it holds any, so it does not count"
 
 
@@ -112,7 +114,7 @@ class GpuUsage:
 
 @dataclass
 class _Facts:
-    """What a node is: all else about it follows from this. A copy has every field, also those that come later.
+    """All that a node is: every answer follows from this. A copy has every field, also those that come later.
 
     pods: by UID. unreported: rejections of pods that failed there, until the node reports something itself. ended: those of the report
     that are over. by_report: UIDs of the pods that count by the node's report. with_rules, cpu: sums over the pods; what comes after them
@@ -129,6 +131,7 @@ class _Facts:
     label_counts: bool = False
     classes: Counter[GpuClass] = field(default_factory=Counter)
     only_class: GpuClass | None = None
+    gone: Mapping[str, Mapping[str, HeldEntry]] = field(default_factory=dict)
 
     def copy(self) -> _Facts:
         # Of the mutable ones only the pods change in place.
@@ -471,10 +474,10 @@ class NodeLedger:
         return excess
 
     def _stated(self) -> GpuUsage:
-        """The allocations that the pods' annotations state, possible or not."""
+        """The allocations that the pods' annotations state, possible or not; without pods with a GPU that is gone."""
         sums = GpuUsage()
         for pod in self._facts.pods.values():
-            if pod.allocation is not None:
+            if pod.allocation is not None and pod.uid not in self._facts.gone:
                 sums.add(pod.allocation.by_gpu, pod.request.core, pod.whole)
         return sums
 
@@ -497,20 +500,24 @@ class NodeLedger:
                 found.append(f"GPU {index}: {core} % of its compute are allocated, it shares out {self.inventory.core} %")
         for pod in self._facts.pods.values() if not usage.as_stated else ():
             known = self.gpus_of(pod)
-            if known is None or (pod.uid in self._facts.by_report and not known):
+            if known is None or (pod.uid in self._facts.by_report and not known and pod.uid not in self._facts.gone):
                 counts = "it counts against every GPU that could hold it" if known is None else _BY_REPORT
                 found.append(f"pod {pod.namespace}/{pod.name}: {_unknown(pod)}; {counts}")
-        unknown = sorted({entry.gpu for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        unknown = sorted({entry.gpu for entry in self.record.held.entries if entry.why != GONE} - set(self.inventory.by_uuid))
         return found + [f"the node says that pods hold GPU {uuid}, which is not among its GPUs" for uuid in unknown]
 
     def gpus_of(self, pod: AllocatedPod) -> Mapping[int, int] | None:
-        """{gpu: units} that this pod has; None if that is not known, or cannot be."""
+        """{gpu: units} that this pod has; None if that is not known, or cannot be.
+
+        Of a pod with a GPU that is gone the annotations name GPUs by indexes that others may have now: its node's report counts.
+        """
         if self.inventory is None:
             return None
-        if pod.allocation is not None and not pod.mirror and self.possible(pod.allocation):
+        gone = pod.uid in self._facts.gone
+        if pod.allocation is not None and not pod.mirror and not gone and self.possible(pod.allocation):
             return pod.allocation.by_gpu
         reported = {index: units for index, (units, _) in self._reported(pod.uid).items()}
-        if pod.mirror or pod.uid in self._facts.by_report:
+        if pod.mirror or gone or pod.uid in self._facts.by_report:
             return reported
         enough = len(reported) >= pod.request.whole_gpus if pod.whole else sum(reported.values()) >= pod.request.units
         return reported if reported and enough else None
@@ -530,6 +537,19 @@ class NodeLedger:
         by_uuid = self.inventory.by_uuid if self.inventory else {}
         reported = self.record.held.by_uid.get(uid, {})
         return {by_uuid[uuid].index: share for uuid, share in reported.items() if uuid in by_uuid}
+
+    @property
+    def gone(self) -> Mapping[str, Mapping[str, HeldEntry]]:
+        """Pod UID → UUID of each GPU of the pod that is not in this node any more, and what the pod has of it."""
+        return self._facts.gone
+
+    def pods_without_gpu(self) -> list[str]:
+        """A line for each pod with a GPU that is not in this node any more."""
+        if self.inventory is None or not self._facts.gone:
+            return []
+        unit, gone = self.inventory.unit, self._facts.gone
+        pods = sorted((pod for pod in self.pods if pod.uid in gone), key=lambda pod: (pod.namespace, pod.name))
+        return [f"pod {pod.namespace}/{pod.name} has {gone_in_words(gone[pod.uid], unit)}: delete it" for pod in pods]
 
     def units_of(self, uid: str) -> Mapping[int, int] | None:
         """{gpu: units} that a pod has by its annotations and by its node's report; None if that is not known.
@@ -624,6 +644,7 @@ class NodeLedger:
             facts.classes = self.guarded(self._classes, Counter[GpuClass]())
             facts.only_class = next(iter(facts.classes)) if len(facts.classes) == 1 else None
             facts.ended &= set(record.held.rejected)
+            facts.gone = record.held.gone(record.inventory.by_uuid) if record.inventory else {}
             self._changed()
 
     def put(self, pod: AllocatedPod) -> bool:
@@ -648,6 +669,13 @@ class NodeLedger:
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
+
+
+def gone_in_words(gone: Mapping[str, HeldEntry], unit: Unit) -> str:
+    """The GPUs that a pod has and its node has not: "20 GiB of GPU GPU-…, which is not in this node any more". gone: by UUID."""
+    parts = [f"{'the whole' if had.whole else unit.amount(had.units) + ' of'} GPU {as_text(uuid)}" for uuid, had in sorted(gone.items())]
+    more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    return f"{', '.join(parts[:_NAMED])}{more}, which {'is' if len(parts) == 1 else 'are'} not in this node any more"
 
 
 def _unknown(pod: AllocatedPod) -> str:

@@ -41,6 +41,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
     cdi.judge_cdi(found, host, unit)
     if runs:
         kubelet.judge_gpus(found, unit)
+        kubelet.judge_pods_gpus(found, unit)
         work.judge_words(found, host, unit)
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
     unit, found.registered = kubelet.registered_soon(host, unit, listening) if serves else (unit, kubelet.registered(host))

@@ -17,7 +17,7 @@ from typing import Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, registered_gpus
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import DaemonUnit, HostReader
+from gpushare_runtime.doctor.host import DaemonUnit, HostReader, shown
 
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
 """Resource → how the names of the device plugin's sockets for it begin."""
@@ -32,7 +32,9 @@ _REJECTS: Final = "kubelet rejects the registration"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 # As the plugin's status has its part `gpus`.
-_BAD_GPUS: Final = re.compile(r"; gpus: (GPU \d+ \([^()]{1,80}\): .+?)(?:; (?!GPU \d)[\w. -]{1,40}: |$)")
+_BAD_GPUS: Final = re.compile(r"; gpus: (GPU \d+ (?:\([^()]{1,80}\):|is omitted:) .+?)(?:; (?!GPU \d)[\w. -]{1,40}: |$)")
+# As it has its part `GPUs of pods`, where that is degraded.
+_GONE_GPUS: Final = re.compile(r"(?:^|; )GPUs of pods: ([^;]{1,1000}?, which is not in this node any more[^:;]{0,1000})")
 # A folder of device plugins has a handful.
 _MOST_SOCKETS: Final = 100
 
@@ -144,6 +146,17 @@ def judge_gpus(found: Findings, unit: DaemonUnit) -> None:
     if bad is not None:
         cure = "follow the reason, or docs/operate/on-call.md; pods on it: kubectl gpushare pods --node NODE --gpu INDEX"
         found.error("gpu_unhealthy", bad[1], "every GPU to pass its checks", cure)
+
+
+def judge_pods_gpus(found: Findings, unit: DaemonUnit) -> None:
+    """Whether pods have GPUs that the node has no more, by the device plugin's status."""
+    gone = _GONE_GPUS.search(unit.status)
+    if gone is not None:
+        cure = (
+            "kubectl delete pod POD -n NAMESPACE: its owner starts it on another GPU; if the GPU should be there: lspci -d 10de:, dmesg; "
+            "docs/operate/on-call.md"
+        )
+        found.error("gpu_gone", shown(gone[1]), "pods that have GPUs of this node", cure)
 
 
 def _is_socket(path: Path) -> bool:

@@ -34,9 +34,9 @@ _OF_REQUESTS: Final = ("candidates", "exclusions", "remaining_after", "fits_when
 _OF_PODS: Final = ("gpus_of", "still_valid")
 _PLAIN: Final = (
     "name", "record", "classes", "only_class", "inventory", "inventory_error", "gpu_states", "unknown", "rejections", "free", "free_cpu",
-    "free_units", "likeness",
+    "free_units", "likeness", "gone",
 )  # fmt: skip
-_CALLED: Final = ("largest_free", "empty_gpus", "overbooked", "problems", "usage")
+_CALLED: Final = ("largest_free", "empty_gpus", "overbooked", "problems", "pods_without_gpu", "usage")
 _ELSEWHERE: Final = {"pods", "pod", "usable", "exclusion", "possible", "units_of", "class_of"}
 
 
@@ -71,6 +71,7 @@ _RECORDS: Final = (
     NodeRecord("n", replace(inventory(16, 16), cpu=4000, core=100), model="A100"),
     NodeRecord("n", _GPUS, "", replace(_HELD, entries=())),
     NodeRecord("n", None, "unreadable"),
+    NodeRecord("n", inventory(16, 16), "", Held((HeldEntry("GPU-old", "a", "default/a", 4, "gone"),))),
 )
 _PODS: Final = st.builds(
     lambda uid, request, allocation, mirror: replace(allocated_pod(uid, request, allocation), mirror=mirror),

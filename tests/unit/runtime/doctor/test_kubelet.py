@@ -20,6 +20,7 @@ from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
     SocketOwner,
     judge_gpus,
+    judge_pods_gpus,
     judge_registration,
     judge_second_plugin,
     listener,
@@ -254,6 +255,10 @@ def test_a_kubelet_that_rejects_the_plugin_is_to_be_restarted(host: FakeHost) ->
                 "GPU 11070 (MIG-2): lost"
             ],
         ),
+        (
+            "gpus: GPU 0 is omitted: its memory is the host's; gpushare cannot share it (NVML: Not Supported); token: good",
+            ["gpu_unhealthy: GPU 0 is omitted: its memory is the host's; gpushare cannot share it (NVML: Not Supported)"],
+        ),
         ("gpus: 9 with 79 units of 1 GiB; GPU 1 in MIG mode without instances: make some; token: good", []),
         ("", []),
     ],
@@ -261,4 +266,27 @@ def test_a_kubelet_that_rejects_the_plugin_is_to_be_restarted(host: FakeHost) ->
 def test_a_gpu_that_the_plugin_keeps_new_pods_off(host: FakeHost, says: str, found: list[str]) -> None:
     findings = Findings()
     judge_gpus(findings, replace(host.unit(PLUGIN), says=says))
+    assert [f"{one.check}: {one.found}" for one in findings.findings] == found
+
+
+_IS_GONE = "which is not in this node any more"
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        ("gpus: 2 with 40 units of 1 GiB; GPUs of pods: all are in this node; token: good", []),
+        (
+            f"GPUs of pods: pod a/b has GPU GPU-1, {_IS_GONE}: delete it, and its owner starts it; gpus: 1 with 8 units",
+            [f"gpu_gone: pod a/b has GPU GPU-1, {_IS_GONE}"],
+        ),
+        (
+            f"API server: silent; GPUs of pods: pod a/b has GPU GPU-1, {_IS_GONE}, pod a/c has GPU GPU-2, {_IS_GONE}: delete it",
+            [f"gpu_gone: pod a/b has GPU GPU-1, {_IS_GONE}, pod a/c has GPU GPU-2, {_IS_GONE}"],
+        ),
+    ],
+)
+def test_pods_with_gpus_that_are_gone(host: FakeHost, says: str, found: list[str]) -> None:
+    findings = Findings()
+    judge_pods_gpus(findings, replace(host.unit(PLUGIN), status=says))
     assert [f"{one.check}: {one.found}" for one in findings.findings] == found
