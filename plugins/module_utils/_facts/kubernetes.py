@@ -8,7 +8,6 @@ Read-only.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
@@ -16,6 +15,7 @@ from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
 from .._host.host import Host, RunningProcess, flag
+from .._host.systemd import environment, words
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")
@@ -211,16 +211,8 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
 
 def _flags_of_files(host: Host) -> List[str]:
     """The arguments that kubeadm's unit would start kubelet with."""
-    argv: List[str] = []
-    for path, variable in _FLAG_FILES:
-        for line in (host.text(path) or "").splitlines():
-            key, equals, value = line.strip().partition("=")
-            if equals and key == variable:
-                try:
-                    argv += [word for part in shlex.split(value) for word in part.split()]
-                except ValueError:
-                    argv += value.strip("\"'").split()
-    return argv
+    texts = ((environment(host.text(path) or ""), variable) for path, variable in _FLAG_FILES)
+    return [word for variables, variable in texts for word in words(variables.get(variable, ""))]
 
 
 def _endpoint(argv: List[str], config: Dict[str, str], version: Optional[str]) -> Optional[str]:

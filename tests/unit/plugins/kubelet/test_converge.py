@@ -303,8 +303,8 @@ def test_edits_of_others_in_an_environment_file_stay(made: list[FakeKubelet], tm
         ),
         (
             "1.9.6",
-            {UNIT: OLD_DROP_IN.replace("ExecStart=\n", "Environment='KUBELET_EXTRA_ARGS=--a=\"b\"'\n")},
-            "KUBELET_EXTRA_ARGS has quotes in its value",
+            {UNIT: OLD_DROP_IN.replace("ExecStart=\n", "Environment='KUBELET_EXTRA_ARGS=--a=\"b c\"'\n")},
+            "cannot be added there without a change of kubelet's other arguments; nothing was changed: add Accelerators",
         ),
         (
             "1.9.6",
