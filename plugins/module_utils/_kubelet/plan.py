@@ -43,7 +43,8 @@ _OF_ADMINISTRATORS = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
 class KubeletState:
     """The host's kubelet as its next start has it. config: its configuration file's path and text, None without one.
 
-    texts: every file that the start comes from, by path; units: those that systemd reads at a daemon-reload only.
+    texts: every file that the start comes from, by path; units: those that systemd reads at a daemon-reload only. over: files of its
+    --config-dir that have gates, which win over those of the configuration file.
     """
 
     release: gates.Release
@@ -51,6 +52,7 @@ class KubeletState:
     config: Optional[Tuple[str, str]]
     texts: Mapping[str, str]
     units: Sequence[str]
+    over: Sequence[str] = ()
 
     def given(self) -> Dict[str, bool]:
         """The gates of the next start. It raises Rejected if they cannot be read."""
@@ -66,6 +68,11 @@ class KubeletState:
 
 def plan_present(found: KubeletState, wanted: Sequence[str]) -> Tuple[Texts, List[str]]:
     """The new texts by which these gates are on, and notes for people. It raises Rejected if that cannot be."""
+    if found.over:
+        raise Rejected(
+            f"{', '.join(found.over)[:200]} of kubelet's --config-dir has {config_file.KEY}, which wins over its own file; nothing "
+            f"was changed: add the gates there by hand ({', '.join(wanted)}), or move them to the configuration file"
+        )
     given = found.given()
     missing = gates.needed(found.release, given, wanted)
     if not missing:
