@@ -30,7 +30,6 @@ _RUNC_TYPE = "io.containerd.runc."
 _KEYS = ("path", "runtimeArgs", "runtimeType", "options")
 _TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 _SHOWN = 80
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _SECRET = re.compile(r'("[^"\n]*(?:password|token|secret|credential)[^"\n]*"\s*:\s*)"(?:[^"\\\n]|\\.)*"', re.IGNORECASE)
 _USER = re.compile(r"(\w://)[^/@\s\"]+@")
 
@@ -79,18 +78,6 @@ class DockerdStart:
             if match:
                 return f"{source.path}:{source.text.count(chr(10), 0, match.end()) + 1}"
         return None
-
-
-def expanded(words: Sequence[str], environment: Mapping[str, str]) -> List[str]:
-    """The words of ExecStart= with variables as systemd fills them in: one that stands alone may become several words."""
-    found: List[str] = []
-    for word in words:
-        alone = re.fullmatch(r"\$(\w+)", word)
-        if alone:
-            found += environment.get(alone.group(1), "").split()
-        else:
-            found.append(_VARIABLE.sub(lambda match: environment.get(match.group(1) or match.group(2), ""), word))
-    return found
 
 
 def parsed(path: str, text: str) -> Dict[str, Any]:

@@ -272,6 +272,29 @@ def test_k3s(root: FakeRoot) -> None:
     assert found.control_plane.kubeconfig == "/etc/rancher/k3s/k3s.yaml"
 
 
+def test_later_files_of_a_folder_win_over_the_main_one(root: FakeRoot) -> None:
+    debian(root).program("/usr/local/bin/k3s", "k3s version v1.30.2+k3s1 (aa4794b3)\n")
+    root.process(50, "/usr/local/bin/k3s", "server")
+    root.file("/etc/rancher/k3s/config.yaml", "node-name: edge-1\ndocker: false\n")
+    root.file("/etc/rancher/k3s/config.yaml.d/20.yaml", "node-name: edge-3\ndocker: True\n")
+    root.file("/etc/rancher/k3s/config.yaml.d/10.yml", "node-name: edge-2\n")
+    root.file("/etc/rancher/k3s/config.yaml.d/30.off", "node-name: edge-4\n")
+    found = facts(root)
+    assert (found.kubelet.node_name, found.kubelet.runtime) == ("edge-3", "docker")
+
+
+def test_kubelets_config_dir_wins_over_its_configuration_file(root: FakeRoot) -> None:
+    debian(root).program("/usr/bin/kubelet", "Kubernetes v1.30.0\n")
+    root.file(
+        "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n"
+    )
+    root.file("/etc/kubernetes/kubelet.conf.d/90.conf", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\nfeatureGates:\n  A: yes\n")
+    root.file("/etc/kubernetes/kubelet.conf.d/91.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
+    root.process(7, "/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml", "--config-dir=/etc/kubernetes/kubelet.conf.d")
+    found = facts(root).kubelet
+    assert (found.runtime, found.feature_gates) == ("cri-o", {"A": True})
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [

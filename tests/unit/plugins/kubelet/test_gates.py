@@ -9,12 +9,12 @@ import json
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
     ArgumentsError,
     StartFile,
     environment_file_paths,
-    environment_of,
     gates_in_text,
     start_of,
     variables_in,
@@ -298,9 +298,26 @@ def test_assignments_are_read_as_systemd_reads_them() -> None:
     assert environment_file_paths([StartFile(PATH, UNIT), StartFile("/x", "[Service]\nEnvironmentFile=\nEnvironmentFile=/a\n")]) == [
         ("/a", False)
     ]
-    assert environment_of("  # A=1\n ; B=2\n C = 'x y' \nalone\nD=\n") == {"C": "x y", "D": ""}
     assert gates_in_text(UNIT + "  # --feature-gates=Z=true\n") == {"W": True, "X": False, "Y": True}
     assert variables_in('Environment="A=1" "B=2"\nC=3\n B=4\n') == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("text", "argv"),
+    [
+        ('ARGS=\'--feature-gates="A=true,B=false" --c="d e"\'\n', ["--feature-gates=A=true,B=false", "--c=d e"]),
+        ('ARGS=--feature-gates="A=true,B=false" --c\n', ["--feature-gates=A=true,B=false", "--c"]),
+        ("ARGS=--feature-gates=A=true,\\\nB=false --c\n", ["--feature-gates=A=true,B=false", "--c"]),
+        ('ARGS = "--feature-gates=A=true,\\\nB=false"\n', ["--feature-gates=A=true,B=false"]),
+        ('ARGS="--feature-gates=A=true,B=false\n--c"\n', ["--feature-gates=A=true,B=false", "--c"]),
+    ],
+)
+def test_gates_are_those_that_systemd_gives_to_kubelet(text: str, argv: list[str]) -> None:
+    unit = StartFile("/u", "[Service]\nEnvironmentFile=/e\nExecStart=/usr/bin/kubelet \\\n# no argument\n  $ARGS\n")
+    start = start_of([unit], [StartFile("/e", text)])
+    assert start.argv == argv
+    assert gates.from_words(start.argv) == {"A": True, "B": False}
+    assert {word.variable for word in start.words} == {"ARGS"}
 
 
 def test_a_flag_is_edited_in_its_own_place() -> None:
@@ -357,12 +374,16 @@ def test_what_others_have_made_of_a_file_loses_our_gates_only(text: str, origina
         ("KUBELET_EXTRA_ARGS=--v=2\nB=1\n", 'KUBELET_EXTRA_ARGS="--v=2 --x"\nB=1\n'),
         ("KUBELET_EXTRA_ARGS='--v=2 --w'\n", "KUBELET_EXTRA_ARGS='--v=2 --w --x'\n"),
         ('A=1\nKUBELET_EXTRA_ARGS="" \n', 'A=1\nKUBELET_EXTRA_ARGS="--x" \n'),
+        # A second assignment would take the first one's arguments away.
+        ("KUBELET_EXTRA_ARGS = --v=2\n", 'KUBELET_EXTRA_ARGS = "--v=2 --x"\n'),
+        # No assignment to systemd.
+        ("export KUBELET_EXTRA_ARGS=--v=2\n", "export KUBELET_EXTRA_ARGS=--v=2\nKUBELET_EXTRA_ARGS=--x\n"),
     ],
 )
 def test_an_argument_is_added_to_an_environment_file(text: str, expected: str) -> None:
     after = with_argument(text, "KUBELET_EXTRA_ARGS", "--x")
     assert after == expected
-    assert environment_of(after)["KUBELET_EXTRA_ARGS"].split()[-1] == "--x"
+    assert environment(after)["KUBELET_EXTRA_ARGS"].split()[-1] == "--x"
 
 
 @pytest.mark.parametrize(

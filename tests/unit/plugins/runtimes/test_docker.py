@@ -19,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import systemd
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
@@ -499,14 +498,6 @@ def test_no_runtime_gets_anothers_entries(host: DockerHost) -> None:
     wanted = WantedRuntime("absent", str(host.program), "", None, 0.2, True, "containerd")
     assert converge(wanted, False, host.run).changed
     assert host.default() == "runc"
-
-
-def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
-    variables = {"A": "--a=1 --b", "C": "x y"}
-    assert docker_config.expanded(["$A", "--c=${C}", "$NO", "z$C"], variables) == ["--a=1", "--b", "--c=x y", "zx y"]
-    text = "# X=1\nA='--a=1 --b'\n\nB=\"1\" 2\nC='\n;D=1\n"
-    assert systemd.environment(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
-    assert docker._assignments('"A=--a --b" B=\'1') == ['"A=--a', '--b"', "B='1"]
 
 
 def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: DockerHost) -> None:
