@@ -171,8 +171,8 @@ def test_kubelets_root_moves_its_pods_and_pod_resources_and_not_its_folder_of_de
     assert (str(settings.kubelet_root), str(settings.device_plugins_dir)) == ("/data/kubelet", "/var/lib/kubelet/device-plugins")
     lines = unit(units, "plain", "device-plugin").splitlines()
     assert "ReadWritePaths=/var/lib/kubelet/device-plugins" in lines
-    # kubelet's --cert-dir does not follow its root, either.
-    assert "InaccessiblePaths=-/var/lib/kubelet/pki -/data/kubelet/pods" in lines
+    # kubelet's --cert-dir does not follow its root, either; some are told so.
+    assert "InaccessiblePaths=-/var/lib/kubelet/pki -/data/kubelet/pki -/data/kubelet/pods" in lines
 
 
 @pytest.mark.parametrize(

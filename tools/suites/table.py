@@ -158,7 +158,7 @@ SUITES = (
     ),
     Suite(
         "install",
-        "a cluster from bare hosts over pods and planted faults to bare hosts",
+        "a cluster from bare hosts, one with another `--root-dir` of kubelet, over pods and planted faults to bare hosts",
         tests=(
             "tests/install/test_install.py",
             "tests/e2e/test_empty.py",
@@ -321,7 +321,7 @@ SUITES = (
     ),
     Suite(
         "cluster-mode",
-        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall; by kubectl and helm",
+        "gpushare as pods, with another `--root-dir` of kubelet: bad input, install, requests, killed pods, uninstall; kubectl, helm",
         tests=(
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
