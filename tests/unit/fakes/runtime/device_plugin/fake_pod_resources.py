@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,16 @@ class FakePodResources:
     said: dict[tuple[str, str, str], dict[str, list[str]]] = field(default_factory=dict)
     asked: int = 0
     healthy: Mapping[str, Set[str]] | None = None
+    answers: Callable[[], Mapping[str, Set[str]]] | None = None  # instead of `healthy`
+    asked_for_healthy: int = 0
 
     async def allocatable(self, request: pb.AllocatableResourcesRequest, context: Any) -> pb.AllocatableResourcesResponse:
-        if self.healthy is None:
+        self.asked_for_healthy += 1
+        healthy = self.answers() if self.answers else self.healthy
+        if healthy is None:
             await context.abort(grpc.StatusCode.UNKNOWN, "API GetAllocatableResources disabled")
         # One entry for each device, as kubelet answers.
-        found = [(resource, device_id) for resource, ids in (self.healthy or {}).items() for device_id in sorted(ids)]
+        found = [(resource, device_id) for resource, ids in (healthy or {}).items() for device_id in sorted(ids)]
         return pb.AllocatableResourcesResponse(
             devices=[pb.ContainerDevices(resource_name=resource, device_ids=[device_id]) for resource, device_id in found]
         )
