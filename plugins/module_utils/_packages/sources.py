@@ -106,8 +106,9 @@ def _values(text: str, field: str) -> Optional[List[str]]:
 
 
 def _section(text: str, urls: Sequence[str]) -> str:
-    addresses = re.findall(r"^[ \t]*(?:baseurl|mirrorlist|metalink)\s*=\s*(\S+)", text, re.MULTILINE)
-    if not any(same(url, urls) for url in addresses):
+    # A list of addresses goes on in lines that are indented; they are mirrors of one repository.
+    addresses = re.findall(r"^[ \t]*(?:baseurl|mirrorlist|metalink)[ \t]*=(.*(?:\r?\n[ \t]+\S.*)*)", text, re.MULTILINE)
+    if not any(same(url, urls) for value in addresses for url in re.split(r"[\s,]+", value)):
         return text
     enabled = re.compile(r"^([ \t]*enabled[ \t]*=[ \t]*)\S*", re.MULTILINE)
     if enabled.search(text):
