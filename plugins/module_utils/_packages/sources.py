@@ -106,7 +106,7 @@ def _values(text: str, field: str) -> Optional[List[str]]:
 
 
 def _section(text: str, urls: Sequence[str]) -> str:
-    # A list of addresses goes on in lines that are indented; they are mirrors of one repository.
+    # A list of addresses continues in indented lines: all are mirrors of one repository.
     addresses = re.findall(r"^[ \t]*(?:baseurl|mirrorlist|metalink)[ \t]*=(.*(?:\r?\n[ \t]+\S.*)*)", text, re.MULTILINE)
     if not any(same(url, urls) for value in addresses for url in re.split(r"[\s,]+", value)):
         return text
