@@ -20,6 +20,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.can
 
 from generations.programs import VERSIONS, kube_scheduler
 from generations.programs import release_of as minor
+from unit.fakes.plugins.real_files.control_planes import found
+from unit.fakes.plugins.real_files.corpus import Case, cases
 from unit.fakes.plugins.scheduler.generations import CONFIG_PATH, MANIFEST_PATH, STATES
 from unit.fakes.plugins.scheduler.manifests import TLS
 from unit.fakes.plugins.scheduler.planned import EXPECTED, done, plan, state
@@ -107,14 +109,35 @@ def test_it_rejects_a_mistake_in_the_same_place(tmp_path: Path, certificates: Pa
 
 @pytest.mark.timeout(3600)
 def test_a_configuration_of_a_later_generation_is_rejected_by_both(tmp_path: Path, certificates: Path) -> None:
-    found = state("kubeadm 1.36")
-    orders = plan(found).for_module
+    control_plane = state("kubeadm 1.36")
+    orders = plan(control_plane).for_module
     with pytest.raises(apply.Rejected, match=r"no kind|no matches|not registered|is registered"):
         checked(tmp_path, certificates, "1.22", orders)
-    moved = replace(found, files={MANIFEST_PATH: found.files[MANIFEST_PATH], CONFIG_PATH: orders["scheduler"]["candidate"]})
+    moved = replace(control_plane, files={MANIFEST_PATH: control_plane.files[MANIFEST_PATH], CONFIG_PATH: orders["scheduler"]["candidate"]})
     text = str(moved.files[MANIFEST_PATH]).replace("v1.36.3", "v1.22.17")
     with pytest.raises(ValueError, match=r"that kube-scheduler 1\.22 reads"):
         plan(replace(moved, files={**moved.files, MANIFEST_PATH: text}))
+
+
+def nearest(release: str) -> str:
+    """The release of ours that reads the same as this one: Policies and v1beta1, v1beta3, or v1."""
+    number = int(release.partition(".")[2])
+    return release if release in VERSIONS else "1.22" if number <= 22 else "1.24" if number <= 24 else "1.36"
+
+
+def judged(case: Case) -> bool:
+    """Whether Kubernetes' own scheduler reads this case's files, and not one with plugins of its own."""
+    return not case.is_rejected() and ":v1." in (found(case).files[MANIFEST_PATH] or "")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("case", [case for case in cases("scheduler") if judged(case)], ids=lambda case: case.name)
+def test_a_scheduler_takes_what_we_write_into_the_files_of_others(tmp_path: Path, certificates: Path, case: Case) -> None:
+    before = found(case)
+    release = minor((before.files[MANIFEST_PATH] or "").partition(":v")[2].split()[0].partition("@")[0])
+    orders = plan(before).for_module
+    assert "gpushare-scheduler" in orders["scheduler"]["candidate"]
+    assert checked(tmp_path, certificates, nearest(release), orders) is None
 
 
 def test_each_generation_with_a_program_of_its_own_is_among_the_found_states() -> None:

@@ -7,7 +7,7 @@ A case is one file, which lies at the place that its kind has on a host; or a fo
 Beside it there may be, with its full name and one of these ends:
 
 .seen   where such a file is seen (`repository:path, date`), unless one of the case's files has a line with `seen:`
-.says   of a rejected one: the words that our message must have, one line each
+.says   of a rejected one: the words that our message must have, one line each; of an output of nvidia-smi also those of its problem
 .fails  why the test cannot pass yet: it is expected to fail, and a test that passes is an error
 """
 
