@@ -12,6 +12,7 @@ import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .._formats import json_edit
+from .._formats.line_ends import kept
 from .._formats.yaml_scalars import BOOLEANS, first_document, scalars
 from .gates import MOST_GATES
 
@@ -63,7 +64,7 @@ def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
         # kubelet does not read such a file, and the next line might be anything.
         raise ConfigError(f"line {text.count(chr(10), 0, tab.start()) + 1} is indented by a tab, which YAML does not permit")
     first, rest = first_document(text)
-    after = _json(text, wanted, before) if is_json else _yaml(first, wanted, before) + rest
+    after = _json(text, wanted, before) if is_json else kept(first, lambda lines: _yaml(lines, wanted, before)) + rest
     others = [{key: value for key, value in scalars(content).items() if not key.startswith(KEY)} for content in (text, after)]
     if gates_of(after) != wanted or others[0] != others[1]:
         raise ConfigError(f"{KEY} stands in a form that is not edited")
