@@ -5,8 +5,9 @@
 A few lines with aliases may mean gigabytes. It needs PyYAML, which hosts may not have.
 
 Kubernetes reads a text that begins with { as JSON, and any other as the first YAML document in it (k8s.io/apimachinery 0.36.3, runtime/
-serializer; read on 2026-11-29). Its YAML is that of go.yaml.in/yaml/v2 2.4.2, not PyYAML's: y, n and 1e3 are no strings, 1:30 and dates
-are, and a merge (<<) wins over keys above it. kubelet reads a static pod as YAML alone, in which braces are permitted, too.
+serializer; read on 2026-11-29). Its YAML is that of go.yaml.in/yaml/v2 2.4.2, not PyYAML's: y and n are booleans, 1e3 is a number, 1:30
+and dates are strings, and a merge (<<) wins over keys above it. kubelet reads a static pod as YAML
+alone, in which braces are permitted, too.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def load(text: str | bytes) -> Any:
 
 def dump(value: Any, flow: bool = False) -> str:
     """The value as YAML, in block style or on one line, keys in the order they have. Strings stay strings for Kubernetes."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=flow, width=10**6, allow_unicode=True)
+    return yaml.dump(value, Dumper=_Writer, sort_keys=False, default_flow_style=flow, width=10**6, allow_unicode=True)
 
 
 def in_braces(text: str) -> bool:
@@ -132,7 +133,7 @@ def _json(text: str) -> Any:
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _load(text: str) -> Any:
@@ -196,7 +197,7 @@ class Loader(yaml.SafeLoader):
         return _MERGE if value == "<<" else _tag(_plain(value))
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """What is merged in takes the place of its <<: later keys win over it, and it over those before. Of several, the first wins."""
+        """Its keys take the place of their <<: later keys win over them, and they over those before. Of several, the first wins."""
         pairs = []
         for key, value in node.value:
             if key.tag != _MERGE:
@@ -230,7 +231,7 @@ class Loader(yaml.SafeLoader):
         return value
 
 
-class _Dumper(yaml.SafeDumper):
+class _Writer(yaml.SafeDumper):
     """It quotes a string that Kubernetes, or PyYAML, would read as something else."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:

@@ -116,7 +116,7 @@ def _blacklisted(host: Host) -> bool:
     for folder in _MODPROBE:
         for name in host.names(folder):
             paths.setdefault(name, f"{folder}/{name}")
-    # A line that ends with a backslash goes on in the next one.
+    # A line that ends with a backslash continues in the next one.
     texts = ((host.text(path) or "").replace("\\\n", " ") for name, path in paths.items() if name.endswith(".conf"))
     return any(_BLACKLIST.search(text) for text in texts)
 

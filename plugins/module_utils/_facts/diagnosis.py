@@ -49,7 +49,7 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
         re.compile(r"failed to initialize NVML: unknown error", re.I),
         "NVML cannot open the GPUs' device nodes: where `ls /dev/nvidia*` lacks nvidiactl or a GPU, run `nvidia-modprobe -c0 -u` (-c1 "
         "and so on for others); where all are there, what runs nvidia-smi may no longer use them (its device cgroup; a systemctl "
-        "daemon-reload takes it from containers): start that anew",
+        "daemon-reload takes it from containers): start that again",
     ),
     (
         "no_permission",

@@ -13,12 +13,12 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 _QUOTED = re.compile(r"'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")")
-#: What is true and false without quotes (go.yaml.in/yaml/v2 2.4.2, resolve.go, read on 2026-11-29), of which a host may have any.
+#: The words for true and false without quotes (go.yaml.in/yaml/v2 2.4.2, resolve.go, read on 2026-11-29), of which a host may have any.
 BOOLEANS: Mapping[str, bool] = {
     **dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True),
     **dict.fromkeys(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], False),
 }
-# What begins a document, or ends one; and what may stand before the first one.
+# A line that begins a document or ends one, and the text that may stand before the first one.
 _MARKER = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _NOTHING = re.compile(r"(?:\ufeff|[ \t]*(?:[#%][^\n]*)?(?:\n|\r\n?|\Z))*")
 #: More than a configuration has: what is deeper is passed over, because each line costs as much as its path is long.

@@ -16,7 +16,7 @@ from .command import Run
 
 #: Where an administrator's units are, and ours.
 UNITS = "/etc/systemd/system"
-# Of an environment file. A comment that ends with a backslash goes on, except from systemd 254 on: nobody may rely on it.
+# Of an environment file. A comment that ends with a backslash continues up to systemd 253, and is taken for one line here.
 _GAP = re.compile(r"(?:[ \t\r\n]|[#;][^\r\n]*)*")
 _KEY = re.compile(r"([^=\r\n]*)=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,7 +62,7 @@ def environment(text: str) -> Dict[str, str]:
     """An environment file, or os-release, which has the same form: KEY=VALUE lines.
 
     Quotes count at the beginning of a value only, where they may go over lines; within it they are part of it. A line that ends with a
-    backslash goes on in the next one, without anything between. Names that are none, as "export KEY", are left out.
+    backslash continues in the next one, without anything between. Names that are none, as "export KEY", are left out.
     """
     found = {}
     place = 0

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Change a text that Kubernetes reads, YAML or JSON, as little as possible: language, comments, order and quoting of all else stay.
 
-What it becomes is read again as Kubernetes reads it (`_yaml`). It needs PyYAML, which hosts may not have.
+The new text is read again as Kubernetes reads it (`_yaml`). It needs PyYAML, which hosts may not have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
 _INDENT = re.compile(r"\n([ \t]+)\S")
+_GONE = object()
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 
 
@@ -84,13 +85,10 @@ def _edited_json(text: str, wanted: Any) -> str:
     return text
 
 
-_GONE = object()
-
-
 def _differences(now: Any, wanted: Any, path: json_edit.Path = ()) -> list[tuple[json_edit.Path, Any]]:
     """(path, new value, or _GONE) of each difference between two objects."""
     if not isinstance(now, Mapping) or not isinstance(wanted, Mapping) or not (path or wanted):
-        raise _CannotSplice("one of them is no object")
+        raise _CannotSplice("one of them is not an object")
     found: list[tuple[json_edit.Path, Any]] = [((*path, key), _GONE) for key in now if key not in wanted]
     for key, value in wanted.items():
         there = now.get(key)

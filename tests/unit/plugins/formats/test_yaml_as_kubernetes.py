@@ -82,7 +82,7 @@ def test_a_document_means_what_it_means_to_kubernetes(text: str, value: Any) -> 
     [
         ("{kind: KubeSchedulerConfiguration}\n", "is JSON to Kubernetes, and this one is not (Expecting property name"),
         ('{"a": 1}\n---\n', "Extra data"),
-        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": NaN}', "NaN is not a number"),
         ("{a: 1}", "without the outer braces"),
         ("a: .inf\n", "a value that JSON does not have: '.inf'"),
         ("a: -.INF\n", "JSON does not have"),
