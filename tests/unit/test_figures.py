@@ -35,7 +35,7 @@ from gpushare_runtime.device_plugin import main as plugin_main
 from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs
-from gpushare_runtime.device_plugin.kubelet import registration
+from gpushare_runtime.device_plugin.kubelet import podresources, registration
 from gpushare_runtime.device_plugin.node import pod_state, rejections, turns
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
 from gpushare_runtime.extender import evictor, http_server, leadership
@@ -222,6 +222,11 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{OPERATE}/failures.md": [
         ("of which systemd waits {} s", (unit("gpushare-device-plugin", "RestartSec"),)),
         ("answers end within {:g} s", (registration.DRAIN_SECONDS,)),
+        ("asks again every {:g} s, each time on a new socket", (registration.REGISTER_SECONDS,)),
+        ("asks kubelet every {:g} s whether it has its ids", (podresources.HEALTHY_SECONDS,)),
+        ("kubelet starts after {:g} s all the same", (plugin_main.START_SECONDS,)),
+        ("does nothing at all, it is {} s", (unit("gpushare-device-plugin", "TimeoutStartSec"),)),
+        ("holds up a common restart by {} s more", (4 * int(unit("gpushare-device-plugin", "TimeoutStopSec")),)),
         ("registered again | {} after kubelet created its socket", (REGISTERED,)),
         ("others wait | {}, of which systemd", (took("kubelet has the plugin again after kill -9"),)),
         ("two bound pods started in {};", (took("two bound pods start without the API server"),)),
@@ -260,7 +265,10 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("all of 16 containers ran again after {}", (took(f"all of 16 containers run again {NO_RECORD}"),)),
         ("the first of them after {}", (took(f"the first of 16 containers runs again {NO_RECORD}"),)),
     ],
+    "roles/device_plugin/README.md": [("after {:g} s in any case", (plugin_main.START_SECONDS,))],
     f"{REFERENCE}/device-plugin.md": [
+        ("takes the service for started after {:g} s", (plugin_main.START_SECONDS,)),
+        ("asks kubelet every {:g} s, and takes the resource back", (podresources.HEALTHY_SECONDS,)),
         ("the plugin registers in about {}.", (REGISTERED,)),
         ("For {:g} s afterwards `gpushare/held`", (rejections.LIFETIME,)),
         ("ends with status 1 after {:g} s", (plugin_main.CONTAINER_ENDING_SECONDS,)),

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 60.0
 # kubelet writes its checkpoint a moment after a change in memory: only a lasting difference counts.
 _AGAIN_SECONDS: Final = 5.0
-_HEALTHY_SECONDS: Final = 30.0
+HEALTHY_SECONDS: Final = 30.0
 # kubelet takes a moment over a list of many ids.
 _SUSPECT_SECONDS: Final = 5.0
 # Without a readable checkpoint podresources is the only source.
@@ -109,7 +109,7 @@ class KubeletIds:
         while True:
             found = await self._differing()
             self._lost, self._suspects = found & self._suspects, found
-            await asyncio.sleep((_SUSPECT_SECONDS if found - self._lost else _HEALTHY_SECONDS) * self._scale)
+            await asyncio.sleep((_SUSPECT_SECONDS if found - self._lost else HEALTHY_SECONDS) * self._scale)
 
     async def _differing(self) -> set[ResourceService]:
         sent = {service: service.healthy for service in self.served.values() if service.streams}

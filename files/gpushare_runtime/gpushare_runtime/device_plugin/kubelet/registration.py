@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _API_VERSION: Final = "v1beta1"
 # kubelet connects to our socket before it answers, and allows 10 s for that.
-_REGISTER_SECONDS: Final = 15.0
+REGISTER_SECONDS: Final = 15.0
 # A kubelet that has just created its socket answers within milliseconds. The stale socket of a stopped one never does.
 _FIRST_RETRY: Final = 0.02
 _LAST_RETRY: Final = 1.0
@@ -181,7 +181,7 @@ class Registration:
         request = pb.RegisterRequest(version=_API_VERSION, endpoint=path.name, resource_name=self._resource, options=self._options)
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
-                await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]
+                await RegistrationStub(channel).Register(request, timeout=REGISTER_SECONDS)  # type: ignore[no-untyped-call]
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
                 return f"waiting for kubelet, which does not answer at {self._kubelet} ({error.details()})"
