@@ -8,7 +8,7 @@ apt does not work at all where one repository is listed twice with two keys, so 
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Set, Tuple
 
 from .model import Repository
 
@@ -84,8 +84,9 @@ def same(url: str, urls: Sequence[str]) -> bool:
 
 
 def _plain(url: str) -> str:
-    # One repository by two ways of fetching it is still one.
-    return re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url).rstrip("/")
+    # One repository by two ways of fetching it is still one, and so are two spellings of its address.
+    host, slash, path = re.sub(r"^[A-Za-z+]+://(?:[^/@]*@)?", "", url).partition("/")
+    return re.sub(r":(?:80|443)\Z", "", host.lower()) + slash + re.sub("//+", "/", path).strip("/") if path.strip("/") else host.lower()
 
 
 def _stanza(text: str, urls: Sequence[str]) -> str:
@@ -94,15 +95,23 @@ def _stanza(text: str, urls: Sequence[str]) -> str:
     if not found or not taken or (_values(text, "Enabled") or [""])[0].lower() in ("no", "false"):
         return text
     if len(taken) == len(found):
-        return re.sub(r"^(?=URIs:)", "Enabled: no\n", re.sub(r"^Enabled:.*\r?\n", "", text, flags=re.M | re.I), count=1, flags=re.M | re.I)
+        bare = re.sub(r"^Enabled[ \t]*:.*\r?\n", "", text, flags=re.M | re.I)
+        return re.sub(r"^(?=URIs[ \t]*:)", "Enabled: no\n", bare, count=1, flags=re.M | re.I)
     gone = set(taken)
+    return "".join(_line(line, gone) for line in text.splitlines(keepends=True))
+
+
+def _line(line: str, gone: Set[str]) -> str:
+    """A line without these words; "" where no other is in it, because an empty line would end the stanza."""
     # From the beginning of white space only: from each of many blanks, the search would go on to their end.
-    return re.sub(r"(?<![ \t])[ \t]*(\S+)", lambda match: "" if match.group(1) in gone else match.group(), text)
+    kept = re.sub(r"(?<![ \t])[ \t]*(\S+)", lambda match: "" if match.group(1) in gone else match.group(), line)
+    return line if line.startswith("#") else kept if kept.strip() or not line.strip() else ""
 
 
 def _values(text: str, field: str) -> Optional[List[str]]:
-    found = re.search(rf"^{field}:(.*(?:\r?\n[ \t].*)*)", text, re.MULTILINE | re.IGNORECASE)
-    return None if found is None else found.group(1).split()
+    # Lines with comments may stand in the middle of a field.
+    found = re.search(rf"^{field}[ \t]*:(.*(?:\r?\n[ \t#].*)*)", text, re.MULTILINE | re.IGNORECASE)
+    return None if found is None else [word for line in found.group(1).splitlines() if not line.startswith("#") for word in line.split()]
 
 
 def _section(text: str, urls: Sequence[str]) -> str:
