@@ -97,6 +97,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"gpu_placement": ""}, ".Values.gpuPlacement"),
     ({"most_nodes": 0}, ".Values.mostNodes"),
     ({"preemption": False}, ".Values.preemption"),
+    ({"scheduler_on_gpu_nodes": True}, "eq .Values.schedulerOnGpuNodes false"),
     ({"openshift": False}, ".Values.openshift"),
     ({"prometheus": ""}, ".Values.prometheus"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
@@ -287,6 +288,9 @@ def condition_of(expression: str) -> dict[str, Any]:
     equal = re.fullmatch(r'eq (\S+) "(.*)"', expression)
     if equal:
         return {"value": path_of(equal[1]), "is": equal[2]}
+    switch = re.fullmatch(r"eq (\S+) (true|false)", expression)
+    if switch:
+        return {"value": path_of(switch[1]), "is": switch[2] == "true"}
     one_of = re.fullmatch(r"has (\S+) \(list (.*)\)", expression)
     if one_of:
         return {"value": path_of(one_of[1]), "in": re.findall(r'"(.*?)"', one_of[2])}

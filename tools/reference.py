@@ -278,13 +278,15 @@ def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
 
 
 def presets_of_clusters() -> str:
-    """A row for each file of charts/gpushare/presets: its heads are comments, its values are Helm's."""
+    """A row for each file of charts/gpushare/presets: its heads are comments, its values are Helm's. Without a state it is **rules**."""
     rows = []
     for name in presets.names():
         text = (presets.FOLDER / f"{name}.yaml").read_text()
-        head = dict(re.findall(r"^# (title|brings|switch|source|read): (.+)$", text, re.M))
+        head = {"state": "**rules**", **dict(re.findall(r"^# (title|brings|switch|source|read|state): (.+)$", text, re.M))}
         values = code(f"{key}: {json.dumps(value) if value == '' else value}" for key, value in yaml.safe_load(text).items())
-        rows.append([f"`{name}`", head["title"], head["brings"], head["switch"], values, f"{head['source']}, {head['read']}", "**rules**"])
+        rows.append(
+            [f"`{name}`", head["title"], head["brings"], head["switch"], values, f"{head['source']}, {head['read']}", head["state"]]
+        )
     header = ["preset", "cluster", "driver and toolkit", "its own device plugin, switched off by", "values", "source, read on", "state"]
     return table(header, rows)
 

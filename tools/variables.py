@@ -56,6 +56,7 @@ TOPICS = {
     ),
     "In the cluster": (
         "cluster_ deploy_mode openshift preset image kubeconfig namespace runtime_class kubelet_root scheduler scheduler_image "
+        "scheduler_on_gpu_nodes "
         "driver_root cdi_dir selinux_type tolerations node_selector"
     ),
     "How a run goes": "serial max_fail_percentage drain preflight_ target_kubernetes start_timeout expect_ minimum_driver",

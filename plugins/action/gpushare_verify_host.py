@@ -10,7 +10,7 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils._answers import Known, ask, wrong_folder, wrong_node
+from ..plugin_utils._answers import Known, ask, wrong_node
 from ..plugin_utils._judge.verify import ROLES, wrong_role
 from ..plugin_utils._results import SEEN_AGAIN
 
@@ -30,5 +30,5 @@ class ActionModule(ActionBase):
             return result
         wrong = wrong_role(seen, {name: boolean(arguments.get(name, False)) for name in ROLES}, again)
         if wrong is None and not again:
-            wrong = wrong_node(known, seen["node_name"]) or wrong_folder("kubelet's root folder", seen["kubelet"]["root"])
+            wrong = wrong_node(known, seen["node_name"])
         return result if wrong is None else {"changed": False, "failed": True, "msg": f"{known.host} is not believed: {wrong}"}

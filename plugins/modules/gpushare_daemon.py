@@ -73,6 +73,11 @@ options:
   health_url:
     description: URL on this host that answers a JSON object, whose C(synced) must be true. By default only systemd's state counts.
     type: str
+  says:
+    description: Words that must all be in the status that the daemon reports to systemd. A daemon that waits for others has started, too.
+    type: list
+    elements: str
+    default: []
   health_ca: {description: File with the certificate authority that must have signed the certificate of an https O(health_url)., type: path}
   timeout: {description: Seconds within which the daemon must become healthy., type: int, default: 60}
   path: {description: Folder of the certificates and keys., type: path, default: /etc/gpushare/pki}
@@ -149,6 +154,7 @@ ARGUMENTS = {
     "copies": {"type": "list", "elements": "path", "default": []},
     "companions": {"type": "dict", "default": {}},
     "health_url": {"type": "str"},
+    "says": {"type": "list", "elements": "str", "default": []},
     "health_ca": {"type": "path"},
     "timeout": {"type": "int", "default": 60},
     "path": {"type": "path", "default": "/etc/gpushare/pki"},
@@ -167,7 +173,7 @@ def service(module: AnsibleModule) -> dict:
     with lock.for_module(module):
         os.umask(0o022)
         wanted = DaemonFiles(**{field.name: params[field.name] for field in fields(DaemonFiles)})
-        health = health_of(wanted, params["health_url"], params["health_ca"], "synced", params["timeout"])
+        health = health_of(wanted, params["health_url"], params["health_ca"], "synced", params["timeout"], params["says"])
         folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
 
         def hurt() -> "str | None":

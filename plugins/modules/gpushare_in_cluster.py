@@ -20,16 +20,19 @@ options:
   what:
     description:
       - V(facts) reads what an installation depends on, for M(gpushare.kubernetes.gpushare_judge).
-      - V(trial) runs a pod with gpushare's image, the RuntimeClass and kubelet's socket on each of O(nodes), then removes it, and the
+      - V(trial) runs a pod with gpushare's image, the RuntimeClass and kubelet's sockets on each of O(nodes), then removes it, and the
         namespace if it was not there. It leaves out nodes on which the device plugin serves with the same settings.
       - V(scheduler) waits until the scheduler's pods run as they are written.
+      - V(moved) ends the scheduler's pods that run on GPU nodes, one after the other, and waits until others serve. Their Deployment puts
+        those on other nodes. In check mode O(nodes) count as GPU nodes, too.
       - V(everything) waits until the scheduler's and the device plugin's workloads run as they are written, and kubelet provides on each
         GPU node what its device plugin has published. Then it runs a pod with one unit on each node with the label
         C(gpushare.kubernetes/node=true), compares the pod's device nodes and the variables of its first process with its annotation, and
-        removes it. It fails with every finding, as V(trial) and V(scheduler) do.
+        removes it. A pod of the scheduler on a GPU node is a finding, too, unless O(on_gpu_nodes). It fails with every finding, as V(trial)
+        and V(scheduler) do.
       - V(handover) is one O(step) of a change between services of hosts and pods. A step that is done already changes nothing.
     type: str
-    choices: [facts, trial, scheduler, everything, handover]
+    choices: [facts, trial, scheduler, moved, everything, handover]
     required: true
   namespace: {description: "The namespace of gpushare's pods.", type: str, required: true}
   nodes:
@@ -42,12 +45,13 @@ options:
   image: {description: "gpushare's image.", type: str, default: ""}
   wait: {description: "Seconds within which kubelet must have told of O(image), for V(facts).", type: int, default: 0}
   runtime_class: {description: "The RuntimeClass of the pods, or nothing.", type: str, default: ""}
-  kubelet_root: {description: "Root folder of the nodes' kubelets, for V(trial).", type: path, default: /var/lib/kubelet}
+  kubelet_root: {description: "The --root-dir of the nodes' kubelets, for V(trial).", type: path, default: /var/lib/kubelet}
   scheduler:
     description: Which scheduler places the pods with GPUs, V(own) or the cluster's V(default).
     type: str
     choices: [own, default]
     default: own
+  on_gpu_nodes: {description: Whether the scheduler's pods may run on GPU nodes., type: bool, default: false}
   start_timeout: {description: "Seconds for gpushare's pods, or those of the trial, to run.", type: int}
   timeout: {description: "Seconds for the pods that verify, for V(everything), or for the O(step).", type: int}
   step:
@@ -85,7 +89,7 @@ findings:
 unproven: {description: "Nodes without a free unit, on which no pod ran.", returned: with what verifies, type: list, elements: str}
 objects:
   description: The objects that were changed or removed (in check mode, would be).
-  returned: with O(what=handover)
+  returned: with O(what=handover) and O(what=moved)
   type: list
   elements: str
 """
@@ -98,6 +102,7 @@ from ..module_utils._in_cluster.facts import gather, when_told
 from ..module_utils._in_cluster.handover import Handover, HandoverError
 from ..module_utils._in_cluster.pods import Image
 from ..module_utils._in_cluster.ready import wait
+from ..module_utils._in_cluster.replicas import ReplicaError, findings, live, move
 from ..module_utils._in_cluster.trial import DevicePluginNeeds, Trial
 from ..module_utils._in_cluster.verify import verify
 
@@ -129,7 +134,21 @@ def scheduler(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> di
 def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
     """Wait for all pods, and verify each node."""
     late = [] if check else _late(kubectl, params, False)
-    return _proof([], [], late, LATE) if late or check else _proof(*verify(kubectl, _image(params), params["timeout"]), BROKEN)
+    if late or check:
+        return _proof([], [], late, LATE)
+    displaced = findings(kubectl, params["namespace"]) if params["scheduler"] == "own" and not params["on_gpu_nodes"] else []
+    nodes, unproven, found = verify(kubectl, _image(params), params["timeout"])
+    return _proof(nodes, unproven, [*displaced, *found], BROKEN)
+
+
+def moved(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+    """Move the scheduler's pods off the GPU nodes."""
+    namespace = params["namespace"]
+    if check:
+        found = [f"Pod {namespace}/{name}" for name in sorted(live(kubectl, namespace, params["nodes"]))]
+    else:
+        found = move(kubectl, namespace, params["start_timeout"])
+    return {"changed": bool(found), "objects": found, "diff": diff_of(found)}
 
 
 def handover(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
@@ -164,7 +183,7 @@ def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:
 
 
 def main() -> None:
-    subjects = {"facts": facts, "trial": trial, "scheduler": scheduler, "everything": everything, "handover": handover}
+    subjects = {"facts": facts, "trial": trial, "scheduler": scheduler, "moved": moved, "everything": everything, "handover": handover}
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
@@ -174,6 +193,7 @@ def main() -> None:
             image={"type": "str", "default": ""},
             wait={"type": "int", "default": 0},
             runtime_class={"type": "str", "default": ""},
+            on_gpu_nodes={"type": "bool", "default": False},
             kubelet_root={"type": "path", "default": "/var/lib/kubelet"},
             scheduler={"type": "str", "choices": ["own", "default"], "default": "own"},
             start_timeout={"type": "int"},
@@ -185,6 +205,7 @@ def main() -> None:
         required_if=[
             ("what", "trial", ["nodes", "image", "start_timeout"]),
             ("what", "scheduler", ["start_timeout"]),
+            ("what", "moved", ["start_timeout"]),
             ("what", "everything", ["image", "start_timeout", "timeout"]),
             ("what", "handover", ["step", "to", "timeout"]),
         ],
@@ -193,7 +214,7 @@ def main() -> None:
     answer = subjects[module.params["what"]]
     try:
         found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
-    except (cluster_kubectl.KubectlError, HandoverError, ValueError) as error:
+    except (cluster_kubectl.KubectlError, HandoverError, ReplicaError, ValueError) as error:
         module.fail_json(msg=str(error))
     if "failed" in found:
         module.fail_json(**found)

@@ -48,7 +48,6 @@ options:
   config_dir: {description: "Folder of the daemons' credentials.", type: path, default: /etc/gpushare}
   pki_dir: {description: Folder of the certificates., type: path, default: /etc/gpushare/pki}
   kubectl_plugin_dir: {description: Folder of the link to the kubectl plugin., type: path, default: /usr/local/bin}
-  kubelet_root: {description: "Root folder of kubelet, which has the device plugin's sockets.", type: path, default: /var/lib/kubelet}
   scheduler_manifest:
     description: Manifest of kube-scheduler's static pod.
     type: path
@@ -126,7 +125,6 @@ def main() -> None:
             "config_dir": {"type": "path", "default": "/etc/gpushare"},
             "pki_dir": {"type": "path", "default": "/etc/gpushare/pki"},
             "kubectl_plugin_dir": {"type": "path", "default": "/usr/local/bin"},
-            "kubelet_root": {"type": "path", "default": "/var/lib/kubelet"},
             "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
             "root": {"type": "path", "default": "/"},
         },

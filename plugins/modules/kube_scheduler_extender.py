@@ -117,7 +117,7 @@ notes:
   returned: with O(what=extender)
   type: list
   elements: str
-candidate: {description: "Result of the candidate check, or why it was not possible.", returned: when changed outside check mode, type: str}
+candidate: {description: "Result of the candidate check, or why it was not possible.", returned: when changed, type: str}
 holder:
   description: Identity of the scheduler that holds the lease after the change, empty without leader election.
   returned: when the scheduler was changed
@@ -190,6 +190,8 @@ def extender(module: AnsibleModule) -> dict:
                 "group of control planes, or set gpushare_scheduler_manifest"
             )
         return {"changed": False, "settings": dict(params, plan=None), **found}
+    if plan.get("trial"):
+        return {"changed": False, "candidate": apply.trial(tools, plan)}
     resource = params["managed_resources"][0]
     result = apply.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
     for warning in result.pop("warnings"):

@@ -108,7 +108,7 @@ problem:
       description:
         - V(not_installed), V(driver_container), V(driver_not_loaded), V(nouveau), V(module_missing), V(secure_boot), V(wrong_module),
           V(unsupported_gpu), V(version_mismatch), V(library_missing), V(no_devices), V(gpu_lost), V(reset_required),
-          V(no_permission), V(timeout), V(unreadable) or V(failed).
+          V(devices_denied), V(no_permission), V(timeout), V(unreadable) or V(failed).
       type: str
       sample: version_mismatch
     found: {description: The state that was found., type: str}

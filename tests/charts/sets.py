@@ -45,6 +45,7 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
         {"most_nodes": 100, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
         "v1.36.3",
     ),
+    ({"schedulerOnGpuNodes": True}, {"scheduler_on_gpu_nodes": True}, "v1.36.3"),
     ({"prometheus": "https://p.example.org:9090/a"}, {"prometheus": "https://p.example.org:9090/a"}, "v1.36.3"),
 )
 #: Names of the chart to fields of the builders, of those that presets set.
@@ -65,6 +66,7 @@ BAD: tuple[Json, ...] = (
     {"kubeletRoot": "data"},
     {"kubeletRoot": "/a/../b c"},
     {"replicas": 0},
+    {"schedulerOnGpuNodes": "yes"},
     {"memoryUnit": "KiB"},
     {"deviceStrategy": "legacy"},
     {"driverRoot": "usr"},

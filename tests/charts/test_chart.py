@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
 
 CHART = Path(__file__).resolve().parents[2] / "charts/gpushare"
+NOTES = "gpushare/templates/NOTES.txt"
 SPACE = "gpushare-system"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
@@ -53,7 +55,7 @@ def rendered() -> list[Json]:
 def test_it_renders_to_the_objects_of_the_builders(number: int) -> None:
     answer, (_, fields, kubernetes) = rendered()[number], SETS[number]
     assert answer["error"] == ""
-    found = [one for text in answer["files"].values() for one in yaml.safe_load_all(text) if one]
+    found = [one for name, text in answer["files"].items() if name != NOTES for one in yaml.safe_load_all(text) if one]
     known = {"image": variables()["gpushare_image"].spec["default"], "scheduler_image": scheduler_image(kubernetes)}
     wanted = objects(Values(**{**known, "mutating": _mutates(kubernetes), **fields}))
     there, expected = ({key(one): one for one in each} for each in (found, wanted))
@@ -61,6 +63,20 @@ def test_it_renders_to_the_objects_of_the_builders(number: int) -> None:
     del expected["Namespace", "", SPACE]
     assert sorted(map(title, there)) == sorted(map(title, expected))
     assert [title(name) for name in expected if json.loads(json.dumps(expected[name])) != there[name]] == []
+
+
+def test_its_notes_have_the_label_and_how_to_see_whether_the_pods_serve() -> None:
+    """Helm says `deployed` before any of them does."""
+    (answer,) = ask([a_set({"kubeletRoot": "/data/kubelet"}, "v1.36.3")])
+    shown = answer["files"][NOTES]
+    assert re.findall("^  kubectl .*$", shown, re.MULTILINE) == [
+        "  kubectl label node NODE gpushare.kubernetes/node=true",
+        "  kubectl -n gpushare-system rollout status deployment/gpushare-scheduler --timeout=180s",
+        "  kubectl -n gpushare-system rollout status daemonset/gpushare-device-plugin --timeout=180s",
+        "  kubectl -n gpushare-system describe pods -l app.kubernetes.io/part-of=gpushare",
+    ]
+    assert "/data/kubelet/pod-resources" in shown
+    assert shown.startswith("The device plugin runs on nodes with a label.")
 
 
 @cache

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from cluster_mode.in_cluster import RUNTIME_CLASS, InCluster, archive, bring_images
-from e2e.cluster import GPU_NODES, Cluster
+from e2e.cluster import GPU_NODES, OTHER_KUBELET_ROOT, Cluster
 from installer.site import Site
 from labs import IN_CLUSTER, Labs
+
+#: Of kubelets that have another root folder than the default, as the nodes here have. Other suites with pods have the default.
+SETTINGS = {"gpushare_kubelet_root": OTHER_KUBELET_ROOT}
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Bare:
 @pytest.fixture(scope="session")
 def bare(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Bare:
     cluster = labs.bare(IN_CLUSTER)
+    cluster.move_kubelets(*GPU_NODES)
     bring_images(cluster, archive())
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
     unknown = {**RUNTIME_CLASS, "metadata": {"name": "unknown-handler"}, "handler": "unknown"}
@@ -40,9 +44,9 @@ def bare(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Bare:
 @pytest.fixture(scope="session")
 def cluster(bare: Bare, labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     folder = tmp_path_factory.mktemp("install")
-    return labs.installed(IN_CLUSTER, lambda cluster: InCluster(cluster, folder).play())
+    return labs.installed(IN_CLUSTER, lambda cluster: InCluster(cluster, folder, **SETTINGS).play())
 
 
 @pytest.fixture
 def here(bare: Bare, tmp_path: Path) -> InCluster:
-    return InCluster(bare.cluster, tmp_path)
+    return InCluster(bare.cluster, tmp_path, **SETTINGS)

@@ -24,6 +24,7 @@ from results import Results
 NAMESPACE = "gpushare-system"
 KINDS = (
     "namespaces,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,daemonsets,deployments,"
+    "networkpolicies,runtimeclasses,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
 )
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
@@ -72,9 +73,10 @@ def _has_image(node: Json) -> bool:
 class InCluster:
     """The playbook on one lab."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, **settings: Any) -> None:
         self.cluster = cluster
         self.folder = folder
+        self._settings = settings
 
     def settings(self, **other: Any) -> dict[str, Any]:
         instance = lab_state.existing(self.cluster.name)
@@ -88,6 +90,7 @@ class InCluster:
             "gpushare_device_strategy": "volume-mounts",
             "gpushare_taint_gpu_nodes": True,
             "gpushare_uninstall_wait": 0,
+            **self._settings,
             **other,
         }
 

@@ -65,11 +65,12 @@ def gpushare(cluster: Cluster, *arguments: str, stdin: str | None = None) -> str
 class Manifest:
     """`kubectl gpushare manifests | kubectl apply -f -`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, **other: Any) -> None:
         self.cluster = cluster
+        self._values = {**values(cluster), **other}
 
     def printed(self, **other: Any) -> str:
-        return gpushare(self.cluster, "manifests", "-f", "-", stdin=json.dumps({**values(self.cluster), **other}))
+        return gpushare(self.cluster, "manifests", "-f", "-", stdin=json.dumps({**self._values, **other}))
 
     def install(self, **other: Any) -> None:
         prepare(self.cluster)
@@ -83,8 +84,9 @@ class Manifest:
 class Chart:
     """helm with the chart of this repository."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, **other: Any) -> None:
         self.cluster = cluster
+        self._values = {**values(cluster), **other}
 
     @cached_property
     def _program(self) -> Path:
@@ -102,7 +104,7 @@ class Chart:
 
     def set(self, command: str, **other: Any) -> None:
         """install or upgrade, with these values; helm waits until the pods are ready."""
-        text = json.dumps({**values(self.cluster), **other})
+        text = json.dumps({**self._values, **other})
         self.helm(command, "gpushare", str(CHART), "--values", "-", "--wait", f"--timeout={SECONDS:g}s", stdin=text)
 
     def remove(self) -> None:

@@ -26,7 +26,7 @@ from labs import Labs
         ({"gpushare_cluster_nodes": ["gpu9"]}, "no node gpu9"),
         ({"gpushare_namespace": "default"}, "a name that begins with gpushare-"),
         ({"gpushare_api_server": "10.0.0.1"}, "a URL such as https://10.0.0.1:6443"),
-        ({"gpushare_kubelet_root": "/data/kubelet"}, "no socket /data/kubelet/device-plugins/kubelet.sock"),
+        ({"gpushare_kubelet_root": "/var/lib/kubelet"}, "no socket /var/lib/kubelet/pod-resources/kubelet.sock"),
         ({"gpushare_runtime_class": "unknown-handler"}, "no runtime for the RuntimeClass unknown-handler"),
         ({"gpushare_scheduler": "default"}, "gpushare_scheduler: default in a run that reaches no host"),
     ],

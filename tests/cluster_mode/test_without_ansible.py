@@ -16,7 +16,7 @@ from cluster_mode.in_cluster import NAMESPACE, InCluster
 from cluster_mode.installs import Chart, Manifest
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, OTHER_KUBELET_ROOT, Cluster
 from e2e.manifests import pod
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
@@ -25,7 +25,7 @@ from gpushare_lab.spec import POD_SUBNET
 
 @pytest.fixture
 def chart(bare: Bare) -> Chart:
-    return Chart(bare.cluster)
+    return Chart(bare.cluster, kubeletRoot=OTHER_KUBELET_ROOT)
 
 
 def shares(cluster: Cluster, *names: str) -> None:
@@ -80,7 +80,7 @@ def kube_proxy(cluster: Cluster) -> Iterator[None]:
 
 def test_the_api_server_by_its_service(bare: Bare, here: InCluster) -> None:
     """No address of the API server is given: the pods take the one that kubelet gives to every container."""
-    manifest = Manifest(bare.cluster)
+    manifest = Manifest(bare.cluster, kubeletRoot=OTHER_KUBELET_ROOT)
     with kube_proxy(bare.cluster):
         manifest.install(apiServer={})
         assert "KUBERNETES_SERVICE_HOST" not in manifest.printed(apiServer={})
@@ -91,7 +91,7 @@ def test_the_api_server_by_its_service(bare: Bare, here: InCluster) -> None:
 
 
 def test_the_manifest(bare: Bare, here: InCluster) -> None:
-    manifest = Manifest(bare.cluster)
+    manifest = Manifest(bare.cluster, kubeletRoot=OTHER_KUBELET_ROOT)
     manifest.install()
     shares(bare.cluster, "first", "second")
     bare.cluster.clear()

@@ -34,6 +34,8 @@ LONG_LAB_COMMANDS = {"up", "down", "save", "restore", "upgrade"}
 MEMORY = "aliyun.com/gpu-mem"
 GPUS = "aliyun.com/gpu-count"
 CORE = "aliyun.com/gpu-core.percentage"
+#: For nodes whose kubelet has another --root-dir than its default, as on a disk for data.
+OTHER_KUBELET_ROOT = "/data/kubelet"
 CONTROL_PLANE = "cp1"
 GPU_NODES = ("gpu1", "gpu2")
 
@@ -110,6 +112,23 @@ class Cluster:
     def stop(self, node: str, daemon: str) -> None:
         """A daemon with its sockets: a call at one would start it again. A start of the daemon brings them back."""
         self.on(node, "systemctl", "stop", f"{daemon}*.socket", daemon)
+
+    def move_kubelets(self, *nodes: str) -> None:
+        """Give the kubelets of these nodes, which have no pods, the other --root-dir; what follows it leaves the default one."""
+        stays = " ".join(
+            f"! -name {name}" for name in ("config.yaml", "instance-config.yaml", "kubeadm-flags.env", "pki", "device-plugins")
+        )
+        script = f"""
+            if grep -qs root-dir={OTHER_KUBELET_ROOT} /etc/default/kubelet; then exit; fi
+            rmdir /var/lib/kubelet/pods
+            systemctl stop kubelet
+            find /var/lib/kubelet -mindepth 1 -maxdepth 1 {stays} -exec rm -rf {{}} +
+            echo KUBELET_EXTRA_ARGS=--root-dir={OTHER_KUBELET_ROOT} > /etc/default/kubelet
+            systemctl start kubelet
+            until test -S {OTHER_KUBELET_ROOT}/pod-resources/kubelet.sock; do sleep 0.2; done
+        """
+        for node in nodes:
+            self.on(node, "sh", "-ec", script)
 
     def playbook(self, *arguments: str, name: str = "site.yml", inventory: Path | None = None, seconds: float = 1800) -> str:
         """What `ansible-playbook` prints on this lab. inventory: another one than the lab's own."""

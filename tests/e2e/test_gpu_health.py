@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""GPUs that fail, are kept back, and come back; and drivers that go away or are upgraded under running pods."""
+"""GPUs that fail, are kept back, are exchanged, and come back; and drivers that go away or are upgraded under running pods."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from e2e.api import ApiError
 from e2e.checks import check_devices, check_follows, check_runs, check_totals, check_unschedulable
-from e2e.cluster import GPUS, MEMORY, Cluster, allocation, annotations_of
+from e2e.cluster import CONTROL_PLANE, GPUS, MEMORY, Cluster, allocation, annotations_of
 from e2e.manifests import pod
-from e2e.running import NODE, PLUGIN, NodeState, Say, check_untouched, gpu, node_state
+from e2e.running import NODE, PLUGIN, NodeState, Say, check_untouched, container, gpu, node_state
 
 UNHEALTHY = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE}"
 ALL = {MEMORY: 32, GPUS: 2}
@@ -170,6 +170,101 @@ def test_an_error_of_the_gpu_takes_it_out_until_it_passes_its_checks(empty: Clus
     empty.until("the GPU is offered again", lambda: health(empty)[held.bad] == "ok", 60)
     say("XID 48: usable again after three checks", time.monotonic() - since)
     assert check_untouched(held.before, node_state(empty)) == []
+
+
+# What kubelet's own status says of a lost GPU (allocatedResourcesStatus, Kubernetes 1.36).
+
+
+def resource_health(cluster: Cluster, name: str) -> set[str]:
+    """What the pod's status has of the health of its ids; empty before kubelet has reported it."""
+    statuses = cluster.pod(name)["status"].get("containerStatuses") or []
+    found = (resource for status in statuses for resource in status.get("allocatedResourcesStatus") or [])
+    return {one["health"] for resource in found for one in resource["resources"]}
+
+
+def test_kubelet_calls_a_lost_gpu_healthy_and_its_restart_ends_no_pod_there(empty: Cluster, held: Held) -> None:
+    """Were its ids unhealthy, kubelet would fail each pod there whose init container has had some, and the good GPU would lose as many."""
+    prepared = pod("prepared", memory=6, node=NODE)
+    prepared["spec"]["initContainers"] = [container("prepare", 6, "true")]
+    empty.create(prepared)
+    assert check_runs(empty, "prepared", seconds=60) == []
+    assert list(allocation(empty.pod("prepared"))) == [held.bad]
+    empty.until("kubelet reports the health of its ids", lambda: resource_health(empty, "prepared"), 60)
+    before = node_state(empty)
+    gpu(empty, "lost", held.bad)
+    empty.until("an event of the pod reports it", partial(reported, empty, "prepared"), 25)
+    left = {MEMORY: 16 + 5 + 6, GPUS: 1}
+    empty.until(f"allocatable is {left}", lambda: allocatable(empty) == left, 25)
+    empty.on(NODE, "systemctl", "restart", "kubelet")
+    empty.until("kubelet has the ids again", lambda: dict(node_state(empty).registered) == left, 60)
+    # kubelet admits the pods again before it says that it is there; each of its reports is newer than that.
+    for name in ("some", "prepared"):
+        assert resource_health(empty, name) == {"Healthy"}
+        assert empty.pod(name)["status"]["phase"] == "Running"
+    assert check_untouched(before, node_state(empty)) == []
+
+
+# Other GPUs in the same places.
+
+
+def shown(cluster: Cluster, *words: str) -> str:
+    """What `kubectl gpushare` prints, whatever its exit status."""
+    command = " ".join(["kubectl", "gpushare", *words])
+    return cluster.on(CONTROL_PLANE, "sh", "-c", f"KUBECONFIG=/etc/kubernetes/admin.conf {command} 2>&1 || true")
+
+
+def exchange(cluster: Cluster) -> None:
+    """As on a virtual machine that has moved to another host: as many GPUs of the same size in the same places, with other UUIDs."""
+    cluster.on(NODE, "/usr/local/sbin/gpushare-lab-gpu", "set", "--gpus", "2x16", "--node", "elsewhere", "--seed", "exchanged")
+
+
+@pytest.fixture
+def exchangeable(empty: Cluster) -> Iterator[Cluster]:
+    """Afterwards the node has its own GPUs."""
+    yield empty
+    empty.lab("gpu", NODE, "--gpus", "2x16")
+
+
+def test_pods_whose_gpus_are_not_in_the_node_any_more(held: Held, exchangeable: Cluster, say: Say) -> None:
+    cluster, old = exchangeable, {gpu.index: gpu.uuid for gpu in exchangeable.gpus(NODE)}
+    since = time.monotonic()
+    exchange(cluster)
+    for name in ("most", "some", NODE):
+        cluster.until(f"an event of {name} reports it", partial(reported, cluster, name), 25)
+    say("GPUs exchanged: told to their pods", time.monotonic() - since)
+    assert f"Its GPU {old[held.bad]} is not in node {NODE} any more" in " ".join(event["message"] for event in cluster.events("some"))
+    # What the pods have is on no GPU, and takes nothing from kube-scheduler's count of the node either.
+    left = {MEMORY: 32 + 12 + 5, GPUS: 2}
+    cluster.until(f"allocatable is {left}", lambda: allocatable(cluster) == left, 25)
+    say("GPUs exchanged: allocatable in the node's status", time.monotonic() - since)
+    pods = shown(cluster, "pods", "-n", "default")
+    assert pods.count("bound, GPU gone") == 2, pods
+    assert f"5 GiB of GPU {old[held.bad]}, which is not in this node any more" in pods
+    gpus = shown(cluster, "gpus", NODE)
+    assert gpus.count("gone: not in this node any more") == 2, gpus
+    assert f"GPU {old[held.bad]} is not in this node any more; pods: default/some" in shown(cluster, "status")
+    assert f"has 5 GiB of GPU {old[held.bad]}, which is not in this node any more" in shown(cluster, "explain", "some")
+    doctor = cluster.on(NODE, "sh", "-c", "/opt/gpushare/current/bin/gpushare-doctor || true")
+    assert "gpu_gone" in doctor, doctor
+    # The GPUs that are there now are empty.
+    cluster.create(pod("new", memory=16, node=NODE))
+    cluster.create(pod("new-whole", gpus=1, node=NODE))
+    assert check_runs(cluster, "new") == check_runs(cluster, "new-whole") == []
+    assert check_devices(cluster, map(cluster.pod, ("new", "new-whole"))) == []
+    # A container that ends cannot start again; a restart of kubelet, which needs that pod no more, does not change that.
+    cluster.on(NODE, "kill", "-9", str(node_state(cluster).containers["some/main"].pid))
+
+    def waits() -> str:
+        (status,) = cluster.pod("some")["status"]["containerStatuses"]
+        return str((status["state"].get("waiting") or {}).get("message", ""))
+
+    cluster.until("kubelet says why it does not start", lambda: "of its ids are of no GPU in this node" in waits(), 60)
+    cluster.delete("most", "some")
+    left = {MEMORY: 32, GPUS: 2}
+    cluster.until(f"allocatable is {left}", lambda: allocatable(cluster) == left, 25)
+    assert "gone" not in shown(cluster, "gpus", NODE)
+    assert "is not in this node any more" not in shown(cluster, "status")
+    assert check_totals(cluster) == []
 
 
 # The driver.

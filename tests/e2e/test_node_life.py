@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 
 import pytest
@@ -26,6 +26,9 @@ HELD = "/var/lib/gpushare-device-plugin/held.json"
 UNITS = 48
 FULL = os.environ.get("GPUSHARE_FULL") == "1"
 OUTAGE_SECONDS = 60.0 if FULL else 20.0
+JOINT_RESTARTS = 20 if FULL else 4
+# So long kubelet waits for a plugin that waits for the driver.
+STARTS_WITHIN = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,57 @@ def test_kubelet_restarts(people: Cluster, say: Say) -> None:
     assert check_untouched(before, node_state(people)) == []
 
 
+# As an administrator, and as needrestart, which sorts the services and restarts all in one call of systemctl (3.11, 2026-11-29).
+TOGETHER = (("kubelet", PLUGIN), (f"{PLUGIN}.service", "kubelet.service"))
+
+
+@pytest.mark.timeout(300 + JOINT_RESTARTS * 60)
+def test_kubelet_and_the_plugin_restart_together(people: Cluster) -> None:
+    """kubelet admits the pods again, and asks for the ids of an init container that has ended: none would fail if they were there.
+
+    A plugin whose start takes its time would be too late for a kubelet that does not wait for it.
+    """
+    before, slowly = node_state(people), f"/run/systemd/system/{PLUGIN}.service.d/slowly.conf"
+    with ExitStack() as later:
+        later.callback(people.on, NODE, "sh", "-ec", f"rm -r $(dirname {slowly}); systemctl daemon-reload")
+        drop_in = f"mkdir -p $(dirname {slowly}); printf '[Service]\\nExecStartPre=/bin/sleep 3\\n' >{slowly}; systemctl daemon-reload"
+        people.on(NODE, "sh", "-ec", drop_in)
+        restarted_together(people, before)
+    assert check_follows(people, NODE) == []
+    assert proven(people, *PEOPLE) == []
+
+
+def restarted_together(people: Cluster, before: NodeState) -> None:
+    for number in range(JOINT_RESTARTS):
+        people.on(NODE, "systemctl", "restart", *TOGETHER[number % 2])
+        # kubelet admits the oldest pods first. This one is not rejected because of units that were freed a moment ago.
+        people.create(pod("last", node=NODE))
+        people.until_running("last", seconds=60)
+        lost = {name: message for name in PEOPLE if (message := failed(people, name))}
+        assert (number, lost) == (number, {})
+        people.until_running(*PEOPLE)
+        people.delete("last")
+        assert (number, check_untouched(before, node_state(people))) == (number, [])
+
+
+def test_a_driver_that_hangs_does_not_hold_up_kubelet(people: Cluster, say: Say) -> None:
+    """Who reads a pipe into which nobody writes waits as in the driver."""
+    before, state = node_state(people), "/var/lib/gpushare-lab/gpus.state"
+    people.on(NODE, "sh", "-ec", f"mv {state} {state}.kept; mkfifo {state}")
+    try:
+        started = time.monotonic()
+        people.on(NODE, "systemctl", "restart", "kubelet", PLUGIN, seconds=5 * STARTS_WITHIN)
+        say("kubelet restarted together with a plugin that waits for the driver", time.monotonic() - started)
+        status = people.on(NODE, "systemctl", "show", PLUGIN, "-p", "ActiveState", "-p", "StatusText")
+        assert "ActiveState=active" in status, status
+        assert "NVML has not answered for 10 s" in status, status
+        # Without a request of an init container running pods need no id.
+        assert check_untouched(before, node_state(people), but=["others/main", "others/sidecar"]) == []
+    finally:
+        people.on(NODE, "sh", "-ec", f"rm {state}; mv {state}.kept {state}; systemctl kill -s KILL {PLUGIN}")
+    assert check_follows(people, NODE) == []
+
+
 def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say) -> None:
     before = node_state(people)
     one = pod("burst", memory=1, node=NODE)
@@ -121,6 +175,73 @@ def test_the_plugin_is_killed_in_a_burst_of_admissions(people: Cluster, say: Say
     assert check_untouched(before, node_state(people)) == []
     people.api.delete("/apis/apps/v1/namespaces/default/deployments/burst", propagationPolicy="Foreground")
     people.until("the burst is gone", lambda: not burst(), 60)
+
+
+FROZEN_SECONDS = 30.0
+
+
+def is_registered(cluster: Cluster) -> bool:
+    said = cluster.on(NODE, "systemctl", "show", PLUGIN, "-p", "ActiveState", "-p", "StatusText")
+    return "ActiveState=active" in said and all(f"{resource}: registered with kubelet" in said for resource in (MEMORY, GPUS))
+
+
+def test_kubelet_is_frozen_while_the_plugin_is_restarted_and_killed(people: Cluster, say: Say) -> None:
+    """When kubelet awakes it finds the requests of two processes. From 1.37 on it keeps each by its socket, and rejects another there."""
+    before, kubelet = node_state(people), people.on(NODE, "systemctl", "show", "-p", "MainPID", "--value", "kubelet").strip()
+    started = time.monotonic()
+    people.on(NODE, "kill", "-STOP", kubelet)
+    try:
+        people.on(NODE, "systemctl", "restart", PLUGIN, seconds=5 * STARTS_WITHIN)
+        say("the plugin restarted while kubelet was frozen", time.monotonic() - started)
+        people.on(NODE, "systemctl", "kill", "-s", "KILL", PLUGIN)
+        time.sleep(max(0.0, started + FROZEN_SECONDS - time.monotonic()))
+    finally:
+        people.on(NODE, "kill", "-CONT", kubelet)
+    thawed = time.monotonic()
+    people.until("kubelet takes the plugin", lambda: is_registered(people), 60)
+    say("kubelet has the plugin after it was frozen", time.monotonic() - thawed)
+    assert check_follows(people, NODE) == []
+    for _ in range(2):
+        people.on(NODE, "systemctl", "restart", PLUGIN)
+        people.until("kubelet takes the next process", lambda: is_registered(people), 60)
+        assert check_follows(people, NODE) == []
+    assert check_untouched(before, node_state(people)) == []
+    new_ones_are_right(people)
+
+
+OTHER = f"""
+import asyncio, grpc.aio
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as rpc
+folder = "unix:/var/lib/kubelet/device-plugins/"
+class Other(rpc.DevicePluginServicer):
+    async def GetDevicePluginOptions(self, request, context):
+        return pb.DevicePluginOptions()
+    async def ListAndWatch(self, request, context):
+        yield pb.ListAndWatchResponse(devices=[pb.Device(ID="another", health="Healthy")])
+        await asyncio.sleep(60)
+async def main():
+    server = grpc.aio.server()
+    rpc.add_DevicePluginServicer_to_server(Other(), server)
+    server.add_insecure_port(folder + "another.sock")
+    await server.start()
+    async with grpc.aio.insecure_channel(folder + "kubelet.sock") as channel:
+        asked = pb.RegisterRequest(version="v1beta1", endpoint="another.sock", resource_name="{MEMORY}")
+        await rpc.RegistrationStub(channel).Register(asked)
+    await asyncio.sleep(5)
+asyncio.run(main())
+"""
+
+
+def test_another_device_plugin_for_the_memory_registers_and_ends(people: Cluster, say: Say) -> None:
+    """kubelet reads the list of ours all the time, and has nothing of it."""
+    before, process = node_state(people), main_process(people)
+    people.on(NODE, "/opt/gpushare/current/bin/python", "-c", OTHER)
+    ended = time.monotonic()
+    people.until("the log says so", lambda: "another device plugin has registered" in people.on(NODE, "journalctl", f"_PID={process}"), 180)
+    people.until("kubelet has all ids again", lambda: check_follows(people, NODE, 1) == [], 60)
+    say("kubelet has all units after another plugin has ended", time.monotonic() - ended)
+    assert (main_process(people), check_untouched(before, node_state(people))) == (process, [])
+    new_ones_are_right(people)
 
 
 # The API server.

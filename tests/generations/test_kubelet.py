@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import with_gates
 
 from gpushare_lab import components, debian
 from gpushare_lab.prepare import the_cache
@@ -58,3 +59,39 @@ def test_gates_are_switched_on_proven_rejected_put_back_and_removed(host: Path) 
         "kubelet that fails: restored",
         "done",
     ]
+
+
+KIND = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+JSON = '{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}\n'
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "text",
+    [
+        KIND,
+        f"{KIND}featureGates:\n  NodeSwap: True\n  AllAlpha: no # c\n",
+        f"{KIND}featureGates: {{ # c\n  NodeSwap: y,\n  # d\n  'AllAlpha': off}}  # e\n",
+        f"{KIND}featureGates: {{}}\n",
+        f"{KIND}---\n",
+        f"# c\n---\n{KIND}...\nfeatureGates: [\n",
+        f"{KIND}featureGates:\n  NodeSwap: true\n".replace("\n", "\r\n"),
+        JSON,
+        JSON.replace("}", ', "featureGates": {"NodeSwap": true}}'),
+    ],
+)
+def test_kubelet_reads_the_gate_where_it_is_written(tmp_path: Path, text: str) -> None:
+    """A gate that it does not know: the kubelet that reads it says so, and any other error would come before."""
+    config = tmp_path / "config.yaml"
+    config.write_text(with_gates(text, {"NoSuchGate": True}), newline="")
+    kubelet = components.kubernetes(the_cache(), components.KUBERNETES) / "kubelet"
+    command = [
+        "unshare",
+        "--net",
+        kubelet,
+        f"--config={config}",
+        f"--root-dir={tmp_path / 'root'}",
+        "--container-runtime-endpoint=unix:///nowhere",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "unrecognized feature gate: NoSuchGate" in ended.stderr

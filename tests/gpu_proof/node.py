@@ -122,11 +122,12 @@ async def node(*arguments: str) -> AsyncIterator[Node]:
             (root / "kubeconfig").write_text(kubeconfig(api.url, token="unused"))
             kubelet, log = FakeKubelet(root), root / "log"
             await kubelet.start()
-            own = ("--node-name=gpu1", f"--kubeconfig={root}/kubeconfig", f"--kubelet-root={root}", f"--state-dir={root}/state")
+            own = ("--node-name=gpu1", f"--kubeconfig={root}/kubeconfig", f"--state-dir={root}/state")
+            folders = (f"--kubelet-root={root}", f"--device-plugins-dir={kubelet.directory}")
             began = time.monotonic()
             with log.open("wb") as output:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "gpushare_runtime.device_plugin.main", *own),
+                    *(sys.executable, "-m", "gpushare_runtime.device_plugin.main", *own, *folders),
                     f"--metrics-listen=127.0.0.1:{port}",
                     *arguments,
                     stdout=output,

@@ -19,6 +19,8 @@ from labs import TWO, Labs
 @pytest.fixture(scope="session")
 def untouched(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
     cluster = labs.bare(TWO)
+    # gpu2 keeps the default.
+    cluster.move_kubelets("gpu1")
     state = Site(cluster, tmp_path_factory.mktemp("untouched"), GPU_NODES).state()
     assert [name for name in state if "gpushare" in name and "gpushare-lab" not in name] == []
     return Untouched(cluster, state)

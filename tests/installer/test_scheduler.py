@@ -8,12 +8,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, is_running
 from installer.control_plane import CONFIG, KUBEADM, MANIFEST, ControlPlane, calls, gpu_pod, is_placed, plain_pod
 
 RESOURCES = ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage")
@@ -143,6 +144,56 @@ def test_one_that_passes_the_check_and_never_schedules_is_put_back(plane: Contro
         cluster.until_running("waits")
     finally:
         plane.sh(f"rm -rf {CONFIG}")
+
+
+def test_a_manifest_and_a_configuration_in_json_stay_so_and_kubelet_and_the_scheduler_read_them(plane: ControlPlane) -> None:
+    plane.absent()
+    kubeadms, theirs = plane.read(MANIFEST), "/etc/kubernetes/theirs/scheduler.json"
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf"},
+        "leaderElection": {"leaderElect": True},
+    }
+    pod = yaml.safe_load(kubeadms)
+    container = pod["spec"]["containers"][0]
+    container["command"].append(f"--config={theirs}")
+    container["volumeMounts"].append({"name": "theirs", "mountPath": "/etc/kubernetes/theirs", "readOnly": True})
+    pod["spec"]["volumes"].append({"name": "theirs", "hostPath": {"path": "/etc/kubernetes/theirs"}})
+    pod["metadata"].setdefault("labels", {}).update(rack="08", row="y", build="12e4")
+    texts = (json.dumps(pod, indent=2) + "\n", json.dumps(config, indent=4) + "\n")
+
+    def mine() -> bool:
+        """Whether kubelet runs what is on the disk."""
+        found = plane.pod()
+        return is_running(found) and f"--config={theirs}" in found["spec"]["containers"][0]["command"]
+
+    try:
+        plane.write(theirs, texts[1])
+        plane.write(MANIFEST, texts[0])
+        plane.cluster.until("kubelet runs the manifest in JSON", mine, 120)
+        assert "changed=1" in plane.role()
+        after = json.loads(plane.read(MANIFEST)), json.loads(plane.read(theirs))
+        assert after[1]["extenders"][0]["urlPrefix"] == EXTENDER.url_prefix
+        assert plane.read(theirs).startswith(texts[1].rstrip("}\n"))
+        assert mine()
+        plane.cluster.create(gpu_pod("by-json"))
+        plane.cluster.until_running("by-json")
+        assert "changed=0" in plane.role()
+        # What is written anew as a whole means the same to kubelet: an alias, and strings that YAML could take for something else.
+        plane.absent()
+        assert (plane.read(MANIFEST), plane.read(theirs)) == texts
+        alias = yaml.safe_dump(pod, sort_keys=False).replace("tier: control-plane", "tier: &tier control-plane\n    again: *tier")
+        plane.write(MANIFEST, alias + "---\n")
+        plane.cluster.until("kubelet runs the manifest with an alias", lambda: "again" in plane.pod()["metadata"]["labels"], 120)
+        assert "changed=1" in plane.role()
+        labels = plane.pod()["metadata"]["labels"]
+        assert (labels["rack"], labels["row"], labels["build"]) == ("08", "y", "12e4")
+    finally:
+        plane.absent()
+        plane.write(MANIFEST, kubeadms)
+        plane.sh("rm -r /etc/kubernetes/theirs")
+        plane.cluster.until("kubelet runs kubeadm's manifest", lambda: not mine() and plane.container(), 120)
 
 
 # Kills.

@@ -190,6 +190,29 @@ def test_pods_on_hosts_of_kubeadm_are_a_matter_of_the_roles_for_hosts(tmp_path: 
     }, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("roots", "taken", "rejected"),
+    [
+        (("/data/kubelet", "/data/kubelet"), "/data/kubelet", ""),
+        # One of them was not read.
+        (("/data/kubelet", None), "/data/kubelet", ""),
+        (("/data/kubelet", "/var/lib/kubelet"), "", "Found the root folders /data/kubelet and /var/lib/kubelet of the kubelets"),
+    ],
+)
+def test_pods_on_hosts_get_the_root_of_their_kubelets(tmp_path: Path, roots: tuple[str | None, ...], taken: str, rejected: str) -> None:
+    (judged,) = [play for play in plays("to_pods") if play["name"] == "Judge the cluster before the first change"]
+    tasks = {task["name"]: task for task in judged["tasks"]}
+    included = yaml.safe_load((ROOT / "playbooks/tasks/in_cluster.yml").read_text())[0]["vars"]["gpushare_kubelet_root"]
+    said = {"ansible.builtin.debug": {"msg": "ROOT={{ root }}="}, "vars": {"root": included}}
+    known: list[dict[str, Any]] = [{"kubelet": {"root": root}} if root else {} for root in roots]
+    hosts = {f"gpu{number}": {"__preflight_host": {"facts": facts}} for number, facts in enumerate(known)}
+    inventory = {"all": {"vars": {"ansible_connection": "local"}, "children": {"gpushare_gpu_nodes": {"hosts": hosts}}}}
+    steps = [tasks["Stop if the kubelets have several root folders"], tasks["Note what the cluster's pods need"], said]
+    done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "vars": judged["vars"], "tasks": steps}])
+    assert set(re.findall("ROOT=(.*?)=", done.stdout)) == ({taken} if taken else set()), done.stdout + done.stderr
+    assert rejected in " ".join((done.stdout + done.stderr).split())
+
+
 def test_every_play_has_the_strategy_that_its_safety_rests_on() -> None:
     """With `free`, run_once, any_errors_fatal and max_fail_percentage mean nothing."""
     files = [ROOT / "site.yml", *sorted((ROOT / "playbooks").glob("*.yml"))]

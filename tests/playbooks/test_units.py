@@ -79,7 +79,7 @@ PLAY = """
     - {roles}/dashboard/vars/main.yml
   vars:
     __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
-    __gpushare_node: {{node_name: gpu1, kubelet_root: /var/lib/kubelet}}
+    __gpushare_node: {{node_name: gpu1, kubelet_root: /data/kubelet}}
     __device_plugin_found: {{strategy: envvar, driver: "{{{{ driver | default('614.99') }}}}"}}
   tasks:
     - ansible.builtin.copy:
@@ -164,6 +164,15 @@ def test_the_device_plugin_reads_its_options(
     assert settings.unit.name == unit_name
     assert (found and (found.host, found.port)) == metrics
     assert (found and found.token_file) == (Path(token) if token else None)
+
+
+def test_kubelets_root_moves_its_pods_and_pod_resources_and_not_its_folder_of_device_plugins(units: Path) -> None:
+    settings = plugin.parse_arguments(arguments(units, "plain", "device-plugin"))
+    assert (str(settings.kubelet_root), str(settings.device_plugins_dir)) == ("/data/kubelet", "/var/lib/kubelet/device-plugins")
+    lines = unit(units, "plain", "device-plugin").splitlines()
+    assert "ReadWritePaths=/var/lib/kubelet/device-plugins" in lines
+    # kubelet's --cert-dir does not follow its root, either; some are told so.
+    assert "InaccessiblePaths=-/var/lib/kubelet/pki -/data/kubelet/pki -/data/kubelet/pods" in lines
 
 
 @pytest.mark.parametrize(

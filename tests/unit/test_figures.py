@@ -244,6 +244,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("runs {} after driver and library", (took("driver upgraded: a waiting pod runs after its return"),)),
         ("In the first {:g} s after kubelet's start", (registration.SETTLED_SECONDS,)),
         ("checks a GPU every {:g} s", (discovery.INTERVAL_SECONDS,)),
+        ("reads the GPUs every {:g} s", (discovery.INTERVAL_SECONDS,)),
         ("for at most {:g} s. After that only", (ledger.UNKNOWN_SECONDS,)),
         ("has been silent for {:g} s. For", (pod_state.GRACE,)),
         ("never ran it is {:g} s", (pod_state.SILENCE,)),

@@ -153,6 +153,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
             "gpu_device_missing",
             "gpu_fabric_not_ready",
             "gpu_failing",
+            "gpu_gone",
             "gpu_lost",
             "gpu_missing",
             "gpu_mode_pending",

@@ -158,7 +158,7 @@ SUITES = (
     ),
     Suite(
         "install",
-        "a cluster from bare hosts over pods and planted faults to bare hosts",
+        "a cluster from bare hosts, one with another `--root-dir` of kubelet, over pods and planted faults to bare hosts",
         tests=(
             "tests/install/test_install.py",
             "tests/e2e/test_empty.py",
@@ -321,7 +321,7 @@ SUITES = (
     ),
     Suite(
         "cluster-mode",
-        "gpushare as pods, through the API alone: bad input, install, requests of every shape, killed pods, uninstall; by kubectl and helm",
+        "gpushare as pods, with another `--root-dir` of kubelet: bad input, install, requests, killed pods, uninstall; kubectl, helm",
         tests=(
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
@@ -676,7 +676,9 @@ SUITES = (
             f"{UTILS}/_cluster/kubectl.py",
             f"{UTILS}/_daemon/service.py",
             f"{UTILS}/_formats/yaml*",
+            f"{UTILS}/_formats/json_edit.py",
             f"{PLUGIN_UTILS}/_scheduler/*",
+            f"{PLUGIN_UTILS}/_yaml.py",
             "plugins/*/kube_scheduler_extender.py",
             *HOST_CORE,
             "tests/installer/*scheduler*",
@@ -726,7 +728,10 @@ SUITES = (
         full={"GPUSHARE_FULL": "1"},
         paths=(
             f"{UTILS}/_scheduler/*",
+            f"{UTILS}/_formats/json_edit.py",
+            f"{UTILS}/_formats/yaml*",
             f"{PLUGIN_UTILS}/_scheduler/*",
+            f"{PLUGIN_UTILS}/_yaml.py",
             *(f"tools/bench/scheduling/{name}.py" for name in ("control_plane", "extender", "objects")),
             "tests/unit/plugins/scheduler/test_generations.py",
             "tests/unit/plugins/real_files/scheduler/*",

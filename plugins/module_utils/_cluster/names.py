@@ -66,8 +66,11 @@ PLUGIN_ACCOUNT_PREFIX = "gpushare-device-plugin-"
 #: The ConfigMap of a node that its device plugin makes, in front of the node's name.
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
-#: The device plugin's socket of each resource. The original's has the name of our first one, so that ours can take its place.
-SOCKETS = {MEMORY: "aliyungpushare.sock", GPUS: "aliyungpushare-gpus.sock"}
+#: kubelet's folder of device plugins, with its socket and its checkpoint, wherever its --root-dir points.
+DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
+#: The original's socket, one that only a former release of ours has beside it, and a pattern of ours: each registration has its own.
+ORIGINAL_SOCKET, FORMER_SOCKET = "aliyungpushare.sock", "aliyungpushare-gpus.sock"
+SOCKETS = r"aliyungpushare-(mem|gpus)-[0-9a-f]{8}\.sock"
 
 #: The files by which kube-scheduler authenticates to the extender: authority, certificate, key.
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")

@@ -41,6 +41,7 @@ _OWN_IN_CLUSTER = {
     "Deployment": ("apps/v1", _ANY),
     "DaemonSet": ("apps/v1", _ANY),
     "PodDisruptionBudget": ("policy/v1", _ANY),
+    "NetworkPolicy": ("networking.k8s.io/v1", _ANY),
     "Namespace": ("v1", ""),
     "SecurityContextConstraints": ("security.openshift.io/v1", ""),
     "MutatingAdmissionPolicy": (_ADMISSION, ""),

@@ -86,8 +86,8 @@ class InstalledDaemon(Subject):
         return f"{daemon.unit} does not have its sockets" if companions.sockets_are_due(changes) else ""
 
 
-def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: str, timeout: float) -> Health:
-    """Its own report, and after a new seed the token that it has swapped it for."""
+def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: str, timeout: float, says: Sequence[str] = ()) -> Health:
+    """Its own report, and after a new seed the token that it has swapped it for. says: as of `Health`."""
     seed = read_token(wanted.seed_content)
 
     def swapped() -> Optional[str]:
@@ -98,7 +98,7 @@ def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: s
         seen = "is missing" if own is None else "holds an older one"
         return f"it must get a token of its own with the new seed in {wanted.seed_path}; {wanted.token_path} {seen}"
 
-    return Health(url, key, timeout, ca, swapped)
+    return Health(url, key, timeout, ca, swapped, says)
 
 
 def _text(content: Optional[bytes]) -> Optional[str]:

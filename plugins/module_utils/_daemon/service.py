@@ -36,6 +36,8 @@ POLL_SECONDS = 0.3
 _INVOCATION = re.compile(r"[0-9a-f]{32}")
 _ERROR = re.compile(r"(?:ERROR|CRITICAL) |\S+: error: ")
 _LINES = 25
+# Of a status, in a message.
+_SHOWN = 500
 #: Each option of a daemon with an address that it listens on, and how its socket unit is called after the daemon's name.
 LISTENING = {"--listen": ".socket", "--metrics-listen": "-metrics.socket"}
 #: Units that run by themselves, also after a boot; others are started by them.
@@ -115,16 +117,24 @@ class Health:
     """Where the daemon reports its health, which key must be true, and how many seconds it has. url None: systemd's word counts.
 
     ca: for https, the certificate authority's file. also: what else must be so, as a message of what is wrong, None if nothing is.
+    says: words that must all be in the status that it reports to systemd.
     """
 
     def __init__(
-        self, url: Optional[str], key: str, timeout: float, ca: Optional[str] = None, also: Callable[[], Optional[str]] = lambda: None
+        self,
+        url: Optional[str],
+        key: str,
+        timeout: float,
+        ca: Optional[str] = None,
+        also: Callable[[], Optional[str]] = lambda: None,
+        says: Sequence[str] = (),
     ) -> None:
         self.url = url
         self.key = key
         self.timeout = timeout
         self.ca = ca
         self.also = also
+        self.says = says
 
 
 class Daemon(Service):
@@ -264,7 +274,13 @@ class Daemon(Service):
             return None
         health = self._health
         report = None if health.url is None else unhealthy(*fetch_json(health.url, ca=health.ca), health.key)
-        return report or health.also()
+        return report or self._unsaid() or health.also()
+
+    def _unsaid(self) -> Optional[str]:
+        """Which words its status lacks, None if it has all. A daemon has started before others let it do its work."""
+        status = show(self._run, self.unit, "StatusText").get("StatusText", "") if self._health.says else ""
+        missing = [words for words in self._health.says if words not in status]
+        return f"its status must say {missing[0]!r}; it says {status[:_SHOWN]!r}" if missing else None
 
     def _show(self) -> Dict[str, str]:
         return show(self._run, self.unit, "LoadState", "ActiveState", "MainPID", "NeedDaemonReload")

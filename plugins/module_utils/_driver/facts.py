@@ -20,8 +20,9 @@ from .._facts.pods import Pod, Pods
 from .._facts.system import kernel, system
 from .._host.host import Host
 
-_MODPROBE = ("/etc/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d", "/run/modprobe.d")
-_BLACKLIST = re.compile(r"^\s*(?:blacklist\s+nouveau|install\s+nouveau\s+/\S*(?:true|false))\s*$", re.MULTILINE)
+# In modprobe's order: a file takes the place of those of its name in later folders (modprobe.d(5), of kmod 30).
+_MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+_BLACKLIST = re.compile(r"^[ \t]*(?:blacklist[ \t]+nouveau|install[ \t]+nouveau[ \t]+/\S*(?:true|false))(?:[ \t].*)?$", re.MULTILINE)
 _VENDOR_FILES = (("/etc/dgx-release", "DGX OS"), ("/etc/nv_tegra_release", "Jetson Linux"))
 _DGX = re.compile(r'^DGX_OTA_VERSION="?([0-9.]{1,16})|^DGX_SWBUILD_VERSION="?([0-9.]{1,16})', re.MULTILINE)
 # NVIDIA's installer leaves its uninstaller; packages have none.
@@ -111,7 +112,12 @@ def gather(host: Host) -> HostFacts:
 
 
 def _blacklisted(host: Host) -> bool:
-    texts = (host.text(f"{folder}/{name}") or "" for folder in _MODPROBE for name in host.names(folder) if name.endswith(".conf"))
+    paths: Dict[str, str] = {}
+    for folder in _MODPROBE:
+        for name in host.names(folder):
+            paths.setdefault(name, f"{folder}/{name}")
+    # A line that ends with a backslash goes on in the next one.
+    texts = ((host.text(path) or "").replace("\\\n", " ") for name, path in paths.items() if name.endswith(".conf"))
     return any(_BLACKLIST.search(text) for text in texts)
 
 

@@ -122,7 +122,7 @@ def containers(host: Host) -> Dict[str, List[str]]:
     return found
 
 
-def strangers(host: Host, kubelet_root: str) -> List[Dict[str, Any]]:
+def strangers(host: Host) -> List[Dict[str, Any]]:
     """Containers with GPUs of pods that have no device of kubelet's: {"name", "gpus", "privileged"}.
 
     A privileged container has every device node of the host in its /dev, so of it those GPUs count that a process has open.
@@ -130,7 +130,7 @@ def strangers(host: Host, kubelet_root: str) -> List[Dict[str, Any]]:
     running = _of_containers(host)
     # After the processes: kubelet records what a container gets before it starts it. It forgets a pod that is deleted by force while
     # its processes run; our device plugin does not, and counts their memory.
-    given = {uid for uids in holding(host, kubelet_root).values() for uid in uids} | held(host)
+    given = {uid for uids in holding(host).values() for uid in uids} | held(host)
     found, known = [], Pods(host)
     for container, (pids, uid) in running.items():
         pid, files = (None if uid in given else _devices_of(host, pids)) or (0, [])

@@ -62,7 +62,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
     if only is None:
         facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
-        seen["kubelet"] = {"running": facts.kubelet.running, "root": facts.kubelet.root}
+        seen["kubelet"] = {"running": facts.kubelet.running}
         seen["runtime"] = daemons.runtime(host, places.install_dir)
         seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
         seen["files"] = evidence_files.files(host)
@@ -88,21 +88,21 @@ def _daemons(host: Host, places: Places) -> List[str]:
 
 
 def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
-    smi, root = facts.nvidia_smi, facts.kubelet.root
+    smi = facts.nvidia_smi
     if facts.cgroups is None:
         raise AssertionError("not gathered")
     runtime = places.runtime_name if places.runtime_name != "auto" else facts.kubelet.runtime or "containerd"
     return {
         "nvidia_smi": None if smi is None else smi.as_dict(),
         "driver": None if facts.driver is None else asdict(facts.driver),
-        "managers": [asdict(manager) for manager in managers(host, root, places.install_dir) if manager.active],
+        "managers": [asdict(manager) for manager in managers(host, places.install_dir) if manager.active],
         "container_runtime": evidence_gpu_node.container_runtime(runtime, places.runtime_unit, places.runtime_config, command.run)
         if runtime in KINDS
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
         "cdi": evidence_gpu_node.cdi(host),
         "devices": evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None] if smi else []),
-        "strangers": evidence_gpu_node.strangers(host, root),
+        "strangers": evidence_gpu_node.strangers(host),
         "strategy": _strategy(facts),
         "cgroups": asdict(facts.cgroups),
     }

@@ -138,7 +138,10 @@ def driver_code(problem: Finding) -> str:
 
 def without_memory(gpu: SmiGpu) -> Finding:
     """A GPU whose memory nvidia-smi does not report."""
-    cure = "such a GPU cannot be shared by memory: take it out of use, or update the driver if it should report it"
+    cure = (
+        "the memory of a GPU with unified memory, such as NVIDIA GB10, is the host's, and gpushare cannot share it: do not make such "
+        "a host a GPU node; for any other GPU update the driver"
+    )
     return Finding("gpu_without_memory", f"GPU {gpu.index} ({gpu.model}) that reports no memory", "its memory in MiB", cure)
 
 

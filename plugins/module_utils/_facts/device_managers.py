@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Tuple
 
-from .._cluster.names import GPUS, MEMORY, SOCKETS
+from .._cluster.names import DEVICE_PLUGINS, FORMER_SOCKET, MEMORY, ORIGINAL_SOCKET
 from .._host.host import Host, RunningProcess
 from .kubelet_checkpoint import holding, registered
 from .pods import Pods
@@ -60,22 +60,22 @@ _KINDS = (
     _Kind(HAMI, "vGPUmonitor|hami-device-plugin", resource=r"nvidia\.com/gpu(mem|cores).*", folder="/usr/local/vgpu"),
     _Kind("GPU Manager", "gpu-manager", resource=r"tencent\.com/.*", socket="vcore.*|vmemory.*", folder="/etc/gpu-manager"),
     _Kind("elastic-gpu-agent", "elastic-gpu-agent", resource=r"elasticgpu\.io/.*", socket="elastic.*"),
-    _Kind(ORIGINAL, "gpushare-device-plugin.*", socket=re.escape(SOCKETS[MEMORY]), allots=re.escape(MEMORY)),
+    _Kind(ORIGINAL, "gpushare-device-plugin.*", socket=re.escape(ORIGINAL_SOCKET), allots=re.escape(MEMORY)),
 )
 
 
-def managers(host: Host, kubelet_root: str, own_root: str = "/opt/gpushare") -> Tuple[GpuManager, ...]:
+def managers(host: Host, own_root: str = "/opt/gpushare") -> Tuple[GpuManager, ...]:
     """The other managers found. own_root: where our own runtime is, whose processes are not strangers."""
-    resources = registered(host, kubelet_root)
-    sockets = [name for name in host.names(f"{kubelet_root}/device-plugins") if name.endswith(".sock")]
-    # The original has a socket of that name; only ours has the second one.
-    if SOCKETS[GPUS] in sockets:
-        sockets = [name for name in sockets if name != SOCKETS[MEMORY]]
+    resources = registered(host)
+    sockets = [name for name in host.names(DEVICE_PLUGINS) if name.endswith(".sock")]
+    # The original has a socket of that name; only a former release of ours has the second one.
+    if FORMER_SOCKET in sockets:
+        sockets = [name for name in sockets if name != ORIGINAL_SOCKET]
     others = [process for process in host.processes if not any(word.startswith(own_root + "/") for word in process.argv[:2])]
     found = [manager for manager in (_manager(kind, host, others, sockets, resources) for kind in _KINDS) if manager is not None]
     if not found:
         return ()
-    devices = holding(host, kubelet_root)
+    devices = holding(host)
     kinds = {kind.name: kind.resource or kind.allots for kind in _KINDS}
     holders = {
         manager.name: {uid for name, uids in devices.items() if re.fullmatch(kinds[manager.name], name) for uid in uids}

@@ -203,6 +203,13 @@ def by_status(kubelet: str, runtime: str) -> str:
     return _incapable(name, found, number) if old else ""
 
 
+def off_by_default(runtime: str) -> bool:
+    """Whether the container runtime in a node's status passes CDI devices on only where its configuration says so."""
+    name, words = runtime.partition("://")[::2]
+    releases, number = _releases(name), numbers(words)
+    return releases is not None and number is not None and releases.since <= number < releases.default
+
+
 def _releases(name: Optional[str]) -> Optional[CdiReleases]:
     kind = KINDS.get(name or "")
     return None if kind is None else kind.cdi

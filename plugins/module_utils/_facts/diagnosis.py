@@ -45,6 +45,13 @@ _FAILURES: Tuple[Tuple[str, "re.Pattern[str]", str], ...] = (
         "is faulty",
     ),
     (
+        "devices_denied",
+        re.compile(r"failed to initialize NVML: unknown error", re.I),
+        "NVML cannot open the GPUs' device nodes: where `ls /dev/nvidia*` lacks nvidiactl or a GPU, run `nvidia-modprobe -c0 -u` (-c1 "
+        "and so on for others); where all are there, what runs nvidia-smi may no longer use them (its device cgroup; a systemctl "
+        "daemon-reload takes it from containers): start that anew",
+    ),
+    (
         "no_permission",
         re.compile(r"insufficient permissions|access blocked|operation not permitted", re.I),
         "run as root on the host itself, not in a container without the GPUs' device nodes",

@@ -13,12 +13,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from .._cluster.names import GPUS, MEMORY, PLUGIN
+from .._cluster.names import DEVICE_PLUGINS, GPUS, MEMORY, PLUGIN
 from .._host.host import Host
 from .._host.systemd import UNITS
 from .pods import uids_in
 
-_CHECKPOINT = "kubelet_internal_checkpoint"
+_CHECKPOINT = f"{DEVICE_PLUGINS}/kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _STATE = f"/var/lib/{PLUGIN}/held.json"
@@ -48,13 +48,13 @@ class Sharing:
     limited: Tuple[str, ...] = ()
 
 
-def sharing(host: Host, kubelet_root: str) -> Sharing:
+def sharing(host: Host) -> Sharing:
     settings = _SETTINGS.search(host.text(_UNIT_FILE) or "")
     text = (host.text(settings.group(1)) if settings else None) or ""
     unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
     # The device plugin's own default counts where its unit does not name one.
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
-    known = [entry for entry in _entries(host, kubelet_root) if entry.get("ResourceName") in (MEMORY, GPUS)]
+    known = [entry for entry in _entries(host) if entry.get("ResourceName") in (MEMORY, GPUS)]
     pods, holders = _pods(host, known)
     # Those that the driver limits.
     limits = _uids(_state(host), "limited") if unit and pods else set()
@@ -82,34 +82,34 @@ def _uids(state: Mapping[str, Any], key: str) -> Set[str]:
     return {str(uid) for uid in by_pod} if isinstance(by_pod, dict) else set()
 
 
-def recorded(host: Host, kubelet_root: str) -> Mapping[str, Any]:
+def recorded(host: Host) -> Mapping[str, Any]:
     """The part "Data" of kubelet's record of devices; empty if there is none that can be read."""
     try:
-        content = host.data(f"{kubelet_root}/device-plugins/{_CHECKPOINT}", _CHECKPOINT_BYTES) or b"{}"
+        content = host.data(_CHECKPOINT, _CHECKPOINT_BYTES) or b"{}"
         data: Dict[str, Any] = json.loads(content.decode("utf-8", "replace"))["Data"]
         return data if isinstance(data, dict) else {}
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
 
 
-def registered(host: Host, kubelet_root: str) -> Dict[str, int]:
+def registered(host: Host) -> Dict[str, int]:
     """The extended resource to the number of healthy devices that kubelet has recorded for it; empty if it has recorded none."""
-    devices = recorded(host, kubelet_root).get("RegisteredDevices")
+    devices = recorded(host).get("RegisteredDevices")
     if not isinstance(devices, dict):
         return {}
     return {str(name): len(ids) if isinstance(ids, (list, dict)) else 0 for name, ids in devices.items()}
 
 
-def holding(host: Host, kubelet_root: str) -> Dict[str, Tuple[str, ...]]:
+def holding(host: Host) -> Dict[str, Tuple[str, ...]]:
     """The extended resource to the UIDs of the pods that have devices of it by kubelet's record, also of some that have ended."""
     found: Dict[str, Set[str]] = {}
-    for entry in _entries(host, kubelet_root):
+    for entry in _entries(host):
         found.setdefault(str(entry.get("ResourceName")), set()).add(str(entry.get("PodUID")))
     return {resource: tuple(sorted(uids)) for resource, uids in found.items()}
 
 
-def _entries(host: Host, kubelet_root: str) -> List[Mapping[str, Any]]:
-    entries = recorded(host, kubelet_root).get("PodDeviceEntries")
+def _entries(host: Host) -> List[Mapping[str, Any]]:
+    entries = recorded(host).get("PodDeviceEntries")
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 

@@ -8,7 +8,6 @@ Read-only.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
@@ -16,11 +15,13 @@ from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
 from .._host.host import Host, RunningProcess, flag
+from .._host.systemd import environment, words
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")
 DEFAULT_ROOT = "/var/lib/kubelet"
 _DEFAULT_CONFIG = "/var/lib/kubelet/config.yaml"
+_K3S_CONFIG = "/etc/rancher/k3s/config.yaml"
 _FLAG_FILES = (
     ("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
@@ -128,6 +129,7 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
     binary = host.program_of(process, "kubelet")
     config = flag(argv, "config") or next(iter(host.existing((_DEFAULT_CONFIG, "/etc/kubernetes/kubelet-config.yaml"))), None)
     values = scalars(host.text(config) or "") if config else {}
+    values.update(_drop_ins(host, flag(argv, "config-dir"), (".conf",)))
     version = host.answer(binary, ["--version"], _KUBELET_SAYS)
     endpoint = _endpoint(argv, values, version)
     return KubeletFacts(
@@ -190,7 +192,8 @@ def control_plane(host: Host) -> ControlPlane:
 def _k3s(host: Host, found: Distribution) -> KubeletFacts:
     process: Optional[RunningProcess] = host.process("k3s", "k3s-server", "k3s-agent")
     argv = list(process.argv) if process else []
-    values = scalars(host.text("/etc/rancher/k3s/config.yaml") or "")
+    values = scalars(host.text(_K3S_CONFIG) or "")
+    values.update(_drop_ins(host, f"{_K3S_CONFIG}.d", (".yaml", ".yml")))
     name = flag(argv, "node-name") or values.get("node-name")
     # A switch, which needs no value.
     docker = bool({"--docker", "--docker=true"}.intersection(argv)) or values.get("docker") == "true"
@@ -212,18 +215,20 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
     )
 
 
+def _drop_ins(host: Host, folder: Optional[str], endings: Tuple[str, ...]) -> Dict[str, str]:
+    """The values of the files of a folder that win over those of the main file, in the order of their names: kubelet's --config-dir
+    (kubernetes.io, "Set kubelet parameters via a configuration file") and k3s' config.yaml.d (docs.k3s.io, "Configuration Options")."""
+    found: Dict[str, str] = {}
+    for name in host.names(folder) if folder else ():
+        if name.endswith(endings):
+            found.update(scalars(host.text(f"{folder}/{name}") or ""))
+    return found
+
+
 def _flags_of_files(host: Host) -> List[str]:
     """The arguments that kubeadm's unit would start kubelet with."""
-    argv: List[str] = []
-    for path, variable in _FLAG_FILES:
-        for line in (host.text(path) or "").splitlines():
-            key, equals, value = line.strip().partition("=")
-            if equals and key == variable:
-                try:
-                    argv += [word for part in shlex.split(value) for word in part.split()]
-                except ValueError:
-                    argv += value.strip("\"'").split()
-    return argv
+    texts = ((environment(host.text(path) or ""), variable) for path, variable in _FLAG_FILES)
+    return [word for variables, variable in texts for word in words(variables.get(variable, ""))]
 
 
 def _endpoint(argv: List[str], config: Dict[str, str], version: Optional[str]) -> Optional[str]:
@@ -247,7 +252,7 @@ def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
         for pair in (value if given else next(iter(argv[place + 1 : place + 2]), "")).split(","):
             name, equals, setting = pair.partition("=")
             if equals:
-                gates[name.strip()] = setting.strip().lower() == "true"
+                gates[name.strip()] = setting.strip().lower() in ("true", "t", "1")
     return gates
 
 

@@ -3,16 +3,24 @@
 """The plain values in a YAML or JSON file, on hosts that have no YAML library.
 
 Pure. Understands block mappings of scalars, as Kubernetes' and k3s' own configuration files are written; lists and multi-line text are
-passed over, never misread as something else.
+passed over, never misread as something else. Both read the first document of a file, by go.yaml.in/yaml/v2 (see BOOLEANS).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 _QUOTED = re.compile(r"'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")")
+#: What is true and false without quotes (go.yaml.in/yaml/v2 2.4.2, resolve.go, read on 2026-11-29), of which a host may have any.
+BOOLEANS: Mapping[str, bool] = {
+    **dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True),
+    **dict.fromkeys(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], False),
+}
+# What begins a document, or ends one; and what may stand before the first one.
+_MARKER = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|\Z)", re.MULTILINE)
+_NOTHING = re.compile(r"(?:\ufeff|[ \t]*(?:[#%][^\n]*)?(?:\n|\r\n?|\Z))*")
 #: More than a configuration has: what is deeper is passed over, because each line costs as much as its path is long.
 _DEEPEST = 32
 _LINE = re.compile(r"( *)([A-Za-z0-9_.\-/]+|\"[^\"]+\"|'[^']+') *:(?: +(.*))?$")
@@ -27,7 +35,18 @@ def scalars(text: str) -> Dict[str, str]:
             return found
         except (ValueError, RecursionError):
             return {}
-    return _block(text.splitlines())
+    return _block(first_document(text)[0].splitlines())
+
+
+def first_document(text: str) -> Tuple[str, str]:
+    """The first YAML document of the text, with what stands before it; and the rest, which Kubernetes does not read."""
+    place = 0
+    for marker in _MARKER.finditer(text):
+        before = _NOTHING.match(text, place)
+        if place or marker.group() != "---" or before is None or before.end() != marker.start():
+            return text[: marker.start()], text[marker.start() :]
+        place = marker.end()
+    return text, ""
 
 
 def _flatten(path: str, value: Any, found: Dict[str, str]) -> None:
@@ -77,7 +96,8 @@ def _block(lines: List[str]) -> Dict[str, str]:
 def _value(text: str) -> Optional[str]:
     """None for a text in quotes that does not end here, or that only a YAML library can read."""
     if text[0] not in "\"'":
-        return re.split(r"\s#", text, maxsplit=1)[0].strip()
+        word = re.split(r"\s#", text, maxsplit=1)[0].strip()
+        return ("true" if BOOLEANS[word] else "false") if word in BOOLEANS else word
     match = _QUOTED.match(text)
     if match is None:
         return None

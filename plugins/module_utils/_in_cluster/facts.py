@@ -19,6 +19,7 @@ from .._removal.cluster import gpu_pods, of_hosts
 from .._takeover import operator as gpu_operator
 from .._takeover.plugins import other_plugins, place_of
 from .pods import SCHEDULER, is_ready
+from .replicas import displaced, homes, is_gpu_node
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
@@ -39,6 +40,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
     own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
     others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
     pods = kubectl.pages("/api/v1/pods", optional=True)
+    coming = {str(item["metadata"]["name"]) for item in nodes if item["metadata"]["name"] in wanted or is_gpu_node(item)}
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
@@ -46,6 +48,8 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "openshift": "SecurityContextConstraints" in served("security.openshift.io/v1", kubectl.raw),
         "nodes": found,
         "number": len(nodes),
+        "homes": homes(nodes, coming),
+        "displaced": [f"{pod} on {node}" for pod, node in sorted(displaced(pods, namespace, coming).items())],
         "missing": sorted(set(wanted) - {node["name"] for node in found}),
         "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True)],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
-from .._cluster.names import LABEL_PROBE, MEMORY, SOCKETS, pod_name
+from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, MEMORY, SOCKETS, pod_name
 from .._scheduler.proof import RESTRICTED, scheduling_message
 
 #: Characters of what a pod, kubelet or the API server says.
@@ -30,9 +30,10 @@ _ENDED = ("Succeeded", "Failed")
 _LOG_BYTES = 65536
 # Root's files are root's, and no power beside that is needed.
 _SWEEP = """\
-import os, shutil
+import os, re, shutil
 shutil.rmtree("/host/lib/gpushare-device-plugin", ignore_errors=True)
-for name in %r:
+sockets = [f"device-plugins/{name}" for name in os.listdir("/host/device-plugins") if re.fullmatch(%r, name)]
+for name in [*sockets, *%r]:
     try:
         os.unlink("/host/" + name)
     except FileNotFoundError:
@@ -76,18 +77,17 @@ def probe(node: str, image: Image) -> Dict[str, Any]:
     return simple_pod("verify", node, image, PROBE, container, spec)
 
 
-def cleanup(node: str, image: Image, kubelet_root: str, cdi_dir: str = "") -> Dict[str, Any]:
+def cleanup(node: str, image: Image, cdi_dir: str = "") -> Dict[str, Any]:
     """Takes the device plugin's folder and sockets away from a node, and its CDI spec. cdi_dir: "" where it writes none."""
     rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True, "runAsUser": 0}
     folders = {
         "lib": (STATE_FOLDER.rpartition("/")[0], "Directory"),
-        "device-plugins": (f"{kubelet_root}/device-plugins", "Directory"),
+        "device-plugins": (DEVICE_PLUGINS, "Directory"),
         **({"cdi": (cdi_dir, "DirectoryOrCreate")} if cdi_dir else {}),
     }
-    files = [f"device-plugins/{name}" for name in sorted(SOCKETS.values())]
-    files += [f"cdi/{name}" for name in (CDI_FILE, f".{CDI_FILE}.new") if cdi_dir]
+    files = [f"cdi/{name}" for name in (CDI_FILE, f".{CDI_FILE}.new") if cdi_dir]
     mounts = [{"name": name, "mountPath": f"/host/{name}"} for name in folders]
-    container = {"command": [PYTHON, "-c", _SWEEP % (files,)], "volumeMounts": mounts, "securityContext": rights}
+    container = {"command": [PYTHON, "-c", _SWEEP % (SOCKETS, files)], "volumeMounts": mounts, "securityContext": rights}
     volumes = [{"name": name, "hostPath": {"path": path, "type": kind}} for name, (path, kind) in folders.items()]
     return simple_pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
 

@@ -17,13 +17,15 @@ from .._formats.finding import few
 from .._removal.cluster import gpu_pods, of_hosts, ours
 from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
 
-_ROOT, _CDI = "--kubelet-root=", "--cdi-dir="
+_CDI = "--cdi-dir="
 _SHOWN = 10
 WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{PLUGIN}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{EXTENDER}"),
     ("policy/v1", "PodDisruptionBudget", f"poddisruptionbudgets.policy/{SCHEDULER}"),
+    ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{SCHEDULER}"),
+    ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{PLUGIN}"),
 )
 
 
@@ -111,13 +113,10 @@ class InClusterRemoval:
             self._until_gone([*place, "--selector", f"app.kubernetes.io/name={PLUGIN}"])
             spec = plugin["spec"]["template"]["spec"]
             container = spec["containers"][0]
-            root, cdi = (
-                next((word[len(option) :] for word in container["args"] if word.startswith(option)), default)
-                for option, default in ((_ROOT, "/var/lib/kubelet"), (_CDI, ""))
-            )
+            cdi = next((word[len(_CDI) :] for word in container["args"] if word.startswith(_CDI)), "")
             image = Image(container["image"], self._namespace)
             runs.remove(self._seconds)
-            ended = runs.run({node: cleanup(node, image, root, cdi) for node in self.nodes}, self._seconds)
+            ended = runs.run({node: cleanup(node, image, cdi) for node in self.nodes}, self._seconds)
             runs.remove(self._seconds)
             bad = [f"{pod.node}: {pod.why}" for pod in ended if pod.phase != "Succeeded"]
             if bad:

@@ -14,36 +14,39 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import PLUGIN
+from .._cluster.names import DEVICE_PLUGINS, PLUGIN
 from .pods import LONGEST, PROBE_PROGRAM, Ended, Image, Runs, is_ready, simple_pod, warnings
 
 TRIAL = "trial"
 #: kubelet tries again for ever; after so many seconds of warnings about a pod it does not run.
 HOPELESS_SECONDS = 15.0
 _ROOT = "--kubelet-root="
+#: Volumes of the pod, which kubelet names in what it says.
+_PLUGINS, _PODS = "device-plugins", "pod-resources"
 _ENFORCE = {"pod-security.kubernetes.io/enforce": "privileged"}
 
 
 @dataclass(frozen=True)
 class DevicePluginNeeds:
-    """The needs of the device plugin on a node."""
+    """The needs of the device plugin on a node. kubelet_root: kubelet's --root-dir."""
 
     image: Image
     kubelet_root: str
 
     @property
-    def socket(self) -> str:
-        return f"{self.kubelet_root}/device-plugins/kubelet.sock"
+    def sockets(self) -> Dict[str, str]:
+        """kubelet's, which the device plugin needs, by the volume of each."""
+        return {_PLUGINS: f"{DEVICE_PLUGINS}/kubelet.sock", _PODS: f"{self.kubelet_root}/pod-resources/kubelet.sock"}
 
 
 def trial_pod(node: str, needs: DevicePluginNeeds) -> Dict[str, Any]:
-    """Runs a program of the image to its end, on a node on which kubelet has its socket where it is expected."""
+    """Runs a program of the image to its end, on a node on which kubelet has its sockets where they are expected."""
     rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
-    mounts = [{"name": "kubelet", "mountPath": "/host/kubelet.sock", "readOnly": True}]
+    mounts = [{"name": name, "mountPath": f"/host/{name}.sock", "readOnly": True} for name in needs.sockets]
     container = {"command": [PROBE_PROGRAM, "--version"], "volumeMounts": mounts, "securityContext": rights}
     spec = {
         "nodeName": node,
-        "volumes": [{"name": "kubelet", "hostPath": {"path": needs.socket, "type": "Socket"}}],
+        "volumes": [{"name": name, "hostPath": {"path": path, "type": "Socket"}} for name, path in needs.sockets.items()],
         **({"runtimeClassName": needs.image.runtime_class} if needs.image.runtime_class else {}),
     }
     return simple_pod(TRIAL, node, needs.image, TRIAL, container, spec)
@@ -114,8 +117,12 @@ class Trial:
         name = str((ended.pod.get("metadata") or {}).get("name", "")) if ended.pod else ""
         said = "; ".join(words for words in (ended.why, warned.get(name, "")) if words)
         image = self._needs.image
-        if "kubelet.sock" in said or "hostPath type check failed" in said:
-            seen, cure = f"no socket {self._needs.socket}", "name kubelet's root folder there in gpushare_kubelet_root"
+        if f'volume "{_PODS}"' in said:
+            seen = f"no socket {self._needs.sockets[_PODS]}"
+            cure = "set gpushare_kubelet_root to the --root-dir of the kubelets on GPU nodes"
+        elif f'volume "{_PLUGINS}"' in said:
+            # No option of kubelet moves it.
+            seen, cure = f"no socket {self._needs.sockets[_PLUGINS]}", "see in kubelet's log on the node why it serves no device plugins"
         elif "exec format error" in said:
             seen, cure = (
                 f"that {image.reference} is of another architecture",

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Where the arguments of kubelet's next start come from: its unit, drop-ins and environment files, and edits of --feature-gates in them.
 
-Pure: works on texts. Follows systemd: a later assignment wins, an environment file wins over Environment=, `$NAME` that stands alone
-becomes several words.
+Pure: works on texts. Follows systemd: a later assignment wins, an environment file wins over Environment=. `_host/systemd.py` has its
+rules for quotes and variables.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from .._host.systemd import environment, expanded, words
 from . import gates
 
 FLAG = "--feature-gates"
-# A value in a line of a unit or of an environment file: what stands in quotes belongs together.
-_WORD = re.compile(r"""(?:[^\s"']|"(?:[^"\\]|\\.)*"|'[^']*')+""")
-# Within a word systemd replaces ${NAME} alone; $NAME is a word of its own, which becomes several (systemd.service(5)).
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)\Z)")
 _IN_TEXT = re.compile(r"(?P<flag>--?feature-gates)(?P<between>=|[ \t]+)(?P<quote>[\"']?)(?P<value>[A-Za-z0-9=,]*)(?P=quote)")
 #: Variables that are for the administrator's own arguments, by preference: kubeadm's packages, and distributions' own.
 EXTRA = ("KUBELET_EXTRA_ARGS", "KUBELET_ARGS", "KUBELET_CUSTOM_FLAGS")
@@ -80,8 +78,8 @@ def start_of(units: Sequence[StartFile], environment_files: Sequence[StartFile])
     command, command_path = "", ""
     for source, key, value in _settings(units):
         if key == "Environment":
-            for assignment in _WORD.findall(value):
-                name, equals, content = _unquoted(assignment).partition("=")
+            for assignment in words(value):
+                name, equals, content = assignment.partition("=")
                 if equals:
                     values[name], defined[name] = content, source.path
             if not value.strip():
@@ -90,33 +88,14 @@ def start_of(units: Sequence[StartFile], environment_files: Sequence[StartFile])
             # An empty one takes back those before it.
             command, command_path = value, source.path
     for source in environment_files:
-        for name, content in environment_of(source.text).items():
+        for name, content in environment(source.text).items():
             values[name], defined[name] = content, source.path
     if not command:
         raise ArgumentsError("kubelet's unit has no ExecStart")
-    words: List[Word] = []
-    used: List[str] = []
-    for raw in _WORD.findall(command)[1:]:
-        word = _unquoted(raw)
-        alone = re.fullmatch(r"\$(\w+)", word)
-        if alone:
-            name = alone.group(1)
-            used.append(name)
-            words += [Word(part, name, defined.get(name, "")) for part in values.get(name, "").split()]
-        else:
-            used += _VARIABLE.findall(word)
-            words.append(Word(_VARIABLE.sub(lambda match: values.get(match.group(1), ""), word), "", command_path))
-    return KubeletStart(tuple(words), tuple(used), defined, tuple(environment_files))
-
-
-def environment_of(text: str) -> Dict[str, str]:
-    """The assignments of an environment file. Quotes around words are taken off, as systemd does."""
-    found: Dict[str, str] = {}
-    for line in _joined(text):
-        name, equals, value = line.strip().partition("=")
-        if equals and not name.startswith(("#", ";")):
-            found[name.strip()] = _unquoted(value.strip())
-    return found
+    line = words(command)[1:]
+    used = [match.group(1) or match.group(2) for word in line for match in _VARIABLE.finditer(word) if match.group(1) or not match.start()]
+    given = tuple(Word(text, name, defined.get(name, "") if name else command_path) for text, name in expanded(line, values))
+    return KubeletStart(given, tuple(used), defined, tuple(environment_files))
 
 
 def with_gates(text: str, variable: str, changes: Mapping[str, Optional[bool]]) -> str:
@@ -205,18 +184,14 @@ def _settings(units: Sequence[StartFile]) -> Iterator[Tuple[StartFile, str, str]
 
 
 def _joined(text: str) -> List[str]:
-    return re.sub(r"\\\n", " ", text).splitlines()
-
-
-def _unquoted(text: str) -> str:
-    # One pair of quotes around all, or around parts of it.
-    return re.sub(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'', lambda match: match.group(1) or match.group(2) or "", text)
+    """The lines of a unit's file. A comment between a line and its continuation is none of it."""
+    return re.sub(r"\\\r?\n(?:[ \t]*[#;][^\n]*\n)*", " ", text).splitlines()
 
 
 def _assignments(text: str, variable: str) -> Iterator[Tuple[int, int]]:
     """Where the values of this variable are: in lines of an environment file, and within the quotes of Environment=."""
     name = re.escape(variable)
-    for match in re.finditer(rf"""^[ \t]*{name}=((?:[^\n\\]|\\.|\\\n)*)$""", text, re.MULTILINE):
+    for match in re.finditer(rf"""^[ \t]*{name}[ \t]*=[ \t]*((?:[^\n\\]|\\.|\\\n)*)$""", text, re.MULTILINE):
         yield match.span(1)
     for line in re.finditer(r"^[ \t]*Environment=(?:[^\n\\]|\\.|\\\n)*$", text, re.MULTILINE):
         for match in re.finditer(rf"""(?:"{name}=([^"]*)"|'{name}=([^']*)'|(?<=[\s=]){name}=(\S*))""", line.group()):

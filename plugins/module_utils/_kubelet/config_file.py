@@ -2,22 +2,29 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """featureGates in a KubeletConfiguration, as YAML or JSON, on hosts that have no YAML library. Comments and order stay.
 
-Pure. An edit is compared with what the text says before and after: it is exactly the change, or an error.
+Pure. An edit is compared with what the text says before and after: it is exactly the change, or an error. kubelet reads a file that begins
+with { as JSON, and of any other the first YAML document: k8s.io/apimachinery, runtime/serializer (0.36.3, read on 2026-11-29).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .._formats import json_edit
-from .._formats.yaml_scalars import scalars
+from .._formats.yaml_scalars import BOOLEANS, first_document, scalars
+from .gates import MOST_GATES
 
 KIND, KEY = "KubeletConfiguration", "featureGates"
-_LINE = re.compile(rf"^{KEY}:[ \t]*(?P<inline>[^#\n]*?)[ \t]*(?P<comment>#[^\n]*)?$", re.MULTILINE)
-_MEMBER = re.compile(r"""^(?P<indent>[ \t]+)(?P<quote>["']?)(?P<name>\w+)(?P=quote):[ \t]+(?P<value>true|false)(?P<rest>[ \t]*(?:#.*)?)$""")
+_LINE = re.compile(rf"^{KEY}:[ \t]*(?P<inline>[^#\r\n]*?)[ \t]*(?P<comment>#[^\r\n]*)?\r?$", re.MULTILINE)
+_NAME = r"""(?P<quote>["']?)(?P<name>\w+)(?P=quote)"""
+_VALUE = f"(?P<value>{'|'.join(sorted(BOOLEANS, key=len, reverse=True))})"
+_MEMBER = re.compile(rf"""^(?P<indent>[ \t]+){_NAME}[ \t]*:[ \t]+{_VALUE}(?P<rest>[ \t]*(?:\s#.*)?)$""")
+# In braces, which may go over several lines with comments.
+_FLOW_MEMBER = re.compile(rf"""{_NAME}[ \t]*:[ \t\r\n]*{_VALUE}(?=[\s,}}])""")
+_FLOW_SPACE = re.compile(r"(?:[ \t\r\n]|(?<=[\s{,])#[^\n]*)*")
 _TAB = re.compile(r"^ *\t[ \t]*[^\s#]", re.MULTILINE)
-_FLOW = re.compile(r"\{(?P<members>[^{}]*)\}")
+_ROOT = re.compile(r"^(?!---|[ \t]*(?:[#%]|\r?$))(?P<indent>[ \t]*)", re.MULTILINE)
 
 
 class ConfigError(ValueError):
@@ -31,10 +38,16 @@ def gates_of(text: str) -> Dict[str, bool]:
         raise ConfigError(f"kind is {values.get('kind', 'missing')[:80]!r}; expected {KIND}")
     if text.lstrip().startswith("{"):
         return {key.partition(".")[2]: value == "true" for key, value in values.items() if key.startswith(f"{KEY}.")}
+    text = first_document(text)[0]
+    root = _ROOT.search(text)
+    if root is not None and root.group("indent"):
+        raise ConfigError("the whole of it is indented; expected keys at the beginning of their lines")
+    if re.search(r"^<<[ \t]*:", text, re.MULTILINE):
+        raise ConfigError("it takes keys from elsewhere (<<)")
     found = _LINE.findall(text)
     if len(found) > 1 or re.search(rf"""^(?:["']{KEY}["']|{KEY}[ \t]+:)""", text, re.MULTILINE):
         raise ConfigError(f"{KEY} stands there twice, in quotes, or with a blank before its colon")
-    return {} if not found else dict(_members(text)[2])
+    return {} if not found else dict(_members(text).gates)
 
 
 def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
@@ -49,7 +62,8 @@ def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
     if tab is not None:
         # kubelet does not read such a file, and the next line might be anything.
         raise ConfigError(f"line {text.count(chr(10), 0, tab.start()) + 1} is indented by a tab, which YAML does not permit")
-    after = _json(text, wanted, before) if is_json else _yaml(text, wanted, before)
+    first, rest = first_document(text)
+    after = _json(text, wanted, before) if is_json else _yaml(first, wanted, before) + rest
     others = [{key: value for key, value in scalars(content).items() if not key.startswith(KEY)} for content in (text, after)]
     if gates_of(after) != wanted or others[0] != others[1]:
         raise ConfigError(f"{KEY} stands in a form that is not edited")
@@ -71,43 +85,51 @@ def _json(text: str, wanted: Mapping[str, bool], before: Mapping[str, bool]) -> 
 
 
 def _yaml(text: str, wanted: Mapping[str, bool], before: Mapping[str, bool]) -> str:
-    if len(re.findall(r"^---", text, re.MULTILINE)) > 1 or re.search(r"^\.\.\.", text, re.MULTILINE):
-        raise ConfigError("the file has several documents")
     match = _LINE.search(text)
     if match is None:
         end = "" if not text or text.endswith("\n") else "\n"
         return text + end + "\n".join([f"{KEY}:", *_block(wanted, "  ")]) + "\n"
     comment = f"  {match.group('comment')}" if match.group("comment") else ""
+    found = _members(text)
+    new = {name: value for name, value in wanted.items() if name not in before}
     if match.group("inline") in ("", "null", "~"):
-        first, last, _found = _members(text)
-        lines = text[first:last].splitlines()
+        lines = text[found.start : found.end].splitlines()
         indent = next((member.group("indent") for member in map(_MEMBER.match, lines) if member), "  ")
         kept = [line for line in (_edited(line, wanted) for line in lines) if line is not None]
-        kept += _block({name: value for name, value in wanted.items() if name not in before}, indent)
+        kept += _block(new, indent)
         inner = "".join(f"{line}\n" for line in kept)
         if not wanted:
-            return text[: match.start()] + inner + text[last:]
-        return f"{text[: match.start()]}{KEY}:{comment}\n{inner}{text[last:]}"
-    rest = text[match.end() + 1 :]
+            return text[: match.start()] + inner + text[found.end :]
+        return f"{text[: match.start()]}{KEY}:{comment}\n{inner}{text[found.end :]}"
     if not wanted:
-        return text[: match.start()] + rest
+        return text[: match.start()] + text[text.find("\n", found.end) + 1 :]
     if before:
-        members = ", ".join(f"{name}: {_word(value)}" for name, value in wanted.items())
-        return f"{text[: match.start()]}{KEY}: {{{members}}}{comment}\n{rest}"
-    return f"{text[: match.start()]}{KEY}:{comment}\n" + "".join(f"{line}\n" for line in _block(wanted, "  ")) + rest
+        return text[: found.start] + _flow(text[found.start : found.end], wanted, new) + text[found.end :]
+    rest = text[found.end :].partition("\n")
+    return f"{text[: match.start()]}{KEY}:{rest[0] or comment}\n" + "".join(f"{line}\n" for line in _block(wanted, "  ")) + rest[2]
 
 
-def _members(text: str) -> Tuple[int, int, Dict[str, bool]]:
-    """(start, end, gates) of the lines below the key; for gates on its own line, an empty span."""
+class _Members(NamedTuple):
+    """start, end: of the lines below the key, or of the braces; in a text without gates there, an empty span."""
+
+    start: int
+    end: int
+    gates: Dict[str, bool]
+
+
+def _members(text: str) -> _Members:
     match = _LINE.search(text)
     if match is None:
         raise ConfigError(f"found no key {KEY}")
     inline, place = match.group("inline"), min(match.end() + 1, len(text))
     if inline not in ("", "null", "~"):
-        flow = _FLOW.fullmatch(inline)
-        if flow is None:
+        start = match.start("inline")
+        if not inline.startswith("{"):
             raise ConfigError(f"{KEY} is {inline[:80]!r}; expected gates with true or false")
-        return place, place, _flow_members(flow.group("members"))
+        members, end = _flow_members(text, start)
+        if not re.compile(r"[ \t]*(?:[ \t]#[^\n]*|\r)?(?:\n|\Z)").match(text, end):
+            raise ConfigError(f"{KEY} is {inline[:80]!r}, and something follows; expected nothing behind the brace")
+        return _Members(start, end, {member.group("name"): BOOLEANS[member.group("value")] for member in members})
     found: Dict[str, bool] = {}
     end = place
     for line in text[place:].splitlines(True):
@@ -115,23 +137,56 @@ def _members(text: str) -> Tuple[int, int, Dict[str, bool]]:
         if bare and not bare.startswith("#"):
             if not line[0].isspace():
                 break
-            member = _MEMBER.match(line.rstrip("\n"))
+            member = _MEMBER.match(line.rstrip("\r\n"))
             if member is None:
                 raise ConfigError(f"{KEY} has the line {bare[:80]!r}; expected a gate with true or false")
-            found[member.group("name")] = member.group("value") == "true"
+            found[member.group("name")] = BOOLEANS[member.group("value")]
             end = place + len(line)
         place += len(line)
-    return match.end() + 1 if found else min(match.end() + 1, len(text)), end, found
+    return _Members(match.end() + 1 if found else min(match.end() + 1, len(text)), end, found)
 
 
-def _flow_members(text: str) -> Dict[str, bool]:
-    found = {}
-    for member in (part.strip() for part in text.split(",") if part.strip()):
-        name, _colon, value = (part.strip().strip("\"'") for part in member.partition(":"))
-        if not name.isalnum() or value not in ("true", "false"):
-            raise ConfigError(f"{KEY} has {member[:80]!r}; expected a gate with true or false")
-        found[name] = value == "true"
-    return found
+def _flow_members(text: str, start: int) -> Tuple[List["re.Match[str]"], int]:
+    """The gates in braces that begin here, and where the braces end."""
+    found: List["re.Match[str]"] = []
+    place = _after_space(text, start + 1)
+    while not text.startswith("}", place):
+        member = _FLOW_MEMBER.match(text, place)
+        if member is None or len(found) > MOST_GATES:
+            raise ConfigError(f"{KEY} has {text[place : place + 80]!r}; expected a gate with true or false")
+        found.append(member)
+        place = _after_space(text, member.end())
+        if text.startswith(",", place):
+            place = _after_space(text, place + 1)
+        elif not text.startswith("}", place):
+            raise ConfigError(f"{KEY} has {text[place : place + 80]!r}; expected a comma or a closing brace")
+    return found, place + 1
+
+
+def _after_space(text: str, place: int) -> int:
+    match = _FLOW_SPACE.match(text, place)
+    return match.end() if match else place
+
+
+def _flow(text: str, wanted: Mapping[str, bool], new: Mapping[str, bool]) -> str:
+    """Braces with the gates as wanted: what stays keeps its place, lines and comments."""
+    members = _flow_members(text, 0)[0]
+    kept = [member for member in members if member.group("name") in wanted]
+    added = ", ".join(f"{name}: {_word(value)}" for name, value in new.items())
+    if not kept:
+        return f"{{{added}}}"
+    for place in reversed(range(len(members))):
+        member, name = members[place], members[place].group("name")
+        if name not in wanted:
+            follows = any(later in kept for later in members[place + 1 :])
+            start, end = (member.start(), members[place + 1].start()) if follows else (members[place - 1].end(), member.end())
+            text = text[:start] + text[end:]
+            continue
+        if member is kept[-1] and added:
+            text = f"{text[: member.end()]}, {added}{text[member.end() :]}"
+        if BOOLEANS[member.group("value")] is not wanted[name]:
+            text = text[: member.start("value")] + _word(wanted[name]) + text[member.end("value") :]
+    return text
 
 
 def _edited(line: str, wanted: Mapping[str, bool]) -> Optional[str]:
@@ -142,8 +197,9 @@ def _edited(line: str, wanted: Mapping[str, bool]) -> Optional[str]:
     name = match.group("name")
     if name not in wanted:
         return None
-    quote = match.group("quote")
-    return f"{match.group('indent')}{quote}{name}{quote}: {_word(wanted[name])}{match.group('rest')}"
+    if BOOLEANS[match.group("value")] is wanted[name]:
+        return line
+    return line[: match.start("value")] + _word(wanted[name]) + line[match.end("value") :]
 
 
 def _block(members: Mapping[str, bool], indent: str) -> List[str]:

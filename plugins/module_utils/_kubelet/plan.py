@@ -16,7 +16,19 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.undo import Rejected, Texts
 from . import config_file, gates
-from .arguments import EXTRA, FLAG, ArgumentsError, KubeletStart, gates_in_text, variables_in, with_argument, with_gates, with_unit_argument
+from .arguments import (
+    EXTRA,
+    FLAG,
+    ArgumentsError,
+    KubeletStart,
+    StartFile,
+    gates_in_text,
+    start_of,
+    variables_in,
+    with_argument,
+    with_gates,
+    with_unit_argument,
+)
 
 #: The first release whose kubelet takes featureGates from its configuration file.
 CONFIG_FILE_SINCE = (1, 10)
@@ -31,7 +43,8 @@ _OF_ADMINISTRATORS = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
 class KubeletState:
     """The host's kubelet as its next start has it. config: its configuration file's path and text, None without one.
 
-    texts: every file that the start comes from, by path; units: those that systemd reads at a daemon-reload only.
+    texts: every file that the start comes from, by path; units: those that systemd reads at a daemon-reload only. over: files of its
+    --config-dir that have gates, which win over those of the configuration file.
     """
 
     release: gates.Release
@@ -39,6 +52,7 @@ class KubeletState:
     config: Optional[Tuple[str, str]]
     texts: Mapping[str, str]
     units: Sequence[str]
+    over: Sequence[str] = ()
 
     def given(self) -> Dict[str, bool]:
         """The gates of the next start. It raises Rejected if they cannot be read."""
@@ -54,6 +68,11 @@ class KubeletState:
 
 def plan_present(found: KubeletState, wanted: Sequence[str]) -> Tuple[Texts, List[str]]:
     """The new texts by which these gates are on, and notes for people. It raises Rejected if that cannot be."""
+    if found.over:
+        raise Rejected(
+            f"{', '.join(found.over)[:200]} of kubelet's --config-dir has {config_file.KEY}, which wins over its own file; nothing "
+            f"was changed: add the gates there by hand ({', '.join(wanted)}), or move them to the configuration file"
+        )
     given = found.given()
     missing = gates.needed(found.release, given, wanted)
     if not missing:
@@ -65,16 +84,43 @@ def plan_present(found: KubeletState, wanted: Sequence[str]) -> Tuple[Texts, Lis
         last = flags[-1]
         path = last.path
         _check_ours(path, f"{FLAG} stands in {path}")
-        return {path: _edited(path, lambda: with_gates(found.texts[path], last.variable, changes))}, notes
+        return _checked(found, {path: _edited(path, lambda: with_gates(found.texts[path], last.variable, changes))}, missing), notes
     if found.config is not None and found.release >= CONFIG_FILE_SINCE:
         path, text = found.config
         return {path: _edited(path, lambda: config_file.with_gates(text, changes))}, notes
-    return _argument(found, f"{FLAG}={gates.merged('', changes)}"), notes
+    return _checked(found, _argument(found, f"{FLAG}={gates.merged('', changes)}"), missing), notes
 
 
 def without(path: str, text: str, original: str) -> str:
     """A text that others have changed, without our gates. It raises Rejected where it cannot be edited."""
     return _edited(path, lambda: _without(text, original))
+
+
+def _checked(found: KubeletState, texts: Texts, missing: Sequence[str]) -> Texts:
+    """These texts, if kubelet's next start with them is the present one and the missing gates. It raises Rejected if it is another."""
+    after = {**found.texts, **{path: text or "" for path, text in texts.items()}}
+    units = [*found.units, *(path for path in texts if path == DROP_IN and path not in found.units)]
+    files = [source.path for source in found.start.environment_files]
+    start = start_of([StartFile(path, after[path]) for path in units], [StartFile(path, after[path]) for path in files])
+    given = {**gates.from_words(found.start.argv), **dict.fromkeys(missing, True)}
+    if gates.from_words(start.argv) != given or _others(start.argv) != _others(found.start.argv):
+        raise Rejected(
+            f"{', '.join(texts)}: {FLAG} cannot be added there without a change of kubelet's other arguments; nothing was changed: add "
+            f"{', '.join(f'{name}=true' for name in missing)} by hand, and run again"
+        )
+    return texts
+
+
+def _others(argv: Sequence[str]) -> List[str]:
+    """The arguments besides those that set gates."""
+    kept: List[str] = []
+    is_value = False
+    for word in argv:
+        is_gate = word.partition("=")[0] in (FLAG, FLAG[1:])
+        if not is_gate and not is_value:
+            kept.append(word)
+        is_value = is_gate and "=" not in word
+    return kept
 
 
 def _argument(found: KubeletState, argument: str) -> Texts:

@@ -25,6 +25,7 @@ from .._host.host import Host, flag
 from .._host.systemd import parsed, show_command, unix_time
 from . import gates
 from .arguments import ArgumentsError, StartFile, environment_file_paths, start_of
+from .config_file import KEY
 from .plan import DROP_IN, KubeletState
 
 POLL_SECONDS = 0.5
@@ -97,7 +98,10 @@ def look(host: Host, unit: KubeletUnit, unit_paths: Sequence[str], run: RunWithi
     said = host.text(named) if named else None
     texts = {source.path: source.text for source in [*units, *files]}
     config = None if named is None or said is None else (named, said)
-    return KubeletState((version[0], version[1]), start, config, texts, [source.path for source in units])
+    folder = flag(start.argv, "config-dir")
+    names = [name for name in host.names(folder) if name.endswith(".conf")] if folder else []
+    over = [path for path in (f"{folder}/{name}" for name in names) if KEY in (host.text(path) or "")]
+    return KubeletState((version[0], version[1]), start, config, texts, [source.path for source in units], over)
 
 
 def settable(program: str, run: RunWithin) -> Optional[List[str]]:

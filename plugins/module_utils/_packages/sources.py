@@ -3,20 +3,28 @@
 """The texts of apt's sources and of rpm's repository files: ours, and those of others without the repositories that ours takes over.
 
 apt does not work at all where one repository is listed twice with two keys, so what names the same address must go before ours comes.
+Its forms of an address and its rules for stanzas are those of apt 2.6.1, which was asked (`apt-get update --print-uris`, 2026-11-29); those
+of repository files are libdnf's (IniParser.cpp).
 """
 
 from __future__ import annotations
 
 import re
-from typing import List, Optional, Sequence, Set, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
+from urllib.parse import unquote
 
 from .model import Repository
 
 HEADER = "# Made by gpushare.kubernetes; it would be written anew.\n"
 PREFIX = "gpushare-"
 TAKEN = "# taken over by gpushare.kubernetes: "
-_ONE_LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s+)?(\S+)")
-_SECTION = re.compile(r"^\[([^\]]+)\][ \t]*(?:\r?\n|\Z)", re.MULTILINE)
+_ONE_LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s+)?\"?([^\s\"]+)")
+_FIELD = re.compile(r"([^\s:#][^:\n]*):")
+_SECTION = re.compile(r"^[ \t]*\[([^\]\n]+)\][ \t]*(?:[#;][^\n]*)?(?:\r?\n|\Z)", re.MULTILINE)
+_ADDRESS = re.compile(r"^[ \t]*(?:baseurl|mirrorlist|metalink)[ \t]*=(.*(?:\n[ \t]+[^\s\[=][^=\n]*$)*)", re.MULTILINE)
+# As apt has them for "no"; anything else is not.
+_NO = ("no", "false", "without", "off", "disable", "0")
+_ARCHITECTURE = "$(ARCH)"
 
 
 def deb822(repository: Repository, key_path: str, architecture: str) -> str:
@@ -79,45 +87,72 @@ def names_only(text: str) -> bool:
 
 def same(url: str, urls: Sequence[str]) -> bool:
     """Whether this is one of the addresses, or below one."""
-    plain = _plain(url)
-    return any(plain == address or plain.startswith(address + "/") for address in map(_plain, urls))
+    parts = _plain(url).split("/")
+    return any(_begins(parts, _plain(address).split("/")) for address in urls)
+
+
+def _begins(parts: Sequence[str], address: Sequence[str]) -> bool:
+    # apt fills in the architecture.
+    return len(parts) >= len(address) and all(parts[place] in (other, _ARCHITECTURE) for place, other in enumerate(address))
 
 
 def _plain(url: str) -> str:
-    # One repository by two ways of fetching it is still one, and so are two spellings of its address.
-    host, slash, path = re.sub(r"^[A-Za-z+]+://(?:[^/@]*@)?", "", url).partition("/")
-    return re.sub(r":(?:80|443)\Z", "", host.lower()) + slash + re.sub("//+", "/", path).strip("/") if path.strip("/") else host.lower()
+    """One repository by two ways of fetching or of writing it is still one."""
+    address = unquote(re.sub(r"^[A-Za-z+]+://(?:[^/@]*@)?", "", url))
+    host, _slash, path = address.partition("/")
+    host = re.sub(r":(?:80|443)$", "", host.lower())
+    return f"{host}/{re.sub('/+', '/', path)}".rstrip("/")
+
+
+class _Field(NamedTuple):
+    """A field of a stanza. lines: of its value, and comments between; the first has its name."""
+
+    name: str
+    lines: List[str]
+
+    @property
+    def words(self) -> List[str]:
+        text = "".join(line for line in self.lines if not line.startswith("#"))
+        return text.partition(":")[2].split()
 
 
 def _stanza(text: str, urls: Sequence[str]) -> str:
-    found = _values(text, "URIs")
-    taken = [url for url in found or () if same(url, urls)]
-    if not found or not taken or (_values(text, "Enabled") or [""])[0].lower() in ("no", "false"):
+    fields: List[_Field] = []
+    for line in text.splitlines(keepends=True):
+        found = None if line.startswith("#") else _FIELD.match(line)
+        if found is not None or not fields:
+            fields.append(_Field(found.group(1).rstrip().lower() if found else "", [line]))
+        else:
+            fields[-1].lines.append(line)
+    # Of several fields of a name, apt takes the last one.
+    last = {field.name: field for field in fields}
+    addresses = last.get("uris")
+    taken = [url for url in (addresses.words if addresses else ()) if same(url, urls)]
+    enabled = (last["enabled"].words or [""])[0].lower() if "enabled" in last else ""
+    if addresses is None or not taken or enabled in _NO:
         return text
-    if len(taken) == len(found):
-        bare = re.sub(r"^Enabled[ \t]*:.*\r?\n", "", text, flags=re.M | re.I)
-        return re.sub(r"^(?=URIs[ \t]*:)", "Enabled: no\n", bare, count=1, flags=re.M | re.I)
-    gone = set(taken)
-    return "".join(_line(line, gone) for line in text.splitlines(keepends=True))
+    if len(taken) == len(addresses.words):
+        kept = [field for field in fields if field.name != "enabled"]
+        newline = "\r\n" if "\r\n" in addresses.lines[0] else "\n"
+        return "".join((f"Enabled: no{newline}" if field is addresses else "") + "".join(field.lines) for field in kept)
+    return "".join("".join(_without(field.lines, set(taken)) if field is addresses else field.lines) for field in fields)
 
 
-def _line(line: str, gone: Set[str]) -> str:
-    """A line without these words; "" where no other is in it, because an empty line would end the stanza."""
-    # From the beginning of white space only: from each of many blanks, the search would go on to their end.
-    kept = re.sub(r"(?<![ \t])[ \t]*(\S+)", lambda match: "" if match.group(1) in gone else match.group(), line)
-    return line if line.startswith("#") else kept if kept.strip() or not line.strip() else ""
-
-
-def _values(text: str, field: str) -> Optional[List[str]]:
-    # Lines with comments may stand in the middle of a field.
-    found = re.search(rf"^{field}[ \t]*:(.*(?:\r?\n[ \t#].*)*)", text, re.MULTILINE | re.IGNORECASE)
-    return None if found is None else [word for line in found.group(1).splitlines() if not line.startswith("#") for word in line.split()]
+def _without(lines: Sequence[str], gone: "set[str]") -> List[str]:
+    """The lines of a field without these words. A line that has nothing left goes, because an empty one would end the stanza."""
+    kept = []
+    for place, line in enumerate(lines):
+        if not line.startswith("#"):
+            # From the beginning of white space only: from each of many blanks, the search would go on to their end.
+            line = re.sub(r"(?<![ \t])[ \t]*(\S+)", lambda match: "" if match.group(1) in gone else match.group(), line)
+        if place == 0 or line.strip():
+            kept.append(line)
+    return kept
 
 
 def _section(text: str, urls: Sequence[str]) -> str:
-    # A list of addresses continues in indented lines: all are mirrors of one repository.
-    addresses = re.findall(r"^[ \t]*(?:baseurl|mirrorlist|metalink)[ \t]*=(.*(?:\r?\n[ \t]+\S.*)*)", text, re.MULTILINE)
-    if not any(same(url, urls) for value in addresses for url in re.split(r"[\s,]+", value)):
+    addresses = [url for value in _ADDRESS.findall(text) for url in re.split(r"[\s,]+", value) if url]
+    if not any(same(url, urls) for url in addresses):
         return text
     enabled = re.compile(r"^([ \t]*enabled[ \t]*=[ \t]*)\S*", re.MULTILINE)
     if enabled.search(text):

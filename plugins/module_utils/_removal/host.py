@@ -20,7 +20,7 @@ from .._change import subjects
 from .._change.journal import FOLDER, Entry, Journal
 from .._change.subjects import KUBECTL_PLUGINS, OWNERS, HostDaemon, owner_of
 from .._change.undo import fate, read_or_none
-from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, PLUGIN
+from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DEVICE_PLUGINS, PLUGIN
 from .._daemon.environment import LINK, is_environment
 from .._daemon.exposure import exposed
 from .._daemon.service import VARIABLE
@@ -299,8 +299,7 @@ def _plan_unmount(plan: RemovalPlan, real: str, run: Run) -> None:
 
 
 def _sockets(layout: Layout, pattern: str) -> List[str]:
-    folder = os.path.join(layout.kubelet_root, "device-plugins")
-    return [os.path.join(folder, name) for name in names(layout.real(folder)) if re.fullmatch(pattern, name)]
+    return [os.path.join(DEVICE_PLUGINS, name) for name in names(layout.real(DEVICE_PLUGINS)) if re.fullmatch(pattern, name)]
 
 
 def _listens(path: str) -> bool:

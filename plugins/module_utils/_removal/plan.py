@@ -32,7 +32,6 @@ class Layout:
     config_dir: str = "/etc/gpushare"
     pki_dir: str = "/etc/gpushare/pki"
     kubectl_plugin_dir: str = "/usr/local/bin"
-    kubelet_root: str = "/var/lib/kubelet"
     scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
     units: str = UNITS
     state: str = "/var/lib"

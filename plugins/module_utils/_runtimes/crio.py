@@ -4,6 +4,8 @@
 
 CRI-O reads its main file and then every file of its folder in the order of their names. A runtime's table in a later file replaces
 that of an earlier one as a whole, so ours has all keys that the low-level runtime has in the process. A restart ends no container.
+Keys count in any case, except for the names of runtimes, and of two spellings in one file any may win: BurntSushi/toml 1.5.0, decode.go,
+which CRI-O 1.34 has and which was run (2026-11-29).
 """
 
 from __future__ import annotations
@@ -185,17 +187,32 @@ def effective(files: Mapping[str, str]) -> Runtimes:
     default, entries = "", {}
     for path, text in files.items():
         try:
-            section = _folded(loads(text).get("crio", {}).get("runtime", {}))
+            section = _part(path, _part(path, loads(text), "crio"), "runtime")
         except TomlError as error:
             raise Rejected(f"{path} cannot be read: {error}; nothing was changed") from error
-        default = section.get("default_runtime") or default
-        entries.update({name: stripped(_folded(entry)) for name, entry in (section.get("runtimes") or {}).items()})
+        known = _folded(path, section)
+        default = known.get("default_runtime") or default
+        runtimes = known.get("runtimes") or {}
+        entries.update({name: stripped(_folded(path, entry)) for name, entry in runtimes.items()})
     return Runtimes(default, entries)
 
 
-def _folded(table: Mapping[str, Any]) -> Dict[str, Any]:
-    """A table with the keys of CRI-O's own structures, which it takes in any case (github.com/BurntSushi/toml, `unifyStruct`)."""
-    return {key.lower(): value for key, value in table.items()}
+def _part(path: str, table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = _folded(path, table).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _folded(path: str, table: Any) -> Dict[str, Any]:
+    """A table by the names that its keys have for CRI-O. It raises Rejected for two keys of one name."""
+    found: Dict[str, Tuple[str, Any]] = {}
+    for key, value in (table if isinstance(table, dict) else {}).items():
+        name = key.lower()
+        if name in found:
+            raise Rejected(
+                f"{path} has {found[name][0]} and {key}, which are one key for CRI-O, of which any may win; nothing was changed: remove one"
+            )
+        found[name] = (key, value)
+    return {name: value for name, (_key, value) in found.items()}
 
 
 def reverted(text: str) -> Optional[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -22,7 +21,7 @@ from .._formats.json_edit import remove
 from .._formats.versions import numbers
 from .._host.command import RunWithin
 from .._host.host import flag
-from .._host.systemd import environment, parsed, show_command
+from .._host.systemd import environment, expanded, parsed, show_command, words
 from . import docker_config, unix_http
 from .docker_config import DEFAULT, TABLE, DockerdStart, Source
 from .plan import RUNTIME, Asked, RuntimePlan, Runtimes, SilentError, read_text
@@ -224,7 +223,8 @@ def _next_start(unit: RuntimeUnit, run: RunWithin) -> Tuple[DockerdStart, bool]:
     outcome = run(show_command(unit.name, *names), ASK_SECONDS)
     properties = parsed(outcome.out)
     files = [line.partition("=")[2].rpartition(" (")[0] for line in outcome.out.splitlines() if line.startswith("EnvironmentFiles=")]
-    variables = environment("\n".join(_assignments(properties.get("Environment", ""))))
+    assignments = [word.partition("=") for word in words(properties.get("Environment", ""))]
+    variables = {name: value for name, equals, value in assignments if equals}
     sources = []
     for path in [properties.get("FragmentPath", ""), *properties.get("DropInPaths", "").split(), *files]:
         text = read_text(path) or ""
@@ -232,19 +232,11 @@ def _next_start(unit: RuntimeUnit, run: RunWithin) -> Tuple[DockerdStart, bool]:
         if path in files:
             variables.update(environment(text))
     match = re.search(r"argv\[\]=(.*?) ;", properties.get("ExecStart", ""))
-    words = docker_config.expanded(match.group(1).split()[1:] if match else unit.arguments, variables)
-    start = DockerdStart(unit.name, words, sources)
+    line = expanded(match.group(1).split()[1:] if match else unit.arguments, variables)
+    start = DockerdStart(unit.name, [word for word, _variable in line], sources)
     if properties.get("NeedDaemonReload") == "yes" and start.value(DEFAULT) is None and start.line_of(DEFAULT):
         raise Rejected(
             f"{start.line_of(DEFAULT)} has --{DEFAULT}, which systemd has not read; nothing was changed: remove it there, or drain the "
             f"node, call `systemctl daemon-reload`, restart {unit.name}, and run again"
         )
     return start, properties.get("CanReload", "no") == "yes"
-
-
-def _assignments(value: str) -> List[str]:
-    """The words of systemd's property Environment, each KEY=VALUE."""
-    try:
-        return shlex.split(value)
-    except ValueError:
-        return value.split()

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The settings that docker's daemon.json and command line must have so that pods get the nvidia runtime. No Ansible, no writing here.
 
-dockerd accepts each option in one of both places only, with equal values, too; "runtimes" alone are taken together.
+dockerd accepts each option in one of both places only, with equal values, too; "runtimes" alone are taken together. It knows options by
+their exact names, and the keys of a runtime in any case, of which the last one counts: moby 28.5.2, daemon/config, decodes the file into
+a map for the former and into its structures for the latter, by Go's encoding/json (read on 2026-11-29).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin
 # Low-level runtimes that run a container as runc does, with the same isolation.
 _ALIKE = ("runc", "docker-runc", "crun", "nvidia-container-runtime")
 _RUNC_TYPE = "io.containerd.runc."
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_KEYS = ("path", "runtimeArgs", "runtimeType", "options")
+_TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
+_SHOWN = 80
 _SECRET = re.compile(r'("[^"\n]*(?:password|token|secret|credential)[^"\n]*"\s*:\s*)"(?:[^"\\\n]|\\.)*"', re.IGNORECASE)
 _USER = re.compile(r"(\w://)[^/@\s\"]+@")
 
@@ -76,18 +80,6 @@ class DockerdStart:
         return None
 
 
-def expanded(words: Sequence[str], environment: Mapping[str, str]) -> List[str]:
-    """The words of ExecStart= with variables as systemd fills them in: one that stands alone may become several words."""
-    found: List[str] = []
-    for word in words:
-        alone = re.fullmatch(r"\$(\w+)", word)
-        if alone:
-            found += environment.get(alone.group(1), "").split()
-        else:
-            found.append(_VARIABLE.sub(lambda match: environment.get(match.group(1) or match.group(2), ""), word))
-    return found
-
-
 def parsed(path: str, text: str) -> Dict[str, Any]:
     """The configuration. It raises Rejected, with the line, if it is none that we edit."""
     if not text.strip():
@@ -129,6 +121,7 @@ def needed(
         )
     elif default and now != RUNTIME:
         _check_isolation(data, start, str(now or BUILTIN))
+        notes += _lost(data, path, start, str(now or BUILTIN))
         changes.append(((DEFAULT,), RUNTIME))
     entry, added = data.get(TABLE, {}).get(RUNTIME), start.runtimes.get(RUNTIME)
     if added is not None and not same_program(added, program):
@@ -136,13 +129,14 @@ def needed(
             f"{start.where('add-runtime')} has --add-runtime {RUNTIME}={added}, expected {program}; nothing was changed: remove it there, "
             "or set gpushare_container_runtime_program"
         )
-    if entry is not None and "runtimeType" in entry:
+    said = _normal(entry or {})
+    if "runtimeType" in said:
         raise Rejected(f"{path}: the runtime {RUNTIME} has a runtimeType, expected a path ({program}); nothing was changed: remove it")
     # Also where the command line has it: dockerd searches for the default runtime of the file in the file, and reloads that alone.
     if entry is None:
         changes.append(((TABLE, RUNTIME), {"path": program, "runtimeArgs": []}))
-    elif not same_program(str(entry.get("path", "")), program):
-        changes.append(((TABLE, RUNTIME, "path"), program))
+    elif not same_program(str(said.get("path", "")), program):
+        changes.append(((TABLE, RUNTIME, _spelled(entry, "path")), program))
     return changes, notes
 
 
@@ -163,15 +157,15 @@ def reverted(text: str, original: str) -> Optional[str]:
         text = remove(text, (TABLE, RUNTIME))
         if TABLE not in old and loads(text if text.strip() else _EMPTY).get(TABLE) == {}:
             text = remove(text, (TABLE,))
-    elif RUNTIME in data.get(TABLE, {}) and "path" in before:
-        text = set_value(text, (TABLE, RUNTIME, "path"), before["path"])
+    elif RUNTIME in data.get(TABLE, {}) and "path" in _normal(before):
+        text = set_value(text, (TABLE, RUNTIME, _spelled(data[TABLE][RUNTIME], "path")), _normal(before)["path"])
     return None if not original and not loads(text) else text
 
 
 def effective(data: Mapping[str, Any], start: DockerdStart) -> Runtimes:
     """The runtimes that pods get from a docker that is started with this configuration."""
     entries = {name: {"path": path} for name, path in start.runtimes.items()}
-    entries.update({name: dict(entry) for name, entry in data.get(TABLE, {}).items()})
+    entries.update({name: _normal(entry) for name, entry in data.get(TABLE, {}).items()})
     return Runtimes(start.value(DEFAULT) or data.get(DEFAULT) or BUILTIN, entries)
 
 
@@ -196,6 +190,32 @@ def same_program(program: str, other: str) -> bool:
 def masked(text: str) -> str:
     """A configuration to be shown: passwords of proxies and tokens of log drivers are hidden."""
     return _USER.sub(r"\1(hidden)@", _SECRET.sub(r'\1"(hidden)"', text))
+
+
+def _spelled(entry: Mapping[str, Any], name: str) -> str:
+    """The key of a runtime that dockerd takes for the one of this name; the name where there is none."""
+    return next((key for key in reversed(list(entry)) if key.casefold() == name.casefold()), name)
+
+
+def _normal(entry: Mapping[str, Any]) -> Dict[str, Any]:
+    """A runtime with its keys spelled as dockerd's documentation does."""
+    names = {name.casefold(): name for name in _KEYS}
+    return {names.get(key.casefold(), key): value for key, value in entry.items()}
+
+
+def _lost(data: Mapping[str, Any], path: str, start: DockerdStart, name: str) -> List[str]:
+    """A note on what pods have by this default runtime and do not get from nvidia."""
+    entry = effective(data, start).entries.get(name, {})
+    lost = {key: entry[key] for key in ("runtimeArgs", "options") if entry.get(key)}
+    if entry.get("path") and not same_program(str(entry["path"]), BUILTIN):
+        lost["path"] = entry["path"]
+    if not lost:
+        return []
+    shown = ", ".join(f"{key} {str(value)[:_SHOWN]}" for key, value in lost.items())
+    return [
+        f"{path}: pods have had {shown} by the default runtime {name}, and do not get that from {RUNTIME}: add arguments that they need to "
+        f"{TABLE}.{RUNTIME}, and put another program than {BUILTIN} first in the list `runtimes` of {_TOOLKIT}"
+    ]
 
 
 def _found(program: str) -> str:

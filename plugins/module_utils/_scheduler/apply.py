@@ -91,7 +91,7 @@ def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: 
     is_new = policy is not None and policy["sha256_before"] != digest(policy["content"].encode())
     due = bool((transaction.diff() or is_new) and scheduler)
     unchecked = _check_candidate(tools, plan) if due else None
-    said = (unchecked or f"accepted by {scheduler['image']}") if due else "not needed"
+    said = _said(unchecked, plan) if due else "not needed"
     result: Dict[str, Any] = {"candidate": said, "warnings": [] if unchecked is None else [unchecked]}
     if due and not host.health_url:
         result["warnings"].append("the extender was not called to verify the scheduler, because health_url is empty")
@@ -106,6 +106,15 @@ def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: 
     if state == "absent":
         _forget(tools, transaction)
     return dict(result, **(service.proof if service else {}))
+
+
+def trial(tools: Tools, plan: Mapping[str, Any]) -> str:
+    """The answer of the manifest's own kube-scheduler to the candidate, or why it was not asked. It raises Rejected if that rejects it."""
+    return _said(_check_candidate(tools, plan), plan)
+
+
+def _said(unchecked: Optional[str], plan: Mapping[str, Any]) -> str:
+    return unchecked or f"accepted by {plan['scheduler']['image']}"
 
 
 def _plan(transaction: Transaction, plan: Mapping[str, Any]) -> "set[str]":

@@ -148,9 +148,19 @@ def check_config(config: Any, release: Optional[Release] = None) -> Dict[str, An
         whose = f"that kube-scheduler {release[0]}.{release[1]} reads" if release is not None else "of Kubernetes"
         raise SchedulerError(
             f"the scheduler's configuration must have an apiVersion {whose} ({', '.join(known) or 'none'}); found {version[:80]!r}: "
-            "convert it (kube-scheduler --config OLD --write-config-to NEW), then run again"
+            f"{_rewriting(version, release, known)}, then run again"
         )
     return config
+
+
+def _rewriting(version: str, release: Optional[Release], known: List[str]) -> str:
+    """How a person gets from this version to one that the release reads. No kube-scheduler converts one into another."""
+    wanted = known[0] if release is not None and known else releases.V1
+    both = releases.that_reads_both(release, version) if release is not None else None
+    said = f"write it in {wanted} (kubernetes.io, Scheduler Configuration, has the differences)"
+    if both is None:
+        return said
+    return f"{said}; kube-scheduler {both[0]}.{both[1]} reads both, and with --config NEW --write-config-to /dev/stdout says what is wrong"
 
 
 def merge_config(

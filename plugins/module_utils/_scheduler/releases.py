@@ -3,7 +3,9 @@
 """The files that a kube-scheduler of each release reads: a Policy, or which versions of its configuration; and how each of them writes an
 extender.
 
-Pure. Source: `cmd/kube-scheduler/app/options` and `kube-scheduler/config` of the releases themselves.
+Pure. Source: `cmd/kube-scheduler/app/options` and `kube-scheduler/config` of the releases themselves. None of them converts: from 1.22 on
+--write-config-to writes the version that was read (encodeConfig in configfile.go, read on 2026-11-29), and up to 1.21 each release reads
+one, or 1.18 two in alpha.
 """
 
 from __future__ import annotations
@@ -61,3 +63,12 @@ def newest(release: Optional[Release]) -> str:
 def readable(release: Release) -> List[str]:
     """The versions that this release reads, newest first."""
     return [version for version in reversed(list(API_VERSIONS)) if reads(release, version)]
+
+
+def that_reads_both(release: Release, api_version: str) -> Optional[Release]:
+    """The newest release that reads this version and one that the given release reads; None if there is none."""
+    minors = range(8, 41)
+    both = [
+        minor for minor in minors if reads((1, minor), api_version) and any(reads((1, minor), version) for version in readable(release))
+    ]
+    return (1, both[-1]) if both else None

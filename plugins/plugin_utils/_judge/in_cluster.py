@@ -34,6 +34,7 @@ _FIELDS = {
     "gpushare_tolerations": "tolerations",
     "gpushare_node_selector": "node_selector",
     "gpushare_annotation_writers": "writers",
+    "gpushare_scheduler_on_gpu_nodes": "scheduler_on_gpu_nodes",
     "gpushare_memory_unit": "memory_unit",
     "gpushare_isolation": "isolation",
     "gpushare_overuse": "overuse",
@@ -101,6 +102,7 @@ class InClusterJudge(Judge):
             bundle=bundle,
             operator=settings["gpushare_gpu_operator"],
             strategy=settings["gpushare_device_strategy"],
+            on_gpu_nodes=settings["gpushare_scheduler_on_gpu_nodes"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         fields = {field: settings[name] for name, field in _FIELDS.items()}

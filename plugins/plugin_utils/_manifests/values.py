@@ -37,6 +37,7 @@ class Values:
     cdi_dir: the folder of CDI specs that a reboot empties.
     selinux_type: of the device plugin's container, "" for the runtime's own.
     node_selector: labels that the nodes of the device plugin have besides ours.
+    scheduler_on_gpu_nodes: whether the scheduler's pods may run on GPU nodes, too, where their token is within reach of those nodes' root.
     prometheus: its URL for `kubectl gpushare top`, "" for none.
     """
 
@@ -56,6 +57,7 @@ class Values:
     policies: bool = True
     mutating: bool = True
     default_scheduler: bool = False
+    scheduler_on_gpu_nodes: bool = False
     replicas: int = 2
     memory_unit: str = "GiB"
     isolation: str = "auto"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, LABEL_ON_HOST, NAMESPACE, RESOURCES
+from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DEVICE_PLUGINS, LABEL_NODE, LABEL_ON_HOST, NAMESPACE, RESOURCES
 from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ...module_utils._scheduler.releases import V1
 from . import openshift
@@ -84,11 +84,24 @@ def disruption_budget(values: Values) -> Json:
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": _named(SCHEDULER, values), "spec": spec}
 
 
+def network_policies(values: Values) -> list[Json]:
+    """Nobody has to call these pods: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
+    names = [PLUGIN] if values.default_scheduler else [SCHEDULER, PLUGIN]
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": _named(name, values),
+            "spec": {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"]},
+        }
+        for name in names
+    ]
+
+
 def deployment(values: Values) -> Json:
     """Two schedulers, of which one leads. Each pod's host name is what its Lease and its extender have in common."""
     digest = hashlib.sha256(config_map(values)["data"][_CONFIG].encode()).hexdigest()
     elsewhere = {"labelSelector": {"matchLabels": labels(SCHEDULER)}, "topologyKey": "kubernetes.io/hostname"}
-    on_planes = {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]}
     pod = {
         "serviceAccountName": SCHEDULER,
         "automountServiceAccountToken": True,
@@ -98,7 +111,7 @@ def deployment(values: Values) -> Json:
         "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
         "affinity": {
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
-            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": on_planes}]},
+            "nodeAffinity": _off_gpu_nodes(values),
         },
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
@@ -112,6 +125,17 @@ def deployment(values: Values) -> Json:
         "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": {ANNOTATION_SCHEDULER_CONFIG: digest}}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _named(SCHEDULER, values), "spec": spec}
+
+
+def _off_gpu_nodes(values: Values) -> Json:
+    """Root of a node reads the tokens of its pods, and the scheduler's binds pods to every node: so no weight, but a condition."""
+    on_planes = {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]}
+    elsewhere = {"matchExpressions": [{"key": LABEL_NODE, "operator": "DoesNotExist"}]}
+    preferred = [{"weight": 50, "preference": on_planes}, {"weight": 100, "preference": elsewhere}]
+    rule: Json = {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    if not values.scheduler_on_gpu_nodes:
+        rule["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [elsewhere]}
+    return rule
 
 
 def _kube_scheduler(values: Values) -> Json:
@@ -212,7 +236,7 @@ def daemon_set(values: Values) -> Json:
         ("cdi", values.cdi_dir, "DirectoryOrCreate", values.cdi_dir, False),
     ]
     folders = [
-        ("device-plugins", f"{values.kubelet_root}/device-plugins", "Directory", f"{values.kubelet_root}/device-plugins", False),
+        ("device-plugins", DEVICE_PLUGINS, "Directory", DEVICE_PLUGINS, False),
         ("pod-resources", f"{values.kubelet_root}/pod-resources", "Directory", f"{values.kubelet_root}/pod-resources", True),
         ("cgroups", "/sys/fs/cgroup", "Directory", HOST_CGROUPS, not values.limits_by_driver),
         ("state", STATE_FOLDER, "DirectoryOrCreate", STATE_FOLDER, False),
@@ -326,5 +350,6 @@ def _environment(values: Values) -> Json:
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
     if values.default_scheduler:
-        return [extender_daemon_set(values), daemon_set(values)]
-    return [config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]
+        return [*network_policies(values), extender_daemon_set(values), daemon_set(values)]
+    first = [config_map(values), disruption_budget(values), *network_policies(values)]
+    return [*first, deployment(values), daemon_set(values)]

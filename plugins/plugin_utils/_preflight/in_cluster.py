@@ -14,7 +14,7 @@ from typing import Any
 
 from ...module_utils._cluster.names import NAMESPACES
 from ...module_utils._facts.device_managers import OPERATOR
-from ...module_utils._facts.device_strategy import by_status
+from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._takeover.operator import CHECK
@@ -39,7 +39,10 @@ class Bundled:
 
 @dataclass(frozen=True)
 class InClusterSettings:
-    """The installation that the variables describe. wires, changes: whether this run changes the hosts' kube-schedulers, and the mode."""
+    """The installation that the variables describe. wires, changes: whether this run changes the hosts' kube-schedulers, and the mode.
+
+    on_gpu_nodes: whether the scheduler's pods may run on GPU nodes.
+    """
 
     image: str
     namespace: str
@@ -55,6 +58,7 @@ class InClusterSettings:
     bundle: Bundled | None = None
     operator: str = CHECK
     strategy: str = "auto"
+    on_gpu_nodes: bool = False
 
 
 def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
@@ -80,6 +84,7 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
         cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
         found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
     _scheduler(found, facts, asked)
+    _replicas(found, facts, asked)
     if facts["openshift"] and asked.isolation == "driver":
         cure = (
             "set gpushare_isolation to auto, watch or none: the constraints that OpenShift admits the device plugin by have no capability"
@@ -126,6 +131,25 @@ def _scheduler(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSe
         found.error("scheduler", seen, "one of the two: both would give the same GPUs", cure)
 
 
+def _replicas(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+    """The nodes of the scheduler's pods. With kubeadm's own scheduler the extender is on control planes alone."""
+    if asked.scheduler != "own":
+        return
+    expected = "other nodes for the scheduler's pods: root of their node can bind and delete pods of the whole cluster"
+    if asked.on_gpu_nodes:
+        where = f", although {few(facts['homes'])} can run them" if facts["homes"] else ""
+        found.warn("scheduler_nodes", f"gpushare_scheduler_on_gpu_nodes: true{where}", expected, "set it to false if there is such a node")
+    elif not facts["homes"]:
+        cure = (
+            "add a node without GPUs, or make one Ready, schedulable and free of taints other than that of control planes; or accept that "
+            "root of each GPU node controls the cluster by gpushare_scheduler_on_gpu_nodes: true"
+        )
+        found.error("scheduler_nodes", "GPU nodes only", expected, cure)
+    elif facts["displaced"]:
+        cure = "nothing: this run ends them, and others begin elsewhere"
+        found.warn("scheduler_nodes", f"the scheduler's pods {few(facts['displaced'])}, which are GPU nodes", expected, cure)
+
+
 def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
     if facts["missing"]:
         found.error("node", f"no node {few(facts['missing'])}", "the names of GPU nodes", "correct gpushare_cluster_nodes")
@@ -149,9 +173,16 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
     if old and asked.strategy == "cdi":
         cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
         found.error("strategy", f"gpushare_device_strategy: cdi, and {few(old)}", "nodes that pass CDI devices on", cure)
+    off = [f"{node['name']}: {node['runtime'][:40]}" for node in facts["nodes"] if off_by_default(node["runtime"])]
+    if off and asked.strategy == "cdi":
+        cure = "see enable_cdi in the configuration there; where CDI is off, set gpushare_device_strategy: envvar, or upgrade these nodes"
+        found.warn("strategy", f"gpushare_device_strategy: cdi, and {few(off)}, which has CDI off by default", "CDI switched on", cure)
     # No node can pull such an image.
     if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
-        cure = "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar), or name an image of a registry in gpushare_image"
+        cure = (
+            "import it there (ctr -n k8s.io images import gpushare-VERSION-ARCH.tar; k0s and MicroK8s: "
+            "docs/operate/clusters-of-others.md), or name an image of a registry in gpushare_image"
+        )
         if asked.bundle is not None:
             cure = "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory"
         found.error("image", f"no image {asked.image} on {few(without)}", "the image on every GPU node", cure)

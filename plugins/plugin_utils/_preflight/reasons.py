@@ -19,6 +19,8 @@ from .report import count, problems
 
 #: Checks of hosts of which nothing else is known.
 _SILENT = ("unreachable", "facts", "become", "identity")
+#: The checks that a host of another distribution fails for this reason alone.
+_OF_KNOWN_HOSTS = ("api", "control_plane", "kubelet", "node", "runtime", "scheduler", "strategy")
 _SHOWN = 80
 #: Of API server and kubelets: older ones were never run with the daemons. Their kubelets and schedulers have playbooks of their own.
 OLDEST_KUBERNETES = (1, 25)
@@ -272,8 +274,13 @@ def other_mode(found: str, keep: str, host: str = "") -> Finding:
 
 
 def accept(reasons: Iterable[Finding], accepted: Collection[str]) -> list[Finding]:
-    """The reasons, with the errors of the accepted checks as warnings. Errors come first, and causes before what follows from them."""
+    """The reasons, with the errors of the accepted checks as warnings. Errors come first, and causes before what follows from them.
+
+    On a host of another distribution, reasons are left out whose cures are for the hosts that a run knows.
+    """
     softened = [replace(reason, severity=WARNING) if reason.check in accepted else reason for reason in reasons]
+    others = {reason.host for reason in softened if reason.check == "distribution" and reason.severity == ERROR}
+    softened = [reason for reason in softened if reason.host not in others or reason.check not in _OF_KNOWN_HOSTS]
     left = {reason.check for reason in softened if reason.severity == ERROR}
     marked = [reason if reason.because in left else replace(reason, because="") for reason in softened]
     return sorted(marked, key=lambda reason: (reason.severity != ERROR, bool(reason.because), reason.host, reason.check))

@@ -29,7 +29,7 @@ from ...module_utils._scheduler.manifest import (
 )
 from .. import _yaml
 from .wiring import PolicyMap, UnreadFile, Wiring, find, policy_path, policy_text
-from .yaml_splice import dump, lost_comments, splice
+from .yaml_splice import lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"
 # The journal's name of the percentage that we have set.
@@ -262,7 +262,7 @@ def plan_present(
                 "with a configuration, this kube-scheduler listens without TLS although --port=0 switches that off: the configuration "
                 "limits it to 127.0.0.1"
             )
-        wired = FileChange(path, text, HEADER + dump(config) if text is None else splice(text, config))
+        wired = FileChange(path, text, HEADER + _yaml.dump(config) if text is None else splice(text, config))
     pod = merge_manifest(before, wiring.location, digest((wired.after or "").encode()), extender.tls_dir, wiring.flag)
     after = read_manifest(splice(before.text, pod))
     cluster = _cluster(found, after, wiring.flag, notes, upgrades)

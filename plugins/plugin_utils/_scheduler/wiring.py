@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from .. import _yaml
 from .yaml_splice import splice
 
 _POLICY_NAME = "scheduler-policy.json"
-_INDENT = re.compile(r"\n([ \t]+)\S")
 
 
 class UnreadFile(LookupError):
@@ -116,14 +114,4 @@ def _policy_named_by(config: Any, location: Location, manifest: SchedulerManifes
 
 def policy_text(before: str | None, wanted: Mapping[str, Any]) -> str:
     """The text of the wanted policy, in JSON or YAML as it was before. A new one is JSON."""
-    if before is None:
-        return json.dumps(wanted, indent=2) + "\n"
-    try:
-        now = json.loads(before)
-    except ValueError:
-        return splice(before, wanted)
-    if now == wanted:
-        return before
-    indent = _INDENT.search(before)
-    end = "\n" if before.endswith("\n") else ""
-    return json.dumps(wanted, indent=indent.group(1) if indent else None, ensure_ascii=False) + end
+    return json.dumps(wanted, indent=2) + "\n" if before is None else splice(before, wanted)

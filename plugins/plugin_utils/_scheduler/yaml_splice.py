@@ -1,22 +1,26 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Change a YAML text as little as possible: comments, order and quoting of all else stay.
+"""Change a text that Kubernetes reads, YAML or JSON, as little as possible: language, comments, order and quoting of all else stay.
 
-It needs PyYAML, which hosts may not have.
+What it becomes is read again as Kubernetes reads it (`_yaml`). It needs PyYAML, which hosts may not have.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
 
+from ...module_utils._formats import json_edit
+from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
+_INDENT = re.compile(r"\n([ \t]+)\S")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 
 
@@ -31,22 +35,32 @@ class _Edit:
     text: str
 
 
-def dump(value: Any) -> str:
-    """The value as YAML in block style, keys in the order they have."""
-    return yaml.safe_dump(value, sort_keys=False, default_flow_style=False, width=10**6, allow_unicode=True)
-
-
 def splice(text: str, wanted: Any) -> str:
-    """`text`, changed so that it loads as `wanted`. Where that cannot be done in place, `wanted` written as a new text."""
+    """`text`, changed so that Kubernetes reads `wanted` in it. Where that cannot be done in place, `wanted` written as a new text of the
+    same language. Behind the first document of a text, nothing changes.
+
+    yaml.YAMLError where Kubernetes would not read `wanted` in any text that is made here.
+    """
+    first, rest = (text, "") if _yaml.is_json(text) else first_document(text)
     try:
         if _same(_yaml.load(text), wanted):
             return text
-        spliced = _Splicer(text).result(wanted)
-        if _same(_yaml.load(spliced), wanted):
-            return spliced
+        result = _edited_json(text, wanted) if _yaml.is_json(text) else _Splicer(first).result(wanted) + rest
+        if _same(_yaml.load(result), wanted):
+            return result
     except (_CannotSplice, yaml.YAMLError):
         pass
-    return dump(wanted)
+    result = as_json(text, wanted) if _yaml.is_json(text) else _yaml.dump(wanted) + rest
+    if not _same(_yaml.load(result), wanted):
+        raise yaml.YAMLError(f"a value that cannot be written for Kubernetes: {str(wanted)[:80]}")
+    return result
+
+
+def as_json(before: str, wanted: Any) -> str:
+    """The value as JSON that is indented as this text is."""
+    indent = _INDENT.search(before)
+    end = "\n" if before.endswith("\n") else ""
+    return json.dumps(wanted, indent=indent.group(1) if indent else None, ensure_ascii=False) + end
 
 
 def lost_comments(before: str, after: str) -> int:
@@ -59,6 +73,33 @@ def _same(left: Any, right: Any) -> bool:
     return json.dumps(left, sort_keys=True, default=repr) == json.dumps(right, sort_keys=True, default=repr)
 
 
+def _edited_json(text: str, wanted: Any) -> str:
+    """The JSON text with nothing changed but what differs."""
+    try:
+        for path, value in _differences(json_edit.loads(text), wanted):
+            text = json_edit.remove(text, path) if value is _GONE else json_edit.set_value(text, path, value)
+    except ValueError as error:
+        raise _CannotSplice(str(error)) from error
+    return text
+
+
+_GONE = object()
+
+
+def _differences(now: Any, wanted: Any, path: json_edit.Path = ()) -> list[tuple[json_edit.Path, Any]]:
+    """(path, new value, or _GONE) of each difference between two objects."""
+    if not isinstance(now, Mapping) or not isinstance(wanted, Mapping) or not (path or wanted):
+        raise _CannotSplice("one of them is no object")
+    found: list[tuple[json_edit.Path, Any]] = [((*path, key), _GONE) for key in now if key not in wanted]
+    for key, value in wanted.items():
+        there = now.get(key)
+        if key in now and isinstance(there, Mapping) and isinstance(value, Mapping) and value:
+            found += _differences(there, value, (*path, key))
+        elif key not in now or not _same(there, value):
+            found.append(((*path, key), value))
+    return found
+
+
 class _Splicer:
     def __init__(self, text: str) -> None:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
@@ -67,9 +108,14 @@ class _Splicer:
         self.edits: list[_Edit] = []
 
     def result(self, wanted: Any) -> str:
-        root = yaml.compose(self.text, Loader=yaml.SafeLoader)
+        root = yaml.compose(self.text, Loader=_yaml.Loader)
         if root is None:
             raise _CannotSplice("nothing there")
+        if isinstance(root, yaml.CollectionNode) and root.flow_style:
+            # In braces. Without what stands before them, Kubernetes would take it for JSON.
+            start, end = root.start_mark.index, root.end_mark.index
+            before = self.text[:start] + ("" if self.text[:start].endswith(("\n", "\r")) or not start else "\n")
+            return before + _yaml.dump(wanted).rstrip("\n") + self.text[end:]
         self._value(root, _yaml.load(self.text), wanted)
         text = self.text
         # Later edits first; of two insertions at one place, the outer one first, so that the inner one comes before it.
@@ -87,7 +133,7 @@ class _Splicer:
         elif self._is_block(node):
             raise _CannotSplice("a block becomes something else")
         else:
-            inline = yaml.safe_dump(wanted, default_flow_style=True, sort_keys=False, width=10**6)
+            inline = _yaml.dump(wanted, flow=True)
             self.edits.append(_Edit(node.start_mark.index, node.end_mark.index, inline.removesuffix("...\n").rstrip("\n")))
 
     def _mapping(self, node: yaml.MappingNode, current: dict[Any, Any], wanted: dict[Any, Any]) -> None:
@@ -177,5 +223,5 @@ class _Splicer:
 
     @staticmethod
     def _block(value: Any, column: int) -> str:
-        lines = dump(value).rstrip("\n").split("\n")
+        lines = _yaml.dump(value).rstrip("\n").split("\n")
         return "\n".join(" " * column + line if line else line for line in lines)

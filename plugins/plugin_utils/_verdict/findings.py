@@ -26,7 +26,7 @@ _CODES = {
         "namespace node node_names packages port rights scheduler toolkit unreachable"
     ),
     ((ERROR, WARNING), (PREFLIGHT,)): (
-        "clock disk distribution driver gpus kubelet managers operator os policies python runtime strategy variables"
+        "clock disk distribution driver gpus kubelet managers operator os policies python runtime scheduler_nodes strategy variables"
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
     ((ERROR,), (VERIFY,)): (
@@ -50,7 +50,7 @@ _CODES = {
     ((ERROR,), (DOCTOR, VERIFY)): "cdi_stale runtime_differs second_plugin",
     ((ERROR,), (DOCTOR,)): (
         "certificate_expired certificate_wrong dashboard_down dashboard_missing dashboard_not_synced dashboard_older_than_file "
-        "dashboard_open extender_down extender_missing extender_not_synced extender_older_than_file gpu_unhealthy metrics_down "
+        "dashboard_open extender_down extender_missing extender_not_synced extender_older_than_file gpu_gone gpu_unhealthy metrics_down "
         "metrics_open plugin_missing plugin_not_registered plugin_not_synced plugin_older_than_file plugin_stopped port_taken "
         "state_not_kept token_expired token_exposed token_forbidden token_foreign token_missing token_rejected token_unreadable"
     ),
@@ -83,11 +83,12 @@ FOLLOWS_FROM = {
     "plugin_not_synced": _NO_API,
     "files_changed": "runtime_missing",
     "annotation_wrong": f"unit_overridden files_changed {_NO_PLUGIN} {_NO_API}",
-    "wrong_gpu_count": f"gpu_missing {_NO_PLUGIN} {_NO_API}",
+    "wrong_gpu_count": f"gpu_missing gpu_without_memory {_NO_PLUGIN} {_NO_API}",
     "capacity_short": f"{_NO_PLUGIN} wrong_gpu_count",
-    "capacity_over": f"{_NO_PLUGIN} wrong_gpu_count",
+    "capacity_over": f"{_NO_PLUGIN} wrong_gpu_count gpu_gone gpu_unhealthy",
     "gpu_unusable": f"{_NO_PLUGIN} gpu_unhealthy",
     "gpu_unhealthy": "driver_mismatch driver_problem gpu_lost gpu_failing",
+    "gpu_gone": "gpu_missing gpu_lost driver_problem",
     "gpu_lost": "driver_mismatch",
     "cdi_stale": "driver_mismatch driver_problem gpu_lost gpu_missing gpu_device_missing",
     "gpu_device_missing": "gpu_lost gpu_missing",

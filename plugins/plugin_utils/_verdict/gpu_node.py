@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...module_utils._cluster.names import LABEL_NODE, PLUGIN, SOCKETS
+from ...module_utils._cluster.names import GPUS, LABEL_NODE, MEMORY, PLUGIN
 from ...module_utils._facts.capacity import compare, driver_code
 from ...module_utils._facts.cgroup_drivers import CgroupDrivers, two_drivers
 from ...module_utils._facts.device_managers import OTHER_CURE
@@ -67,7 +67,7 @@ def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor
     """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
     evidence = [f"{manager['name']} ({'; '.join(manager['evidence'])})" for manager in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
-    for resource in SOCKETS:
+    for resource in (MEMORY, GPUS):
         foreign = sorted(set(doctor.registered.get(resource, ())) - ours)
         # GPUs that are gone, or a driver that does not answer, are said elsewhere: a stranger has a socket, too.
         if foreign and ours and doctor.strangers:

@@ -79,7 +79,7 @@ CONTRACTS = {
         "plugin_utils._shape",
         "plugin_utils._wheel",
     ),
-    "plugin_utils._yaml": ("plugin_utils._shape",),
+    "plugin_utils._yaml": ("module_utils._formats.yaml_scalars", "plugin_utils._shape"),
     "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
     "plugin_utils._preflight": (
         *(
@@ -120,6 +120,7 @@ CONTRACTS = {
         "module_utils._change.journal",
         "module_utils._change.undo",
         "module_utils._cluster.names",
+        "module_utils._formats",
         "module_utils._host",
         "module_utils._scheduler",
         "plugin_utils._yaml",

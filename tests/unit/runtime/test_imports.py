@@ -44,8 +44,8 @@ CONTRACTS = {
     ),
 }
 PURE = {
-    "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json",
-    "math", "operator", "re", "typing",
+    "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "fractions", "functools", "hashlib", "heapq", "itertools",
+    "json", "math", "operator", "re", "typing",
 }  # fmt: skip
 # What reads times that others have written must not look at the clock itself.
 TIMES = {"core.node_report": {"datetime"}}

@@ -113,7 +113,7 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
             kubelet = TimedKubelet(root)
             await kubelet.start()
             arguments = ["--node-name=gpu1", f"--kubeconfig={root}/kubeconfig", f"--memory-unit={unit}", f"--kubelet-root={root}"]
-            arguments += [f"--seed-token-file={root}/seed", f"--token-file={root}/token"]
+            arguments += [f"--device-plugins-dir={kubelet.directory}", f"--seed-token-file={root}/seed", f"--token-file={root}/token"]
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", _COMMAND, ",".join(map(str, mib)), *arguments, f"--state-dir={root}/state"),
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

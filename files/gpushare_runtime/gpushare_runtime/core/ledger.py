@@ -63,6 +63,17 @@ class Ledger:
         self.classes: Final[Counter[GpuClass]] = Counter()
         """Units of all usable GPUs by class."""
 
+    def copy(self) -> Ledger:
+        """The same of every node, which stays as it is whatever happens to the copy. There nothing is under way or runs out."""
+        other = Ledger()
+        for name, node in self._nodes.items():
+            other._nodes[name] = node.copy(other._changed)
+            other.classes.update(node.classes)
+            for pod in node.pods:
+                other._node_of[pod.uid] = name
+                other._namespaces.add(pod)
+        return other
+
     def derived(self, key: Hashable, make: Callable[[], K]) -> K:
         """A value that `make` has made for this key, told of every node that changes since. Those used last are kept.
 

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
-from gpushare_runtime.core.bounds import MOST_HELD, quote
+from gpushare_runtime.core.bounds import MOST_HELD, as_text, quote
 from gpushare_runtime.core.inventory import Gpu, Inventory
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection, Share
+from gpushare_runtime.core.node_report import GONE, NOTHING_HELD, Held, HeldEntry, Rejection, Share
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.pod_affinity import Neighbours, neighbours
 from gpushare_runtime.core.pods import AllocatedPod
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.core.request import Request
 
 FAULT: Final = "an internal fault while this node was computed; the log of gpushare-extender says which"
@@ -25,6 +27,7 @@ _REMEMBERED: Final = 64
 """Answers of one node, some for each kind of request."""
 _FOR_GOOD: Final = ("unusable", "isolation", "incompatible")
 """Reasons against a GPU that stay when every pod has gone."""
+_NAMED: Final = 3
 _BY_REPORT: Final = "its node does not say that it holds any, so it does not count"
 
 
@@ -58,8 +61,8 @@ class GpuState(NamedTuple):
 
     def after(self, units: int, core: int, whole: bool, clients: int = 1) -> GpuState:
         """The GPU after one pod more."""
-        left = None if self.clients is None else max(0, self.clients - clients)
-        return GpuState(self.gpu, 0 if whole else max(0, self.free - units), False, 0 if whole else max(0, self.core - core), left)
+        free, core = (0, 0) if whole else (max(0, self.free - units), max(0, self.core - core))
+        return self._replace(free=free, empty=False, core=core, clients=None if self.clients is None else max(0, self.clients - clients))
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,47 @@ class GpuUsage:
 
     def and_one(self, pod: AllocatedPod, gpus: Mapping[int, int]) -> GpuUsage:
         """With one pod more, that has what its annotations state."""
-        more = GpuUsage(dict(self.used), dict(self.core), dict(self.clients), dict(self.whole), list(self.unknown), self.as_stated)
+        more = GpuUsage(**{name: copy(value) for name, value in vars(self).items()})
         more.add(gpus, pod.request.core, pod.whole, pod.request.clients)
         return more
+
+
+@dataclass
+class _Facts:
+    """All that a node is: every answer follows from this. A copy has every field, also those that come later.
+
+    pods: by UID. unreported: rejections of pods that failed there, until the node reports something itself. ended: those of the report
+    that are over. by_report: UIDs of the pods that count by the node's report. with_rules, cpu: sums over the pods; what comes after them
+    follows from the record.
+    """
+
+    record: NodeRecord
+    pods: dict[str, AllocatedPod] = field(default_factory=dict)
+    unreported: tuple[Rejection, ...] = ()
+    ended: frozenset[Rejection] = frozenset()
+    by_report: frozenset[str] = frozenset()
+    with_rules: int = 0
+    cpu: int = 0
+    label_counts: bool = False
+    classes: Counter[GpuClass] = field(default_factory=Counter)
+    only_class: GpuClass | None = None
+    gone: Mapping[str, Mapping[str, HeldEntry]] = field(default_factory=dict)
+
+    def copy(self) -> _Facts:
+        # Of the mutable ones only the pods change in place.
+        return replace(self, pods=dict(self.pods))
+
+    def put(self, pod: AllocatedPod) -> None:
+        before = self.pods.get(pod.uid)
+        self.pods[pod.uid] = pod
+        self.with_rules += bool(pod.request.rules.not_with) - bool(before and before.request.rules.not_with)
+        self.cpu += pod.request.cpu - (before.request.cpu if before else 0)
+
+    def drop(self, uid: str) -> None:
+        gone = self.pods.pop(uid)
+        self.with_rules -= bool(gone.request.rules.not_with)
+        self.cpu -= gone.request.cpu
+        self.by_report -= {uid}
 
 
 class NodeLedger:
@@ -119,8 +160,7 @@ class NodeLedger:
     def __init__(self, name: str, on_change: Callable[[str], None] = lambda name: None) -> None:
         self.name = name
         self._on_change = on_change
-        self.record = NodeRecord(name, None)
-        self._pods: dict[str, AllocatedPod] = {}
+        self._facts = _Facts(NodeRecord(name, None))
         self._gpus: tuple[GpuState, ...] | None = None
         self._totals: tuple[int, int, int] | None = None
         self._frees: tuple[int, ...] | None = None
@@ -128,24 +168,27 @@ class NodeLedger:
         self._over: frozenset[int] = frozenset()
         self._unknown: tuple[str, ...] = ()
         self._rejected: dict[str, list[Rejection]] | None = None
-        # Of pods that failed there, until the node reports something itself.
-        self._unreported: tuple[Rejection, ...] = ()
-        self._ended: frozenset[Rejection] = frozenset()
-        self._by_report: set[str] = set()
-        self._with_rules = 0
-        self._cpu = 0
-        self._label_counts = False
-        self.classes: Counter[GpuClass] = Counter()
-        """Units of its usable GPUs by class."""
-        self.only_class: GpuClass | None = None
-        """Of its usable GPUs, where they are all alike."""
         self.fault = ""
         self.memo: dict[object, object] = {}
         """What is remembered until the node changes: filter and prioritize ask the same of every node again and again."""
 
     @property
+    def record(self) -> NodeRecord:
+        return self._facts.record
+
+    @property
+    def classes(self) -> Counter[GpuClass]:
+        """Units of its usable GPUs by class."""
+        return self._facts.classes
+
+    @property
+    def only_class(self) -> GpuClass | None:
+        """Of its usable GPUs, where they are all alike."""
+        return self._facts.only_class
+
+    @property
     def inventory(self) -> Inventory | None:
-        return self.record.inventory
+        return self._facts.record.inventory
 
     @property
     def inventory_error(self) -> str:
@@ -153,11 +196,11 @@ class NodeLedger:
 
     @property
     def pods(self) -> Collection[AllocatedPod]:
-        return self._pods.values()
+        return self._facts.pods.values()
 
     def pod(self, uid: str) -> AllocatedPod:
         """KeyError when it has nothing here."""
-        return self._pods[uid]
+        return self._facts.pods[uid]
 
     @property
     def gpu_states(self) -> tuple[GpuState, ...]:
@@ -175,7 +218,8 @@ class NodeLedger:
     @property
     def rejections(self) -> tuple[Rejection, ...]:
         """The admissions that the node rejected a moment ago, for which its GPUs take no pod."""
-        return tuple(r for r in (*self.record.held.rejected, *self._unreported) if r not in self._ended)
+        facts = self._facts
+        return tuple(r for r in (*facts.record.held.rejected, *facts.unreported) if r not in facts.ended)
 
     def reject(self, pod: AllocatedPod) -> None:
         """The pod failed there, because one of its GPUs does not have what it should get. The node's own report is better."""
@@ -183,8 +227,8 @@ class NodeLedger:
         if pod.allocation is None or any(rejection.uid == pod.uid for rejection in self.rejections):
             return
         gpus = [by_index[index].uuid for index in pod.allocation.by_gpu if index in by_index]
-        self._unreported += tuple(Rejection(pod.uid, gpu, pod.request.per_gpu, 0.0, pod.whole) for gpu in gpus)
-        self._unreported = self._unreported[-MOST_HELD:]
+        more = tuple(Rejection(pod.uid, gpu, pod.request.per_gpu, 0.0, pod.whole) for gpu in gpus)
+        self._facts.unreported = (*self._facts.unreported, *more)[-MOST_HELD:]
         self._changed()
 
     def guarded(self, compute: Callable[[], T], otherwise: T) -> T:
@@ -221,7 +265,7 @@ class NodeLedger:
     def free_cpu(self) -> int | None:
         """Thousandths of a CPU that pods with GPUs leave free; None where the node does not say how much it has. Others are not known."""
         offered = self.inventory.cpu if self.inventory else 0
-        return max(0, offered - self._cpu) if offered else None
+        return max(0, offered - self._facts.cpu) if offered else None
 
     @property
     def _summary(self) -> tuple[int, int, int]:
@@ -285,7 +329,7 @@ class NodeLedger:
         inventory = self.inventory
         if inventory is None or inventory.clients or inventory.isolation == protocol.ISOLATION_MPS:
             return None
-        if self.only_class is None or self._with_rules or self._rejected_on:
+        if self.only_class is None or self._facts.with_rules or self._rejected_on:
             return None
         return Likeness(self.only_class, tuple(sorted(self.free_units)), self.empty_gpus())
 
@@ -323,7 +367,7 @@ class NodeLedger:
     def _exclusions(self, request: Request, states: Iterable[GpuState]) -> list[str]:
         # The answers that are the same for all of them come first.
         isolates, rejected, rules = self._isolates(request), self._rejected_on, request.rules
-        about_gpus, affinity = rules.about_gpus, bool(self._with_rules or rules.about_pods)
+        about_gpus, affinity = rules.about_gpus, bool(self._facts.with_rules or rules.about_pods)
         whole, units, core, clients = request.whole_gpus, request.per_gpu, request.core, request.clients
         whys = []
         for state in states:
@@ -347,7 +391,7 @@ class NodeLedger:
 
     def _neighbours(self, request: Request) -> Neighbours:
         def found() -> Neighbours:
-            return neighbours(request, self._pods.values(), self.gpus_of, [state.gpu.index for state in self.gpu_states])
+            return neighbours(request, self._facts.pods.values(), self.gpus_of, [state.gpu.index for state in self.gpu_states])
 
         return self.remembered(("affinity", request.key), found)
 
@@ -361,7 +405,7 @@ class NodeLedger:
 
     def _models(self, gpu: Gpu) -> tuple[str, ...]:
         """The node's label speaks for its GPUs only where they are all alike."""
-        return (gpu.model, self.record.model) if self._label_counts else (gpu.model,)
+        return (gpu.model, self.record.model) if self._facts.label_counts else (gpu.model,)
 
     def class_of(self, gpu: Gpu) -> GpuClass:
         """The class of one of its GPUs."""
@@ -398,16 +442,17 @@ class NodeLedger:
         mine = [state.gpu for state in self.gpu_states if state.gpu.index in allocation.by_gpu]
         return all(gpu.usable and gpu.index not in self._over and not self._held_back(pod.request, gpu) for gpu in mine)
 
+    def copy(self, on_change: Callable[[str], None] = lambda name: None) -> NodeLedger:
+        """It answers as this one, which stays as it is whatever happens to the copy."""
+        other = NodeLedger(self.name, on_change)
+        other._facts = self._facts.copy()
+        return other
+
     def simulate(self, add: Iterable[AllocatedPod] = (), without: Collection[str] = ()) -> NodeLedger:
-        """A copy with these pods more, and without those UIDs; this one stays as it is."""
-        other = NodeLedger(self.name)
-        other.record, other.classes, other.only_class = self.record, self.classes, self.only_class
-        other._label_counts = self._label_counts
-        other._ended, other._by_report = self._ended, set(self._by_report)
-        other._pods = {uid: pod for uid, pod in self._pods.items() if uid not in without}
-        if self._with_rules:
-            other._with_rules = sum(bool(pod.request.rules.not_with) for pod in other._pods.values())
-        other._cpu = sum(pod.request.cpu for pod in other._pods.values())
+        """A copy with these pods more, and without those UIDs."""
+        other = self.copy()
+        for uid in self._facts.pods.keys() & set(without):
+            other._facts.drop(uid)
         for pod in add:
             other.put(pod)
         return other
@@ -429,10 +474,10 @@ class NodeLedger:
         return excess
 
     def _stated(self) -> GpuUsage:
-        """The allocations that the pods' annotations state, possible or not."""
+        """The allocations that the pods' annotations state, possible or not; without pods with a GPU that is gone."""
         sums = GpuUsage()
-        for pod in self._pods.values():
-            if pod.allocation is not None:
+        for pod in self._facts.pods.values():
+            if pod.allocation is not None and pod.uid not in self._facts.gone:
                 sums.add(pod.allocation.by_gpu, pod.request.core, pod.whole)
         return sums
 
@@ -453,22 +498,26 @@ class NodeLedger:
         for index, core in sorted(stated.core.items()):
             if core > self.inventory.core:
                 found.append(f"GPU {index}: {core} % of its compute are allocated, it shares out {self.inventory.core} %")
-        for pod in self._pods.values() if not usage.as_stated else ():
+        for pod in self._facts.pods.values() if not usage.as_stated else ():
             known = self.gpus_of(pod)
-            if known is None or (pod.uid in self._by_report and not known):
+            if known is None or (pod.uid in self._facts.by_report and not known and pod.uid not in self._facts.gone):
                 counts = "it counts against every GPU that could hold it" if known is None else _BY_REPORT
                 found.append(f"pod {pod.namespace}/{pod.name}: {_unknown(pod)}; {counts}")
-        unknown = sorted({entry.gpu for entry in self.record.held.entries} - set(self.inventory.by_uuid))
+        unknown = sorted({entry.gpu for entry in self.record.held.entries if entry.why != GONE} - set(self.inventory.by_uuid))
         return found + [f"the node says that pods hold GPU {uuid}, which is not among its GPUs" for uuid in unknown]
 
     def gpus_of(self, pod: AllocatedPod) -> Mapping[int, int] | None:
-        """{gpu: units} that this pod has; None if that is not known, or cannot be."""
+        """{gpu: units} that this pod has; None if that is not known, or cannot be.
+
+        Of a pod with a GPU that is gone the annotations name GPUs by indexes that others may have now: its node's report counts.
+        """
         if self.inventory is None:
             return None
-        if pod.allocation is not None and not pod.mirror and self.possible(pod.allocation):
+        gone = pod.uid in self._facts.gone
+        if pod.allocation is not None and not pod.mirror and not gone and self.possible(pod.allocation):
             return pod.allocation.by_gpu
         reported = {index: units for index, (units, _) in self._reported(pod.uid).items()}
-        if pod.mirror or pod.uid in self._by_report:
+        if pod.mirror or gone or pod.uid in self._facts.by_report:
             return reported
         enough = len(reported) >= pod.request.whole_gpus if pod.whole else sum(reported.values()) >= pod.request.units
         return reported if reported and enough else None
@@ -489,6 +538,19 @@ class NodeLedger:
         reported = self.record.held.by_uid.get(uid, {})
         return {by_uuid[uuid].index: share for uuid, share in reported.items() if uuid in by_uuid}
 
+    @property
+    def gone(self) -> Mapping[str, Mapping[str, HeldEntry]]:
+        """Pod UID → UUID of each GPU of the pod that is not in this node any more, and what the pod has of it."""
+        return self._facts.gone
+
+    def pods_without_gpu(self) -> list[str]:
+        """A line for each pod with a GPU that is not in this node any more."""
+        if self.inventory is None or not self._facts.gone:
+            return []
+        unit, gone = self.inventory.unit, self._facts.gone
+        pods = sorted((pod for pod in self.pods if pod.uid in gone), key=lambda pod: (pod.namespace, pod.name))
+        return [f"pod {pod.namespace}/{pod.name} has {gone_in_words(gone[pod.uid], unit)}: delete it" for pod in pods]
+
     def units_of(self, uid: str) -> Mapping[int, int] | None:
         """{gpu: units} that a pod has by its annotations and by its node's report; None if that is not known.
 
@@ -502,7 +564,7 @@ class NodeLedger:
 
     def _known(self, uid: str) -> Mapping[int, int] | None:
         """The GPUs of the pod, as `gpus_of`; {} for a pod that only the report of the node names."""
-        pod = self._pods.get(uid)
+        pod = self._facts.pods.get(uid)
         if pod is None:
             return {}
         if self._usage is not None and self._usage.as_stated and pod.allocation is not None:
@@ -521,7 +583,7 @@ class NodeLedger:
 
     def _sum_up(self) -> GpuUsage:
         sums, as_stated = GpuUsage(), not self.record.held.entries
-        for pod in self._pods.values():
+        for pod in self._facts.pods.values():
             known = self.gpus_of(pod)
             if known is None:
                 sums.unknown.append(pod)
@@ -562,35 +624,35 @@ class NodeLedger:
 
     def count_by_report(self, uid: str) -> None:
         """The GPU of this pod has been unknown for `UNKNOWN_SECONDS`: from now on the pod counts as the node's report says."""
-        if uid in self._pods:
-            self._by_report.add(uid)
+        if uid in self._facts.pods:
+            self._facts.by_report |= {uid}
             self._changed()
 
     def end_rejections(self, ended: Collection[Rejection]) -> None:
         """These no longer keep a GPU from other pods."""
-        self._ended |= set(ended).intersection(self.record.held.rejected)
-        self._unreported = tuple(rejection for rejection in self._unreported if rejection not in ended)
+        facts = self._facts
+        facts.ended |= set(ended).intersection(self.record.held.rejected)
+        facts.unreported = tuple(rejection for rejection in facts.unreported if rejection not in ended)
         self._changed()
 
     def set_record(self, record: NodeRecord) -> None:
         if record != self.record:
-            self.record, self._unreported = record, ()
+            facts = self._facts
+            facts.record, facts.unreported = record, ()
             gpus = record.inventory.gpus if record.inventory and record.model else ()
-            self._label_counts = len({gpu.model for gpu in gpus}) == 1
-            self.classes = self.guarded(self._classes, Counter[GpuClass]())
-            self.only_class = next(iter(self.classes)) if len(self.classes) == 1 else None
-            self._ended &= set(record.held.rejected)
+            facts.label_counts = len({gpu.model for gpu in gpus}) == 1
+            facts.classes = self.guarded(self._classes, Counter[GpuClass]())
+            facts.only_class = next(iter(facts.classes)) if len(facts.classes) == 1 else None
+            facts.ended &= set(record.held.rejected)
+            facts.gone = record.held.gone(record.inventory.by_uuid) if record.inventory else {}
             self._changed()
 
     def put(self, pod: AllocatedPod) -> bool:
         """Whether that makes a difference."""
-        before = self._pods.get(pod.uid)
-        self._pods[pod.uid] = pod
+        before, usage = self._facts.pods.get(pod.uid), self._usage
+        self._facts.put(pod)
         if before is not None and before.counts_as(pod):
             return False
-        self._with_rules += bool(pod.request.rules.not_with) - bool(before and before.request.rules.not_with)
-        self._cpu += pod.request.cpu - (before.request.cpu if before else 0)
-        usage = self._usage
         self._changed()
         if before is None and usage is not None and usage.as_stated and pod.allocation is not None:
             # Each pod that is placed changes a node so: the sums over its other pods stay.
@@ -599,10 +661,7 @@ class NodeLedger:
         return True
 
     def drop(self, uid: str) -> None:
-        gone = self._pods.pop(uid)
-        self._with_rules -= bool(gone.request.rules.not_with)
-        self._cpu -= gone.request.cpu
-        self._by_report.discard(uid)
+        self._facts.drop(uid)
         self._changed()
 
     def _changed(self) -> None:
@@ -610,6 +669,13 @@ class NodeLedger:
         self.fault = ""
         self.memo.clear()
         self._on_change(self.name)
+
+
+def gone_in_words(gone: Mapping[str, HeldEntry], unit: Unit) -> str:
+    """The GPUs that a pod has and its node has not: "20 GiB of GPU GPU-…, which is not in this node any more". gone: by UUID."""
+    parts = [f"{'the whole' if had.whole else unit.amount(had.units) + ' of'} GPU {as_text(uuid)}" for uuid, had in sorted(gone.items())]
+    more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+    return f"{', '.join(parts[:_NAMED])}{more}, which {'is' if len(parts) == 1 else 'are'} not in this node any more"
 
 
 def _unknown(pod: AllocatedPod) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -14,6 +14,8 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import MOST_HELD, is_text, natural, quote, read_versioned, typed
 
 VERSION: Final = 1
+GONE: Final = "gone"
+"""Why of what a pod has of a GPU that is not in its node any more, and of all else that the pod has."""
 Share = tuple[int, bool]
 """(units, whether some of them as the whole GPU)."""
 _NOTHING: Final[Share] = (0, False)
@@ -27,8 +29,8 @@ class HeldError(ValueError):
 class HeldEntry:
     """Units of one GPU that a pod has although the pods in the API do not show them.
 
-    gpu: UUID. pod: namespace/name. why: "orphaned" (the pod object is gone, its processes are not) or "unmanaged" (it has ids
-    that no scheduler gave it).
+    gpu: UUID. pod: namespace/name. why: "orphaned" (the pod object is gone, its processes are not), "unmanaged" (it has ids
+    that no scheduler gave it) or GONE. units: 0 for the whole of a GPU that is gone, whose size the node does not know.
     """
 
     gpu: str
@@ -66,6 +68,17 @@ class Held:
             gpus = found.setdefault(entry.uid, {})
             units, whole = gpus.get(entry.gpu, _NOTHING)
             gpus[entry.gpu] = units + entry.units, whole or entry.whole
+        return found
+
+    def gone(self, uuids: Container[str]) -> dict[str, dict[str, HeldEntry]]:
+        """Pod UID → UUID of each GPU of the pod that is not in the node any more, what it had of it.
+
+        uuids: of the node's GPUs. Nothing of them is gone, whatever is said.
+        """
+        found: dict[str, dict[str, HeldEntry]] = {}
+        for entry in self.entries:
+            if entry.why == GONE and entry.gpu not in uuids:
+                found.setdefault(entry.uid, {})[entry.gpu] = entry
         return found
 
     def to_json(self) -> str:

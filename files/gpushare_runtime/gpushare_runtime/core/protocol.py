@@ -93,15 +93,23 @@ ENV_POD_UNITS: Final = "ALIYUN_COM_GPU_MEM_POD"
 ENV_CONTAINER_UNITS: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_GPU_UNITS: Final = "ALIYUN_COM_GPU_MEM_DEV"
 
-# kubelet, relative to its root directory (/var/lib/kubelet).
-KUBELET_ROOT: Final = "/var/lib/kubelet"
-KUBELET_PLUGIN_DIR: Final = "device-plugins"
+# kubelet. Its folder of device plugins, with its socket and its checkpoint, does not follow its --root-dir (k8s.io/kubelet v0.36.3,
+# pkg/apis/deviceplugin/v1beta1/constants.go: DevicePluginPath; kubernetes#120626), that of pod-resources does.
+KUBELET_PLUGIN_DIR: Final = "/var/lib/kubelet/device-plugins"
 KUBELET_SOCKET: Final = "kubelet.sock"
 KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
+# Of --root-dir; what else is below it here is relative to it.
+KUBELET_ROOT: Final = "/var/lib/kubelet"
 KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
-# The first is the original's name, so that a replacement in place takes over its registration.
-SOCKET_MEMORY: Final = "aliyungpushare.sock"
-SOCKET_GPUS: Final = "aliyungpushare-gpus.sock"
+# How the names of the device plugin's sockets begin; eight hexadecimal digits of this registration and ".sock" follow. kubelet 1.37
+# and newer keep a plugin by the path of its socket, and reject another one there until they restart.
+SOCKET_MEMORY: Final = "aliyungpushare-mem-"
+SOCKET_GPUS: Final = "aliyungpushare-gpus-"
+SOCKET_END: Final = ".sock"
+# The original's name, and that of a former release beside it: both were fixed.
+FORMER_SOCKETS: Final = ("aliyungpushare.sock", "aliyungpushare-gpus.sock")
+REGISTERED: Final = "registered with kubelet"
+"""The device plugin's status of a resource that kubelet has from it; the installer and the doctor search for it."""
 
 # Reasons of Events: on pods, the first two also on the node, the last one there only.
 EVENT_GPU_UNUSABLE: Final = "GPUShareGPUUnusable"

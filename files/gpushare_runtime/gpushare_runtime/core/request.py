@@ -24,8 +24,8 @@ from gpushare_runtime.core.quantity import parse_cpu, parse_quantity
 
 # Of a GPU's compute, as ACK shares it out.
 CORE_STEP: Final = 5
-# 2**63-1 is the largest value that the API server keeps exactly.
-_LARGEST: Final = 2**63 - 1
+# In bytes more memory than any machine has; of all containers of a pod together still a number that JSON can have, of 64 bits.
+_LARGEST: Final = 2**56
 
 
 class RequestError(ValueError):
@@ -280,10 +280,7 @@ def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool
     requests = resources.get("requests") or {}
     asked = {name: limits.get(name, requests.get(name)) for name in protocol.RESOURCES if name in limits or name in requests}
     name = str(container.get("name", ""))
-    amounts = {resource: _amount(name, resource, value) for resource, value in asked.items()}
-    if bound:
-        # Past every check, and perhaps more than JSON can write: more than any machine has is as good.
-        amounts = {resource: min(amount, MOST_UNITS) for resource, amount in amounts.items()}
+    amounts = {resource: _amount(name, resource, value, bound) for resource, value in asked.items()}
     if any(amounts.values()):
         yield ContainerRequest(
             kind,
@@ -296,13 +293,16 @@ def _container(kind: Kind, index: int, container: Mapping[str, Any], bound: bool
         )
 
 
-def _amount(container: str, resource: str, value: object) -> int:
+def _amount(container: str, resource: str, value: object, bound: bool) -> int:
     try:
         amount = parse_quantity(value)
     except ValueError as error:
         raise RequestError(f"container {container!r}, {resource}: {error}") from None
     if amount < 0:
         raise RequestError(f"container {container!r}, {resource}: {value} is negative; write how many it needs, such as 8")
+    if bound:
+        # Past every check, and perhaps more than JSON can write: more than any machine has is as good.
+        return min(amount, MOST_UNITS)
     if amount > _LARGEST:
         raise RequestError(f"container {container!r}, {resource}: {value} is more than any machine has; write how many it needs, such as 8")
     return amount

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.inventory import INSTANCE_PREFIX
 
 _SEPARATOR: Final = "-_-"
 
@@ -29,6 +30,15 @@ def parse_unit_id(device_id: str) -> tuple[str, int]:
 def gpu_uuids_of(resource: str, ids: Iterable[str]) -> set[str]:
     """The UUIDs of the GPUs that these ids belong to."""
     return set(ids) if resource == protocol.RESOURCE_GPUS else {gpu_of_unit(i) for i in ids}
+
+
+def gpu_of(resource: str, device_id: str) -> str:
+    """The UUID of the GPU that an id of ours belongs to; "" for an id of another form."""
+    try:
+        uuid = device_id if resource == protocol.RESOURCE_GPUS else parse_unit_id(device_id)[0]
+    except ValueError:
+        return ""
+    return uuid if uuid.startswith(("GPU-", INSTANCE_PREFIX)) else ""
 
 
 def gpu_of_unit(device_id: str) -> str:

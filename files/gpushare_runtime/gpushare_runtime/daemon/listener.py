@@ -15,13 +15,17 @@ import os
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
-_WAITING: Final = 128
+# Connections that the kernel keeps for us while the event loop has other work.
+_WAITING: Final = 1024
+# Accepted in one turn of the event loop: what they have sent is read before many newer ones are there.
+_AT_ONCE: Final = 16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_SECONDS: Final = 1.0
 # systemd passes descriptors from this number on.
@@ -34,9 +38,9 @@ class Listener(socket.socket):
 
     A connection is unverified until `verified` is called for it.
 
-    most: maximum number of unverified connections; one more closes the oldest. seconds: that a connection may stay unverified,
-    with its TLS handshake. port 0: any. OSError if the address is not available. The socket is systemd's, if it has passed one for this
-    address.
+    most: maximum number of unverified connections; one more closes the oldest of the address that has the most, so that a caller who
+    connects without end closes its own. seconds: that a connection may stay unverified, with its TLS handshake. port 0: any. OSError if
+    the address is not available. The socket is systemd's, if it has passed one for this address.
     """
 
     def __init__(self, host: str, port: int, *, most: int, seconds: float) -> None:
@@ -45,8 +49,8 @@ class Listener(socket.socket):
         super().__init__(family, socket.SOCK_STREAM, fileno=held)
         self._most = most
         self._seconds = seconds
-        # By descriptor, the oldest first.
-        self._unverified: dict[int, tuple[socket.socket, float]] = {}
+        # By descriptor, the oldest first, with the time at which it has to go, and its caller.
+        self._unverified: dict[int, tuple[socket.socket, float, str]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._connecting: set[asyncio.Task[None]] = set()
         self._serving = False
@@ -85,7 +89,7 @@ class Listener(socket.socket):
 
     def _accept_waiting(self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(_WAITING):
+        for _ in range(_AT_ONCE):
             try:
                 connection, _address = self.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -106,12 +110,17 @@ class Listener(socket.socket):
         connection, address = super().accept()
         # Of those that have ended, the descriptor is closed, or another's by now.
         self._unverified = {number: found for number, found in self._unverified.items() if found[0].fileno() == number}
-        self._unverified[connection.fileno()] = connection, time.monotonic() + self._seconds
+        self._unverified[connection.fileno()] = connection, time.monotonic() + self._seconds, _caller(address[0])
         if len(self._unverified) > self._most:
-            _hang_up(self._unverified.pop(next(iter(self._unverified)))[0])
+            _hang_up(self._unverified.pop(self._oldest_of_most())[0])
         if self._sweeping is None:
             self._sweep_after(self._seconds)
         return connection, address
+
+    def _oldest_of_most(self) -> int:
+        numbers = Counter(caller for _, _, caller in self._unverified.values())
+        most = max(numbers.values())
+        return next(number for number, (_, _, caller) in self._unverified.items() if numbers[caller] == most)
 
     def verified(self, transport: asyncio.BaseTransport) -> None:
         """The peer has authenticated itself: the connection may stay open."""
@@ -122,7 +131,7 @@ class Listener(socket.socket):
 
     def _sweep(self) -> None:
         now, self._sweeping = time.monotonic(), None
-        for number, (connection, until) in list(self._unverified.items()):
+        for number, (connection, until, _) in list(self._unverified.items()):
             if until > now:
                 self._sweep_after(until - now)
                 return
@@ -134,6 +143,11 @@ async def _serve(protocol: Callable[[], asyncio.BaseProtocol], connection: socke
     # Strangers fail in a handshake all the time: no line of the log.
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.get_running_loop().connect_accepted_socket(protocol, connection, ssl=context)
+
+
+def _caller(address: str) -> str:
+    """Whoever is on this host may call from any address of 127.0.0.0/8."""
+    return "loopback" if address == "::1" or address.startswith("127.") else address
 
 
 def _hang_up(connection: socket.socket) -> None:

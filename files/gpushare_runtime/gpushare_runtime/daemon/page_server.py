@@ -29,6 +29,8 @@ UNVERIFIED: Final = 64
 MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
 _LARGEST_REQUEST: Final = 16 * 1024
+# The kernel takes so much without a reader: nothing is to be waited for.
+_SMALL: Final = 16 * 1024
 
 Answer = tuple[str, bytes]
 """Status and body."""
@@ -127,6 +129,10 @@ def _path(request: str) -> str:
 
 
 async def _send(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:
+    if writer.transport.is_closing():
+        # The caller is gone; uvloop raises RuntimeError for what would be written now.
+        return
     head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + body)
-    await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)
+    if len(body) > _SMALL:
+        await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)

@@ -28,6 +28,8 @@ LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
 ENDING_SECONDS: Final = 3.0
 """A cancelled part has so long to complete what it began; then it is cancelled again."""
 _BEAT_SECONDS: Final = 10.0
+# Of one part in systemd's status: systemd ignores a message of 4 KiB, and the last part counts as well.
+_MOST_WORDS: Final = 400
 
 
 class FatalError(Exception):
@@ -173,18 +175,23 @@ async def keep_alive(ready: Callable[[], bool]) -> NoReturn:
 
 
 class Status:
-    """The state of each part of a daemon, in the log and in systemd's status. required: the parts that must be ok for readiness."""
+    """The state of each part of a daemon, in the log and in systemd's status. required: the parts that must be ok for readiness.
+
+    ready: whether systemd was told that the daemon has started, so that units ordered after it may start. It stays so.
+    """
 
     def __init__(self, required: Collection[str]) -> None:
         self._required = frozenset(required)
         self._parts: dict[str, tuple[bool, str]] = {}
+        self._waiting: set[str] = set()
         self.ready = False
 
     def report(self) -> tuple[bool, str]:
-        """Whether the daemon is ready and no part is degraded, and a line for each part, degraded ones first."""
-        parts = sorted(self._parts.items(), key=lambda item: item[1][0])
-        lines = [f"{'ok' if good else 'degraded'}: {name}: {words}" for name, (good, words) in parts]
-        return self.ready and all(good for good, _ in self._parts.values()), "\n".join(lines)
+        """Whether the daemon does its work and no part is degraded, and a line for each part, degraded ones first."""
+        missing, degraded = self.readiness()
+        return not missing and not degraded, "\n".join(
+            f"{'ok' if good else 'degraded'}: {name}: {words}" for name, (good, words) in self._sorted()
+        )
 
     def readiness(self) -> tuple[list[str], list[str]]:
         """The parts whose failure keeps the daemon from its work, and the others that are degraded."""
@@ -203,10 +210,30 @@ class Status:
             return
         self._parts[part] = ok, text
         log.log(logging.INFO if ok else logging.ERROR, "%s: %s", part, text)
-        # The degraded parts come first: systemctl shows one line.
-        parts = sorted(self._parts.items(), key=lambda item: item[1][0])
-        lines = [f"STATUS={'; '.join(f'{name}: {words}' for name, (_, words) in parts)}"]
-        if not self.ready and all(self._parts.get(name, (False, ""))[0] for name in self._required):
-            self.ready = True
-            lines.insert(0, "READY=1")
-        notify("\n".join(lines))
+        status = f"STATUS={'; '.join(f'{name}: {_shortened(words)}' for name, (_, words) in self._sorted())}"
+        notify("\n".join([*self._start(), status]))
+
+    def waits(self, *parts: str) -> None:
+        """These required parts wait for what systemd may have ordered after this daemon: for its start they count as if they were ok."""
+        self._waiting.update(parts)
+        for line in self._start():
+            notify(line)
+
+    def wait_no_longer(self) -> None:
+        """The daemon has started, whatever it lacks: others wait for its start."""
+        self.waits(*self._required)
+
+    def _start(self) -> list[str]:
+        """The message that the daemon has started, once."""
+        if self.ready or not all(name in self._waiting or self._parts.get(name, (False, ""))[0] for name in self._required):
+            return []
+        self.ready = True
+        return ["READY=1"]
+
+    def _sorted(self) -> list[tuple[str, tuple[bool, str]]]:
+        """The degraded parts come first: systemctl shows one line."""
+        return sorted(self._parts.items(), key=lambda item: item[1][0])
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…"

@@ -99,7 +99,8 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
         for share in shares(node)
     ]
     pods.sort(key=lambda pod: (pod[0], pod[1]))
-    problems = [as_text(problem) for problem in (node.problems() if cluster.complete else [])[:MOST_PROBLEMS]]
+    said = [*node.pods_without_gpu(), *node.problems()] if cluster.complete else []
+    problems = [as_text(problem) for problem in said[:MOST_PROBLEMS]]
     sums = Sums(
         nodes=1,
         gpus=len(views),

@@ -31,7 +31,7 @@ from gpushare_runtime.device_plugin.host.own_spec import HostFiles, OwnSpec
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile, CheckpointReader, changed_unit
-from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck
+from gpushare_runtime.device_plugin.kubelet.podresources import CrossCheck, KubeletIds
 from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.metrics import families
@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 _API_SILENCE_SECONDS: Final = 150.0
 # The first list takes less; a longer absence is worth a status.
 _API_FIRST_SECONDS: Final = 3.0
+# systemd starts kubelet after this daemon has started. It shall find the ids of running pods, and come up also where a driver hangs.
+START_SECONDS: Final = 20.0
 # kubelet starts an ended container at once the first time, then after a pause that it doubles.
 CONTAINER_ENDING_SECONDS: Final = 10.0
 
@@ -99,7 +101,7 @@ class DevicePlugin:
             transform=parse_local_pod,
             unreadable=unreadable_local_pod,
         )
-        self._directory = settings.kubelet_root / protocol.KUBELET_PLUGIN_DIR
+        self._directory = settings.device_plugins_dir
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
         self._reader = CheckpointReader(self._checkpoint, self.node, self._processes)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)
@@ -174,7 +176,11 @@ class DevicePlugin:
             specs = self._cdi(self._events)
             if specs:
                 specs.start()
-            registrations = [Registration(resource, self._service_maker(resource), self.node, watch, self.status) for resource in SOCKETS]
+            asyncio.get_running_loop().call_later(START_SECONDS, self.status.wait_no_longer)
+            ids = KubeletIds(socket, self._check_scale)
+            registrations = [
+                Registration(resource, self._service_maker(resource), self.node, watch, self.status, ids) for resource in SOCKETS
+            ]
             await run_all(
                 [registration.run() for registration in registrations],
                 stop,
@@ -190,6 +196,7 @@ class DevicePlugin:
                     unhealthy.run(),
                     self._reader.run(watch),
                     cross_check.run(),
+                    ids.run(),
                     self._pods.run(),
                     publisher.reflector().run(),
                     publisher.run(),

@@ -43,7 +43,8 @@ class PluginSettings:
     node: str  # name of this node in Kubernetes
     unit: Unit = GIB
     kubeconfig: str | None = None  # None for the pod's service account
-    kubelet_root: Path = Path(protocol.KUBELET_ROOT)
+    kubelet_root: Path = Path(protocol.KUBELET_ROOT)  # kubelet's --root-dir, for its podresources API
+    device_plugins_dir: Path = Path(protocol.KUBELET_PLUGIN_DIR)  # where kubelet listens, whatever its root
     state: Path = field(default_factory=directory)  # folder for the usage file
     metrics: MetricsAddress | None = None  # None without a metrics page
     tokens: TokenFiles | None = None  # None for the kubeconfig's user
@@ -108,7 +109,20 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> PluginSettings:
         help="of the driver's files, as the host sees it (default: /run/nvidia/driver if it has them, else /)",
     )
     parser.add_argument("--runtime-class", default="", metavar="NAME", help="of this pod; default: it has the nodes' default runtime")
-    parser.add_argument("--kubelet-root", type=Path, default=Path(protocol.KUBELET_ROOT), help="default %(default)s")
+    parser.add_argument(
+        "--kubelet-root",
+        type=Path,
+        default=Path(protocol.KUBELET_ROOT),
+        metavar="DIR",
+        help="kubelet's --root-dir, which has its podresources API (default %(default)s)",
+    )
+    parser.add_argument(
+        "--device-plugins-dir",
+        type=Path,
+        default=Path(protocol.KUBELET_PLUGIN_DIR),
+        metavar="DIR",
+        help="kubelet's folder of device plugins, which its --root-dir does not move (default %(default)s)",
+    )
     parser.add_argument(
         "--in-container", action="store_true", help="the host is seen through mounts only, and another library needs a new container"
     )
@@ -173,6 +187,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> PluginSettings:
         choose=given.in_container and given.device_strategy == AUTO,
         kubeconfig=given.kubeconfig or _kubeconfig(os.environ),
         kubelet_root=given.kubelet_root,
+        device_plugins_dir=given.device_plugins_dir,
         state=given.state_dir,
         metrics=metrics_server.from_options(parser, given),
         health=health_server.from_options(parser, given),

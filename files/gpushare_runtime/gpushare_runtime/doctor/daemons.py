@@ -29,21 +29,22 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
         if _common(found, host, unit, environment) and identity.judge_served_certificate(found, host, unit, time.time()):
             endpoints.judge_dashboard(found, host, unit)
         return
-    listening = kubelet.listeners(host, unit, kubelet.listener)
+    listening = kubelet.listeners(host, kubelet.listener)
     for _ in range(_ATTEMPTS):
         # Of one moment: a plugin that restarts meanwhile is not a second one.
         before, unit = unit, host.unit(unit.name)
         if unit.pid == before.pid:
             break
-        listening = kubelet.listeners(host, unit, kubelet.listener)
+        listening = kubelet.listeners(host, kubelet.listener)
     runs = _common(found, host, unit, environment)
-    found.strangers = [asdict(owner) for owner in listening if owner.name not in kubelet.SOCKETS.values()]
+    found.strangers = [asdict(owner) for owner in listening if not kubelet.is_own(owner.name)]
     cdi.judge_cdi(found, host, unit)
     if runs:
         kubelet.judge_gpus(found, unit)
+        kubelet.judge_pods_gpus(found, unit)
         work.judge_words(found, host, unit)
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
-    found.registered = kubelet.registered_soon(host, unit, listening) if serves else kubelet.registered(host, unit)
+    unit, found.registered = kubelet.registered_soon(host, unit, listening) if serves else (unit, kubelet.registered(host))
     if serves:
         kubelet.judge_registration(found, unit, listening, found.registered)
 

@@ -11,16 +11,16 @@ import stat
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointError, registered_gpus
 from gpushare_runtime.doctor.findings import Findings
-from gpushare_runtime.doctor.host import DaemonUnit, HostReader
+from gpushare_runtime.doctor.host import DaemonUnit, HostReader, shown
 
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
+"""Resource → how the names of the device plugin's sockets for it begin."""
 # In verify's words, which finds other signs of the same.
 ONE_PLUGIN: Final = "one device plugin for the GPUs, ours"
 OTHER_CURE: Final = (
@@ -28,10 +28,13 @@ OTHER_CURE: Final = (
     "systemctl restart gpushare-device-plugin"
 )
 _CONNECT_SECONDS: Final = 2.0
+_REJECTS: Final = "kubelet rejects the registration"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 # As the plugin's status has its part `gpus`.
-_BAD_GPUS: Final = re.compile(r"; gpus: (GPU \d+ \([^()]{1,80}\): .+?)(?:; (?!GPU \d)[\w. -]{1,40}: |$)")
+_BAD_GPUS: Final = re.compile(r"; gpus: (GPU \d+ (?:\([^()]{1,80}\):|is omitted:) .+?)(?:; (?!GPU \d)[\w. -]{1,40}: |$)")
+# As it has its part `GPUs of pods`, where that is degraded.
+_GONE_GPUS: Final = re.compile(r"(?:^|; )GPUs of pods: ([^;]{1,1000}?, which is not in this node any more[^:;]{0,1000})")
 # A folder of device plugins has a handful.
 _MOST_SOCKETS: Final = 100
 
@@ -48,9 +51,9 @@ class SocketOwner:
         return f"process {self.pid} ({self.process or 'unnamed'})"
 
 
-def listeners(host: HostReader, unit: DaemonUnit, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
+def listeners(host: HostReader, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
     """Of every device plugin's socket that a process listens on. peer: a socket's listener by its PID, None for no process."""
-    folder = host.at(_folder(unit))
+    folder = host.at(protocol.KUBELET_PLUGIN_DIR)
     try:
         names = sorted(name for name in os.listdir(folder) if name != protocol.KUBELET_SOCKET and _is_socket(folder / name))
     except OSError:
@@ -71,16 +74,25 @@ def listener(path: Path) -> int | None:
         return int(struct.unpack("3i", credentials)[0])
 
 
-def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> dict[str, list[str]]:
-    """As `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its checkpoint."""
-    if unit.active != "active" or not set(SOCKETS.values()) <= {owner.name for owner in listening}:
-        return registered(host, unit)
-    return host.wait(partial(registered, host, unit), lambda found: found.keys() >= SOCKETS.keys())
+def registered_soon(host: HostReader, unit: DaemonUnit, listening: list[SocketOwner]) -> tuple[DaemonUnit, dict[str, list[str]]]:
+    """The plugin and `registered`, after a wait for kubelet: it accepts the registration, then reads the list of ids, then writes its
+    checkpoint."""
+    if unit.active != "active" or not all(any(owner.name.startswith(begin) for owner in listening) for begin in SOCKETS.values()):
+        return unit, registered(host)
+
+    def both() -> tuple[DaemonUnit, dict[str, list[str]]]:
+        return host.unit(unit.name), registered(host)
+
+    return host.wait(both, lambda seen: all(_says_registered(seen[0], resource) and resource in seen[1] for resource in SOCKETS))
 
 
-def registered(host: HostReader, unit: DaemonUnit) -> dict[str, list[str]]:
+def _says_registered(unit: DaemonUnit, resource: str) -> bool:
+    return f"{resource}: {protocol.REGISTERED}" in unit.status
+
+
+def registered(host: HostReader) -> dict[str, list[str]]:
     """Resource of ours to the GPUs of its ids, as kubelet has recorded them."""
-    data = host.read(f"{_folder(unit)}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
+    data = host.read(f"{protocol.KUBELET_PLUGIN_DIR}/{protocol.KUBELET_CHECKPOINT}", _CHECKPOINT_BYTES)
     try:
         return registered_gpus(data or b"{}", SOCKETS)
     except CheckpointError:
@@ -92,9 +104,9 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
     evidence = [
         f"{owner} listening on the device plugin's own socket {owner.name}"
         for owner in listening
-        if owner.name in SOCKETS.values() and owner.pid != unit.pid
+        if is_own(owner.name) and owner.pid != unit.pid
     ]
-    strangers = [str(owner) for owner in listening if owner.name not in SOCKETS.values()]
+    strangers = [str(owner) for owner in listening if not is_own(owner.name)]
     if strangers and not evidence and "does not read the list" in unit.says:
         evidence.append(f"kubelet not listening to our device plugin ({unit.says}) while {' and '.join(strangers)} serves it")
     if evidence:
@@ -102,20 +114,29 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
     return bool(evidence)
 
 
+def is_own(name: str) -> bool:
+    """Whether a socket is of our device plugin, of a former release of it, or of the original, by its name."""
+    return name.startswith(tuple(SOCKETS.values())) or name in protocol.FORMER_SOCKETS
+
+
 def judge_registration(found: Findings, unit: DaemonUnit, listening: list[SocketOwner], recorded: Mapping[str, list[str]]) -> None:
     """Whether the device plugin, which runs, is registered with kubelet for each of its resources."""
-    names = {owner.name for owner in listening}
     log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
-    for resource, name in SOCKETS.items():
-        if name not in names:
-            seen = f"no device plugin listening on {_folder(unit)}/{name}"
+    for resource, begin in SOCKETS.items():
+        if not any(owner.name.startswith(begin) for owner in listening):
+            seen = f"no device plugin listening on {protocol.KUBELET_PLUGIN_DIR}/{begin}*{protocol.SOCKET_END}"
         elif resource not in recorded:
             seen = f"no {resource} in kubelet's checkpoint"
+        elif not _says_registered(unit, resource):
+            # The checkpoint may have it from the process before.
+            seen = f"a device plugin that waits to be registered for {resource}"
         else:
             continue
-        says = unit.says if unit.active != "active" else ""
+        says = unit.says if not _says_registered(unit, resource) else ""
         seen += f" (the plugin says: {says})" if says else ""
-        cure = f"systemctl restart {unit.name}; if that does not help: {log}"
+        # A kubelet that rejects it does so for every process of the plugin.
+        first = "kubelet" if _REJECTS in unit.status else unit.name
+        cure = f"systemctl restart {first}; if that does not help: {log}"
         found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
 
 
@@ -127,8 +148,15 @@ def judge_gpus(found: Findings, unit: DaemonUnit) -> None:
         found.error("gpu_unhealthy", bad[1], "every GPU to pass its checks", cure)
 
 
-def _folder(unit: DaemonUnit) -> str:
-    return f"{unit.option('kubelet-root') or protocol.KUBELET_ROOT}/{protocol.KUBELET_PLUGIN_DIR}"
+def judge_pods_gpus(found: Findings, unit: DaemonUnit) -> None:
+    """Whether pods have GPUs that the node has no more, by the device plugin's status."""
+    gone = _GONE_GPUS.search(unit.status)
+    if gone is not None:
+        cure = (
+            "kubectl delete pod POD -n NAMESPACE: its owner starts it on another GPU; if the GPU should be there: lspci -d 10de:, dmesg; "
+            "docs/operate/on-call.md"
+        )
+        found.error("gpu_gone", shown(gone[1]), "pods that have GPUs of this node", cure)
 
 
 def _is_socket(path: Path) -> bool:

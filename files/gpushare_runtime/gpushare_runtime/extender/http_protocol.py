@@ -131,7 +131,7 @@ class HttpServer:
 
 
 class _State(Enum):
-    """OPEN: requests are read. DROPPING: what still comes of the last one is dropped. ENDED: nothing is read."""
+    """OPEN: requests are read. DROPPING: what still comes is dropped, unparsed. ENDED: nothing is read."""
 
     OPEN, DROPPING, ENDED = range(3)
 
@@ -173,7 +173,8 @@ class _HttpConnection(asyncio.Protocol):
         self._close_after(_IDLE_SECONDS, self._close_if_idle)
 
     def data_received(self, data: bytes) -> None:
-        if self._state is _State.ENDED:
+        if self._state is not _State.OPEN:
+            # The parser would keep a header without an end.
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -230,7 +231,12 @@ class _HttpConnection(asyncio.Protocol):
         elif self._expects:
             self._transport.write(_CONTINUE)
 
+    def on_chunk_header(self) -> None:
+        # Behind the last chunk there are trailers, which the parser keeps as it does a head.
+        self._in_head, self._head_bytes = True, 0
+
     def on_body(self, body: bytes) -> None:
+        self._in_head = False
         self._size += len(body)
         if self._state is not _State.OPEN:
             return
@@ -241,7 +247,7 @@ class _HttpConnection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self._in_head = True
+        self._in_head, self._head_bytes = True, 0
         if self._state is _State.OPEN:
             self._ask(self._body[0] if len(self._body) == 1 else b"".join(self._body))
         else:

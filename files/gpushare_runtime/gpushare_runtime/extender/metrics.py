@@ -12,6 +12,7 @@ from typing import Any, Final
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.node_report import GONE
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.daemon.exposition import Value, family, latencies, maybe, single
 from gpushare_runtime.extender.cache import ClusterCache
@@ -33,7 +34,7 @@ _KNOWN: Final = ("known", "unknown")
 _STATES: Final = ("bound", "assumed", "reserved", "deleted")
 _REASONS: Final = ("room", "nominated", "invalid", "unsupported")
 _ROOMS: Final = ("enough", "fragmented", "too-little")
-_DRIFTS: Final = ("orphaned", "unmanaged", "other")
+_DRIFTS: Final = ("orphaned", "unmanaged", GONE, "other")
 
 
 class Meters:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ MOST_FILE_BYTES: Final = 2 * 1024**3
 MOST_MANIFEST_BYTES: Final = 16 * 1024**2
 MOST_REPLICAS: Final = 10_000
 _EXPIRED: Final = 410
+_A_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _FORBIDDEN: Final = 403
 
 
@@ -57,6 +59,12 @@ async def _list(client: KubeClient, path: str, selector: str = "") -> Objects:
         if error.status != _EXPIRED:
             raise
     return (await client.get(path, fieldSelector=selector)).get("items") or []
+
+
+async def pods_named(client: KubeClient, namespace: str, name: str) -> Objects:
+    """The pods of this name, ended ones too; namespace: "" for all. A name that no pod can have has none."""
+    found = await _list(client, pods_path(namespace), f"metadata.name={name}") if _A_NAME.fullmatch(name) else []
+    return [raw for raw in found if raw["metadata"]["name"] == name]
 
 
 def pods_path(namespace: str) -> str:

@@ -95,6 +95,7 @@ NOTHING_KNOWN: Final = Used()
 class Cluster:
     """The cluster, filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
 
+    named: the pods with the name `remember`, as they were set, whatever they request.
     complete: whether it has every pod. Where it has not, it is unknown what is free. knows_nodes: whether nodes could be read.
     changed: the nodes and the waiting pods that may have changed. A view that shows only differences empties it.
     """
@@ -110,6 +111,8 @@ class Cluster:
         self.knows_nodes = True
         self.used: Used = NOTHING_KNOWN
         self.changed = Changed()
+        self.remember = ""
+        self.named: list[Mapping[str, Any]] = []
         self._read_pod = PodReader(self._warn)
 
     def _warn(self, text: str) -> None:
@@ -134,6 +137,8 @@ class Cluster:
 
     def set_pod(self, raw: Mapping[str, Any]) -> str:
         """A v1.Pod as it is now; its UID. A pod that requests no GPUs, and one that has ended, is not kept."""
+        if self.remember and raw["metadata"]["name"] == self.remember:
+            self.named.append(raw)
         record, uid = self._read_pod(raw), str(raw["metadata"]["uid"])
         self._touch(uid)
         self.waiting.pop(uid, None)

@@ -13,6 +13,7 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
@@ -26,6 +27,7 @@ from gpushare_runtime.kubectl_gpushare.api import (
     explain_error,
     fill,
     fill_from_files,
+    pods_named,
     read_file,
     read_manifests,
 )
@@ -36,6 +38,7 @@ from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.trace import TraceError, read_hosts, read_pods
+from gpushare_runtime.kubectl_gpushare.unplaced import sentence
 from gpushare_runtime.kubectl_gpushare.views import share_state, shares
 
 FITS_NOWHERE: Final = 3
@@ -46,10 +49,11 @@ MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 
 
-def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
+def read(arguments: argparse.Namespace, what: str, name: str = "") -> tuple[Cluster, str]:
     """The whole cluster, and the namespace that is meant. InputError where not all of it may be read. `what`: the command that needs it,
-    for the message."""
+    for the message. name: of pods that are kept whatever they request."""
     cluster = Cluster()
+    cluster.remember = name
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
         return cluster, arguments.namespace or "default"
@@ -60,6 +64,9 @@ def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
     async def go() -> None:
         async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
             await fill(client, cluster, "", own)
+            if name:
+                # Of those that have ended, too, which are not in the list.
+                cluster.named = list(await pods_named(client, "" if arguments.all_namespaces else own, name))
 
     try:
         asyncio.run(go())
@@ -73,11 +80,11 @@ def read(arguments: argparse.Namespace, what: str) -> tuple[Cluster, str]:
 
 
 def run_explain(arguments: argparse.Namespace, form: Format) -> int:
-    """0 if the pod fits on a node, or is on one; FITS_NOWHERE if not. With -A and without a pod it explains all pods that wait."""
+    """0 if the pod fits on a node, or has GPUs of one; FITS_NOWHERE if not. With -A and without a pod it explains all pods that wait."""
     everywhere = arguments.all_namespaces
     if bool(arguments.pod) == bool(arguments.filename) and not (everywhere and not arguments.pod):
         raise UsageError("expected the name of a pod, or -f FILE with one, or -A for all pods that wait")
-    cluster, namespace = read(arguments, "explain")
+    cluster, namespace = read(arguments, "explain", arguments.pod or "")
     if arguments.filename:
         [raw, _], *others = read_manifests(arguments.filename)
         if others:
@@ -162,14 +169,24 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
             f"{unit.amount(units) if unit else f'{units} units'} of GPU {index}" for index, units in sorted((share.by_gpu or {}).items())
         ]
         state = f" ({share_state(share)[0]})" if share.mark or share.why else ""
-        has = ", ".join(parts) or "GPUs that are not known"
-        print(as_text(f"pod {share.namespace}/{share.name} is on node {node.name} and has {has}{state}", 4096))
+        has = ", ".join(parts) or ("" if share.gone else "GPUs that are not known")
+        if share.gone and node.inventory:
+            has = f"{has and has + ', and '}{gone_in_words(share.gone, node.inventory.unit)}"
+            state += ": delete it, and its owner starts it on another GPU"
+        orphaned = share.pod is None and share.why == "orphaned"
+        is_there = f"is deleted; its processes on node {node.name} have" if orphaned else f"is on node {node.name} and has"
+        print(as_text(f"pod {share.namespace}/{share.name} {is_there} {has}{state}", 4096))
     if found:
         return 0
+    others = [raw for raw in cluster.named if namespace in ("", (raw.get("metadata") or {}).get("namespace"))]
+    for raw in others[:_LISTED]:
+        print(as_text(f"pod {raw['metadata'].get('namespace')}/{name}: {sentence(raw)}", 4096))
+    if others:
+        return FITS_NOWHERE
     waiting = sorted(wait.pod.name for wait in cluster.waiting.values() if namespace in ("", wait.pod.namespace))
     there = ", ".join(waiting[:_LISTED]) or "none"
     where = f"in namespace {quote(namespace)}" if namespace else "in any namespace"
-    raise InputError(f"found no pod {quote(name)} that requests GPUs {where}; pending there: {as_text(there, 1000)}")
+    raise InputError(f"found no pod {quote(name)} {where}; waiting for GPUs there: {as_text(there, 1000)}")
 
 
 def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
@@ -204,7 +221,7 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Sim
     def takes_pods(pod: PendingPod, node: str) -> bool:
         return not cluster.infos.get(node, UNKNOWN_NODE).cordoned
 
-    return {policy: simulate.run(policy, simulate.copy_of(cluster.ledger), pods, has_room=takes_pods) for policy in arguments.policies}
+    return {policy: simulate.run(policy, cluster.ledger.copy(), pods, has_room=takes_pods) for policy in arguments.policies}
 
 
 def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.SimulatedPod]], Table]:

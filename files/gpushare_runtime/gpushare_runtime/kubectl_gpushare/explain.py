@@ -24,6 +24,11 @@ from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Co
 from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
 
 VERSION: Final = 1
+_LESSER: Final = (
+    "fits on no node: pods of lower priority are in the way; kube-scheduler cannot evict for room on one GPU until Kubernetes 1.38 "
+    "(kubernetes/kubernetes#135486)"
+)
+_WAIT: Final = "wait for "
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
 _NAMED: Final = 3
 _MOST_SPANS: Final = 6
@@ -58,13 +63,15 @@ _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 @dataclass(frozen=True)
 class NodeVerdict:
     """One node. GPUs: those that the pod would get, () where it does not fit. reason: why not. cures:
-    each alone makes it fit. kept: for whom its GPUs are kept, where it fits."""
+    each alone makes it fit. kept: for whom its GPUs are kept, where it fits. lesser: pods of lower priority whose end makes room, where
+    kube-scheduler cannot evict them."""
 
     node: str
     gpus: Sequence[int]
     reason: str = ""
     cures: Sequence[str] = ()
     kept: str = ""
+    lesser: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
@@ -90,7 +97,7 @@ def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterato
     request = cluster.ledger.for_pod(pod)
     for node in cluster.nodes:
         if node.inventory or node.inventory_error:
-            yield _verdict(cluster, node, request, placement)
+            yield _verdict(cluster, node, request, placement, pod.priority)
 
 
 def ranked(cluster: Cluster, pod: PendingPod, found: Collection[NodeVerdict], placement: Placement) -> list[NodeVerdict]:
@@ -100,7 +107,7 @@ def ranked(cluster: Cluster, pod: PendingPod, found: Collection[NodeVerdict], pl
     return sorted(found, key=lambda verdict: (not verdict.fits, -ranks.get(verdict.node, 0), verdict.node))
 
 
-def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement) -> NodeVerdict:
+def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement, priority: int) -> NodeVerdict:
     if request.unsupported is not None:
         return NodeVerdict(node.name, (), request.unsupported)
     allocation = placement.choose(request, node)
@@ -113,7 +120,8 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
     if allocation is not None:
         return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
-    return NodeVerdict(node.name, (), exact(request, node), tuple(_cures(node, request)))
+    lesser = tuple(_in_the_way(node, request, priority)) if _counts_as_room(node, request) else ()
+    return NodeVerdict(node.name, (), exact(request, node), tuple(_cures(node, request)), lesser=lesser)
 
 
 def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
@@ -124,10 +132,12 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
         each = f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
         what = f"{smaller} whole {'GPU' if smaller == 1 else 'GPUs'}" if request.whole_gpus else f"{smaller} units{each}"
         yield f"ask for at most {what}"
+    orphans = _orphans(node, request)
+    if orphans:
+        yield f"{_WAIT}the processes of {_some(orphans)} to end, which run although the pod is deleted"
     in_the_way = _in_the_way(node, request)
     if in_the_way:
-        more = f" and {len(in_the_way) - _NAMED} more" if len(in_the_way) > _NAMED else ""
-        yield f"end {', '.join(in_the_way[:_NAMED])}{more}"
+        yield f"end {_some(in_the_way)}"
     for what, change in (("uncordon", {"cordoned": False}), ("repair", {"health": "ok"})):
         gpus = [gpu.index for gpu in node.inventory.gpus if any(getattr(gpu, name) != value for name, value in change.items())]
         for index in gpus:
@@ -148,15 +158,37 @@ def _largest(node: NodeLedger, request: Request) -> int:
     return frees[request.gpus_per_pod - 1] if len(frees) >= request.gpus_per_pod else 0
 
 
-def _in_the_way(node: NodeLedger, request: Request) -> list[str]:
-    """The fewest pods found without which it fits, as namespace/name; [] if that would not help."""
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _counts_as_room(node: NodeLedger, request: Request) -> bool:
+    """Whether the node has room by kube-scheduler's count, by sums alone: then it evicts no pod."""
+    usable = {state.gpu.index: state.gpu.units for state in node.usable}
+    if request.whole_gpus:
+        return len(usable) - sum(pod.request.whole_gpus for pod in node.pods) >= request.whole_gpus
+    taken = sum(units for pod in node.pods if not pod.whole for index, units in (node.gpus_of(pod) or {}).items() if index in usable)
+    return sum(usable.values()) - taken >= request.units
+
+
+def _orphans(node: NodeLedger, request: Request) -> list[str]:
+    """The deleted pods without whose processes it fits; [] if that would not help."""
+    gone = {entry.uid: entry.pod for entry in node.record.held.entries if entry.why == "orphaned"}
+    left = tuple(entry for entry in node.record.held.entries if entry.uid not in gone)
+    other = node.copy()
+    other.set_record(replace(node.record, held=replace(node.record.held, entries=left)))
+    return sorted(as_text(name or uid, 512) for uid, name in gone.items()) if gone and other.candidates(request) else []
+
+
+def _in_the_way(node: NodeLedger, request: Request, below: int | None = None) -> list[str]:
+    """The fewest pods found without which it fits, as namespace/name; [] if that would not help. below: only pods of lower priority."""
     wanted = request.whole_gpus or request.gpus_per_pod
     options: list[tuple[int, int, list[str]]] = []
     for state in node.gpu_states:
         if not node.exclusion(request, state):
             options.append((0, 0, []))
         elif node.exclusion(request, state) == "room" and state.gpu.units >= request.per_gpu:
-            uids, freed = _fewest(node, state.gpu.index, request.per_gpu - state.free, bool(request.whole_gpus))
+            uids, freed = _fewest(node, state.gpu.index, request.per_gpu - state.free, bool(request.whole_gpus), below)
             if uids:
                 options.append((len(uids), freed, uids))
     chosen = sorted(options)[:wanted]
@@ -166,13 +198,18 @@ def _in_the_way(node: NodeLedger, request: Request) -> list[str]:
     return sorted(f"{pod.namespace}/{pod.name}" for pod in node.pods if pod.uid in uids_to_end)
 
 
-def _fewest(node: NodeLedger, index: int, missing: int, everything: bool) -> tuple[list[str], int]:
-    """(UIDs of pods of a GPU, largest first, that free what is missing; the units that they free)."""
+def _fewest(node: NodeLedger, index: int, missing: int, everything: bool, below: int | None) -> tuple[list[str], int]:
+    """(UIDs of pods of a GPU, largest first, that free what is missing, and the units that they free). ([], 0) if too few may go.
+
+    below: as in `_in_the_way`.
+    """
     on_gpu = []
     for pod in node.pods:
         units = (node.gpus_of(pod) or {}).get(index, 0)
-        if units:
+        if units and (below is None or pod.priority < below):
             on_gpu.append((units, pod.uid))
+        elif units and everything:
+            return [], 0
     uids: list[str] = []
     freed = 0
     for units, uid in sorted(on_gpu, reverse=True):
@@ -180,7 +217,7 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool) -> tup
             break
         uids.append(uid)
         freed += units
-    return uids, freed
+    return (uids, freed) if freed >= missing else ([], 0)
 
 
 def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
@@ -209,6 +246,9 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
         return f"fits on no GPU, even an empty one: {never}"
     if not found:
         return "fits on no node: no node has GPUs that are known"
+    lesser = min((verdict.lesser for verdict in found if verdict.lesser), key=len, default=())
+    if lesser:
+        return f"{_LESSER}: end {_some(lesser)}"
     change = _cheapest(pod.request, found)
     return f"fits on no node; cheapest change: {change}" if change else "fits on no node, and no single change would help"
 
@@ -234,6 +274,8 @@ def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> str:
                 rank, text = (1 if enough else 3, -units), f"request {smaller[1]} {smaller[2]}"
             elif "uncordon" in cure:
                 rank, text = (0, 0), cure if cure.startswith("kubectl") else f"kubectl gpushare uncordon {verdict.node} {cure.split()[-1]}"
+            elif cure.startswith(_WAIT):
+                rank, text = (0, 1), f"{cure} (nvidia-smi on {verdict.node} lists them)"
             elif cure.startswith("end "):
                 rank, text = (2, cure.count(",") + cure.count(" and ")), cure
             else:

@@ -80,7 +80,11 @@ def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, A
             if isinstance(pod, AllocatedPod):
                 ledger.apply(pod)
     usages = [_usage(ledger.nodes[name], *found[name]) for name in sorted(found)]
-    warnings += [f"node {name}: {problem}" for name in sorted(found) for problem in ledger.nodes[name].problems()]
+    warnings += [
+        f"node {name}: {problem}"
+        for name in sorted(found)
+        for problem in (*ledger.nodes[name].problems(), *ledger.nodes[name].pods_without_gpu())
+    ]
     if len({node.unit for node in usages}) > 1:
         each = ", ".join(f"{node.name}: {node.unit}" for node in usages)
         warnings.append(f"the nodes count in different units ({each}): the cluster's totals add unlike numbers")

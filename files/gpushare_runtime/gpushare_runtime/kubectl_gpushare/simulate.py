@@ -35,16 +35,6 @@ class SimulatedPod:
     elsewhere: str
 
 
-def copy_of(ledger: Ledger) -> Ledger:
-    """The same nodes and allocated pods."""
-    made = Ledger()
-    for node in ledger.nodes.values():
-        made.set_node(node.record)
-        for pod in node.pods:
-            made.apply(pod)
-    return made
-
-
 def run(
     policy: str,
     ledger: Ledger,

@@ -17,7 +17,7 @@ from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
 from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
-from gpushare_runtime.kubectl_gpushare.views import Selection, gpus_of, selected_waiting, shares
+from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, selected_waiting, shares
 
 VERSION: Final = 1
 ERROR, WARNING, OK = "error", "warning", "ok"
@@ -164,6 +164,14 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
                 yield StatusEntry(ERROR, "gpus", where, f"bad: {view.gpu.health}{on_it}", cure)
             else:
                 yield StatusEntry(WARNING, "gpus", where, f"cordoned{on_it}", f"kubectl gpushare uncordon {node.name} {view.gpu.index}")
+        for uuid, had in gone_gpus(node).items():
+            names = sorted(had)
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            gone = f"GPU {as_text(uuid)} is not in this node any more; pods: {', '.join(names[:_NAMED])}{more}"
+            namespace, _, name = names[0].partition("/")
+            yield StatusEntry(
+                ERROR, "gpus", node.name, gone, f"kubectl delete pod -n {namespace} {name}: its owner starts it on another GPU"
+            )
     yield StatusEntry(OK, "gpus", "", f"{usable} of {every} take new pods")
 
 

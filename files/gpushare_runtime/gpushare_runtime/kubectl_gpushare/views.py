@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core.bounds import as_text
@@ -13,6 +14,8 @@ from gpushare_runtime.core.constraints import Labels
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, physical_index
 from gpushare_runtime.core.ledger import GpuState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
+from gpushare_runtime.core.node_ledger import gone_in_words
+from gpushare_runtime.core.node_report import GONE, HeldEntry
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, Waiting
@@ -21,7 +24,7 @@ from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WAR
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
 CLOSED: Final = {"N": "node not ready", "S": "node cordoned", "P": "device plugin away"}
-GPU_BAD, GPU_CORDONED, OVER = "GPU bad", "GPU cordoned", "over"
+GPU_BAD, GPU_CORDONED, GPU_GONE, OVER = "GPU bad", "GPU cordoned", "GPU gone", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 _NOTHING: Final = Cell(ABSENT, "", -1.0)
 OF_PODS: Final = ("pods", "top", "namespaces")
@@ -44,7 +47,7 @@ class Selection:
 
 class Share(NamedTuple):
     """The share that one pod has of one node, as far as it is known. by_gpu: None if unknown. why: "" where the API shows the pod. mark:
-    what is wrong with one of its GPUs, "" if nothing is."""
+    what is wrong with one of its GPUs, "" if nothing is. gone: UUID of each of its GPUs that is not in the node any more."""
 
     namespace: str
     name: str
@@ -55,6 +58,7 @@ class Share(NamedTuple):
     why: str
     pod: AllocatedPod | None
     mark: str = ""
+    gone: Mapping[str, HeldEntry] = MappingProxyType({})
 
 
 def _text(value: str) -> str:
@@ -81,22 +85,33 @@ def shares(node: NodeLedger) -> Iterator[Share]:
         on = units.keys() if units else set[int]()
         return GPU_BAD if bad & on else GPU_CORDONED if cordoned & on else ""
 
-    whys = {entry.uid: entry.why for entry in node.record.held.entries}
+    whys = {entry.uid: entry.why for entry in node.record.held.entries if entry.why != GONE}
     for pod in node.pods:
         bound.add(pod.uid)
         units = node.units_of(pod.uid)
         if units is None and node.inventory is None and pod.allocation is not None:
             units = pod.allocation.by_gpu
-        if not units and not pod.mirror:
+        gone = node.gone.get(pod.uid, {})
+        if not units and not pod.mirror and not gone:
             # Its GPU is not known, and its node reports none.
             units = None
-        if units or units is None:
-            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod, mark(units))
-    for uid, pods in {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound}.items():
+        if units or units is None or gone:
+            wrong = GPU_GONE if gone else mark(units)
+            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod, wrong, gone)
+    for uid, pods in {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound and entry.uid in whys}.items():
         namespace, _, name = pods.partition("/")
         whole = any(held for _, held in node.record.held.by_uid[uid].values())
         units = node.units_of(uid) or {}
         yield Share(namespace, name, uid, node.name, units, whole, whys[uid], None, mark(units))
+
+
+def gone_gpus(node: NodeLedger) -> dict[str, dict[str, HeldEntry]]:
+    """UUID of each GPU that pods have and their node has no more → namespace/name of each of these pods, and what it had of it."""
+    found: dict[str, dict[str, HeldEntry]] = {}
+    for pod in node.pods if node.gone else ():
+        for uuid, entry in node.gone.get(pod.uid, {}).items():
+            found.setdefault(uuid, {})[f"{pod.namespace}/{pod.name}"] = entry
+    return dict(sorted(found.items()))
 
 
 class GpuView(NamedTuple):
@@ -343,6 +358,19 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 Cell(as_text(states), view.style or (WARN if shut else "")),
             ]
             table.rows.append(TableRow(f"gpu/{_text(node.name)}/{gpu.index}", cells))
+        for uuid, had in gone_gpus(node).items():
+            cells = [
+                Cell(_text(node.name)),
+                *[_NOTHING] * 2,
+                _count(sum(entry.units for entry in had.values())),
+                *[_NOTHING] * 2,
+                Cell(_unit(node)),
+                _count(len(had)),
+                *[_NOTHING] * 5,
+                Cell(_text(uuid)),
+                Cell(f"gone: not in this node any more; UUID {_text(uuid)}", BAD),
+            ]
+            table.rows.append(TableRow(f"gpu/{_text(node.name)}/{_text(uuid)}", cells))
     return table
 
 
@@ -357,7 +385,7 @@ def _shares(cluster: Cluster, select: Selection) -> Iterator[Share]:
             continue
         indexes = {gpu.index for gpu in node.inventory.gpus if select.gpu in (str(gpu.index), gpu.uuid)} if node.inventory else set()
         for share in shares(node):
-            if _is_selected(share, select) and (not select.gpu or indexes & set(share.by_gpu or ())):
+            if _is_selected(share, select) and (not select.gpu or indexes & set(share.by_gpu or ()) or select.gpu in share.gone):
                 yield share
 
 
@@ -457,6 +485,8 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
     reason = ""
     if share.by_gpu is None:
         reason = "its GPU is not known"
+    elif share.gone and node.inventory:
+        reason = f"it has {gone_in_words(share.gone, node.inventory.unit)}: delete it"
     elif share.pod is None:
         reason = "the pod object is gone, its processes are not"
     elif share.why == "unmanaged":
@@ -467,8 +497,8 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         Cell(_text(share.namespace)),
         Cell(_text(share.name)),
         name,
-        Cell(",".join(map(str, gpus)) if share.by_gpu is not None else "?", "" if share.by_gpu is not None else ODD),
-        _NOTHING if share.by_gpu is None else _memory(sum(share.by_gpu.values()), node),
+        _gpu_cell(share),
+        _memory(sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
         _used_memory(cluster.used.by_pod.get(share.uid)),
         _age(info.created, now),
         Cell(_text(info.owner) or ABSENT),
@@ -478,6 +508,10 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         Cell(state, style),
         Cell(as_text(reason)),
     ]
+
+
+def _gpu_cell(share: Share) -> Cell:
+    return Cell("?", ODD) if share.by_gpu is None else Cell(",".join(map(str, sorted(share.by_gpu))) or ABSENT)
 
 
 def _used_memory(mib: int | None) -> Cell:
@@ -500,7 +534,7 @@ def share_state(share: Share, over: bool = False) -> tuple[str, str]:
     """(state, style): bound, whole, terminating, or why the API does not show it; then what is wrong with its GPU, or that it is over."""
     state, style = _state_of(share)
     marks = [*([share.mark] if share.mark else []), *([OVER] if over else [])]
-    return ", ".join([state, *marks]), BAD if GPU_BAD in marks or over else WARN if marks else style
+    return ", ".join([state, *marks]), BAD if {GPU_BAD, GPU_GONE} & {*marks} or over else WARN if marks else style
 
 
 def _state_of(share: Share) -> tuple[str, str]:
@@ -536,9 +570,9 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
             Cell(_text(share.namespace)),
             Cell(_text(share.name)),
             Cell(_text(share.node)),
-            Cell(",".join(map(str, sorted(share.by_gpu))) if share.by_gpu is not None else "?"),
+            _gpu_cell(share),
             _used_memory(used),
-            _NOTHING if share.by_gpu is None else _memory(sum(share.by_gpu.values()), node),
+            _memory(sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
             _NOTHING if percent is None else _count(percent, BAD if percent > 100 else ""),
             Cell(state, style),
         ]

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster import names
 
@@ -26,4 +28,10 @@ def test_a_name_is_that_of_the_daemons(name: str) -> None:
 def test_most_are_compared() -> None:
     known = {"ANNOTATION_GPUS", "ANNOTATION_HELD", "ANNOTATION_ALLOCATION", "ANNOTATION_INDEX", "LABEL_PLACEMENT", "UNHEALTHY_PREFIX"}
     assert known <= set(SHARED)
-    assert names.SOCKETS == {names.MEMORY: protocol.SOCKET_MEMORY, names.GPUS: protocol.SOCKET_GPUS}
+    assert names.DEVICE_PLUGINS == protocol.KUBELET_PLUGIN_DIR
+    assert protocol.FORMER_SOCKETS == (names.ORIGINAL_SOCKET, names.FORMER_SOCKET)
+    for begin in ("aliyungpushare-mem-", "aliyungpushare-gpus-"):
+        assert begin in (protocol.SOCKET_MEMORY, protocol.SOCKET_GPUS)
+        assert re.fullmatch(names.SOCKETS, f"{begin}0123cdef.sock")
+    for other in ("aliyungpushare-mem-.sock", "aliyungpushare-mem-0123cdefg.sock", "xaliyungpushare-mem-0123cdef.sock", "kubelet.sock"):
+        assert not re.fullmatch(names.SOCKETS, other)

@@ -90,7 +90,8 @@ def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_g
 def test_health_is_asked_as_it_was_said_and_after_a_new_seed_its_own_token_is_waited_for(wanted: DaemonFiles) -> None:
     seed, token = jwt(claims()), Path(wanted.token_path or "")
     health = health_of(replace(wanted, seed_content=seed), "https://x", "/ca", "synced", 7)
-    assert (health.url, health.key, health.timeout, health.ca) == ("https://x", "synced", 7, "/ca")
+    assert (health.url, health.key, health.timeout, health.ca, health.says) == ("https://x", "synced", 7, "/ca", ())
+    assert health_of(wanted, None, None, "synced", 7, ["registered"]).says == ["registered"]
     Path(wanted.seed_path or "").write_text(seed + "\n")
     assert health.also() == f"it must get a token of its own with the new seed in {wanted.seed_path}; {token} is missing"
     token.parent.mkdir()

@@ -79,6 +79,21 @@ def test_what_else_must_be_so_is_part_of_its_health(tmp_path: Path) -> None:
     )
 
 
+def test_what_its_status_must_say_is_part_of_its_health(tmp_path: Path) -> None:
+    systemd = Systemd(tmp_path)
+    systemd.write(UNIT, "g1")
+    systemd.daemon().restart()
+
+    def problem(*says: str) -> str | None:
+        health = Health(None, "synced", 0, says=says)
+        return Daemon("gpushare-x", health, systemd, systemd.environ, str(tmp_path), settings=str(tmp_path)).problem()
+
+    systemd.status = "gpus: 2 = 40; a: registered; b: waiting"
+    assert (problem(), problem("a: registered")) == (None, None)
+    words = "its status must say 'b: registered'; it says 'gpus: 2 = 40; a: registered; b: waiting'"
+    assert words in (problem("a: registered", "b: registered") or "")
+
+
 def test_a_process_that_died_is_due(tmp_path: Path) -> None:
     systemd = Systemd(tmp_path)
     systemd.write(UNIT, "g1")

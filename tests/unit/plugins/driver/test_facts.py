@@ -143,6 +143,8 @@ def test_images_of_vendors(root: FakeRoot, path: str, content: str, vendor: str)
         ("/etc/modprobe.d/x.conf", "blacklist nouveau\n", True),
         ("/usr/lib/modprobe.d/nvidia.conf", "# x\n  blacklist   nouveau  \n", True),
         ("/etc/modprobe.d/x.conf", "install nouveau /bin/false\n", True),
+        ("/etc/modprobe.d/x.conf", "blacklist nouveau # ours\n", True),
+        ("/etc/modprobe.d/x.conf", "blacklist \\\nnouveau\n", True),
         ("/etc/modprobe.d/x.conf", "# blacklist nouveau\n", False),
         ("/etc/modprobe.d/x.conf", "blacklist nouveaux\n", False),
         ("/etc/modprobe.d/x.conf.off", "blacklist nouveau\n", False),
@@ -153,6 +155,12 @@ def test_images_of_vendors(root: FakeRoot, path: str, content: str, vendor: str)
 def test_where_nouveau_is_blacklisted(root: FakeRoot, folder: str, content: str, blacklisted: bool) -> None:
     root.file(folder, content)
     assert facts(root).nouveau_blacklisted is blacklisted
+
+
+def test_a_file_of_an_administrator_takes_the_place_of_the_packages(root: FakeRoot) -> None:
+    root.file("/usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\n")
+    root.file("/etc/modprobe.d/nvidia.conf", "# nouveau is wanted here\n")
+    assert facts(root).nouveau_blacklisted is False
 
 
 def test_packages_of_dpkg_that_are_installed(root: FakeRoot) -> None:

@@ -31,7 +31,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.serv
 from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
-ROOT = "/var/lib/kubelet"
+PLUGINS = "/var/lib/kubelet/device-plugins"
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
     assert found == {
         "places": {"gpu_node": True, "control_plane": True, **PLACES},
         "node_name": "node-7",
-        "kubelet": {"running": True, "root": ROOT},
+        "kubelet": {"running": True},
         "runtime": ("runtime", "/i"),
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
         "files": {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []},
@@ -191,7 +191,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "images": ("images", "unix:///run/containerd/containerd.sock"),
         "cdi": ("cdi",),
         "devices": ("devices", [0, 1]),
-        "strangers": ("strangers", ROOT),
+        "strangers": ("strangers",),
         "containers": ("containers",),
         # No container runtime answers at this folder.
         "cgroups": {"kubelet": "", "runtime": "", "handler": ""},
@@ -252,7 +252,7 @@ def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: p
     monkeypatch.setattr(evidence_host, "gather", lambda host, subsets: replace(gather(host, subsets), nvidia_smi=None, driver=None))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False, install_dir="/i"))["gpu"]
     assert (found["nvidia_smi"], found["driver"]) == (None, None)
-    assert [(one["name"], one["active"], list(one["evidence"])) for one in found["managers"]] == [("on", True, [ROOT, "/i"])]
+    assert [(one["name"], one["active"], list(one["evidence"])) for one in found["managers"]] == [("on", True, ["/i"])]
 
 
 SPEC = {
@@ -423,7 +423,7 @@ def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> Non
     root.link("/proc/43/fd/7", "/dev/nvidia1")
     root.link("/proc/42/fd/7", "/dev/nvidiactl")
     entry = {"PodUID": UID, "ContainerName": "c", "ResourceName": "aliyun.com/gpu-mem"}
-    root.file(f"{ROOT}/device-plugins/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    root.file(f"{PLUGINS}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
     root.file(f"/var/log/pods/n_p_{OTHER}/x")
     # Deleted by force: kubelet has forgotten it, its process still runs, and our device plugin counts its memory.
     root.process(44, "/app", namespace="pid:[7]")
@@ -445,9 +445,9 @@ def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> Non
         ("[" * 100_000, False),
     ):
         root.file("/var/lib/gpushare-device-plugin/held.json", state if isinstance(state, str) else json.dumps(state))
-        assert (forgotten in gpu_node.strangers(Host(str(root)), ROOT)) is not known, state
+        assert (forgotten in gpu_node.strangers(Host(str(root)))) is not known, state
     root.file("/var/lib/gpushare-device-plugin/held.json", json.dumps({"boot": "this-boot", "pods": {FORGOTTEN: {}}}))
-    assert gpu_node.strangers(Host(str(root)), ROOT) == [
+    assert gpu_node.strangers(Host(str(root))) == [
         {"name": "container 41aaaaaaaaaa of pod n/p (process 41)", "gpus": ["nvidia1"], "privileged": False},
         {"name": "container 43aaaaaaaaaa of pod n/p (process 43)", "gpus": ["nvidia1"], "privileged": True},
         {"name": "container 45aaaaaaaaaa of pod n/p (process 45)", "gpus": ["nvidia0"], "privileged": False},

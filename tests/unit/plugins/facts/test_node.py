@@ -272,6 +272,29 @@ def test_k3s(root: FakeRoot) -> None:
     assert found.control_plane.kubeconfig == "/etc/rancher/k3s/k3s.yaml"
 
 
+def test_later_files_of_a_folder_win_over_the_main_one(root: FakeRoot) -> None:
+    debian(root).program("/usr/local/bin/k3s", "k3s version v1.30.2+k3s1 (aa4794b3)\n")
+    root.process(50, "/usr/local/bin/k3s", "server")
+    root.file("/etc/rancher/k3s/config.yaml", "node-name: edge-1\ndocker: false\n")
+    root.file("/etc/rancher/k3s/config.yaml.d/20.yaml", "node-name: edge-3\ndocker: True\n")
+    root.file("/etc/rancher/k3s/config.yaml.d/10.yml", "node-name: edge-2\n")
+    root.file("/etc/rancher/k3s/config.yaml.d/30.off", "node-name: edge-4\n")
+    found = facts(root)
+    assert (found.kubelet.node_name, found.kubelet.runtime) == ("edge-3", "docker")
+
+
+def test_kubelets_config_dir_wins_over_its_configuration_file(root: FakeRoot) -> None:
+    debian(root).program("/usr/bin/kubelet", "Kubernetes v1.30.0\n")
+    root.file(
+        "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n"
+    )
+    root.file("/etc/kubernetes/kubelet.conf.d/90.conf", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\nfeatureGates:\n  A: yes\n")
+    root.file("/etc/kubernetes/kubelet.conf.d/91.yaml", "containerRuntimeEndpoint: unix:///run/x.sock\n")
+    root.process(7, "/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml", "--config-dir=/etc/kubernetes/kubelet.conf.d")
+    found = facts(root).kubelet
+    assert (found.runtime, found.feature_gates) == ("cri-o", {"A": True})
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -417,7 +440,10 @@ def test_pci_devices_of_others_and_switches_are_no_gpus(root: FakeRoot) -> None:
     assert [(gpu.address, gpu.driver) for gpu in pci.gpus] == [("0000:03:00.0", "vfio-pci"), ("0000:05:00.0", None)]
 
 
-def test_nvidias_device_plugin_by_its_process_and_its_devices(root: FakeRoot) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--root-dir=/data/kubelet",)])
+def test_nvidias_device_plugin_by_its_process_and_its_devices(root: FakeRoot, arguments: tuple[str, ...]) -> None:
+    """kubelet's folder of device plugins is the same, whatever its root."""
+    kubelet(debian(root), *arguments)
     root.process(60, "nvidia-device-plugin", "--config-file=/x", namespace="pid:[5]")
     root.file(CHECKPOINT, json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": {"nvidia.com/gpu": ["GPU-a", "GPU-b"]}}}))
     root.socket("/var/lib/kubelet/device-plugins/nvidia-gpu.sock")
@@ -440,6 +466,10 @@ def test_what_a_removed_device_plugin_leaves_is_a_trace(root: FakeRoot) -> None:
 def test_our_own_device_plugin_is_no_stranger_and_the_original_is(root: FakeRoot) -> None:
     plugins = "/var/lib/kubelet/device-plugins"
     root.process(70, "/opt/gpushare/0.1.0-abc/bin/python", "/opt/gpushare/current/bin/gpushare-device-plugin")
+    root.socket(f"{plugins}/aliyungpushare-mem-0123cdef.sock")
+    root.socket(f"{plugins}/aliyungpushare-gpus-0123cdef.sock")
+    assert facts(root).managers == ()
+    # Of a former release of ours.
     root.socket(f"{plugins}/aliyungpushare.sock")
     root.socket(f"{plugins}/aliyungpushare-gpus.sock")
     assert facts(root).managers == ()

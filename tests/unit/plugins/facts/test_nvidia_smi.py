@@ -230,7 +230,8 @@ QUOTED = [
     ("", 12, "library_missing"),
     ("", 15, "gpu_lost"),
     ("", 18, "version_mismatch"),
-    ("Failed to initialize NVML: Unknown Error\n", 255, "failed"),
+    ("Failed to initialize NVML: Unknown Error\n", 255, "devices_denied"),
+    ("Failed to initialize NVML: Unknown\n", 255, "failed"),
     ("", 9, "driver_not_loaded"),
     ("hello\n", 0, "unreadable"),
 ]

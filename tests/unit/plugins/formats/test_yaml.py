@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""YAML of hosts and of the cluster is read in bounds, and within them as PyYAML reads it."""
+"""YAML of hosts and of the cluster is read in bounds, and within them as PyYAML reads it. Where Kubernetes reads other values: see
+test_yaml_as_kubernetes.py."""
 
 from __future__ import annotations
 
@@ -23,9 +24,7 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 MERGES = "a0: &a0 {k: v}\n" + "".join(f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n" for level in range(1, 9))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "# nothing\n", "a: &x {b: 1}\nc: *x\n", "- 1\n- 2020-01-01\n", "{a: 1}", RICH_POLICY, *STATES["seed 000"][0].values()]
-)
+@pytest.mark.parametrize("text", ["", "# nothing\n", "a: &x {b: 1}\nc: *x\n", "- 1\n- 2\n", RICH_POLICY, *STATES["seed 000"][0].values()])
 def test_within_the_bounds_it_is_what_pyyaml_reads(text: str) -> None:
     assert _yaml.load(text) == yaml.safe_load(text)
     assert _yaml.load(text.encode()) == yaml.safe_load(text)
@@ -41,7 +40,6 @@ def test_within_the_bounds_it_is_what_pyyaml_reads(text: str) -> None:
         ("[" * 100_000, "too many levels"),
         ('{"a":' * 40_000, "too many levels"),
         ("a: " + "x" * 300_000, "300003 characters; expected at most 262144"),
-        ("a: 2020-99-99\n", "a value that cannot be read"),
     ],
 )
 def test_beyond_them_it_is_an_error_of_yaml(text: str, words: str) -> None:
@@ -49,8 +47,8 @@ def test_beyond_them_it_is_an_error_of_yaml(text: str, words: str) -> None:
         _yaml.load(text)
 
 
-@pytest.mark.parametrize("text", ["a: [", "a: 1\n---\nb: 2\n", "a: !!python/object:os.system x\n"])
-def test_what_is_no_single_document_is_an_error_as_before(text: str) -> None:
+@pytest.mark.parametrize("text", ["a: [", "a: !!python/object:os.system x\n"])
+def test_what_is_no_document_is_an_error_as_before(text: str) -> None:
     with pytest.raises(yaml.YAMLError):
         _yaml.load(text)
 

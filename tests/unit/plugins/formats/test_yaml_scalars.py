@@ -89,10 +89,16 @@ def flat(value: Any, path: str = "") -> dict[str, str]:
     return {path: value} if isinstance(value, str) and "\n" not in value else {}
 
 
+def test_scalars_are_those_of_the_first_document_and_true_in_any_spelling() -> None:
+    text = "# c\n---\nkind: A\na: True\nb: on\nc: N\nd: 'yes'\ne: tRUE\n---\nkind: B\n"
+    assert scalars(text) == {"kind": "A", "a": "true", "b": "true", "c": "false", "d": "yes", "e": "tRUE"}
+    assert scalars("kind: A\n...\nkind: B\n") == {"kind": "A"}
+
+
 @settings(max_examples=40)
 @given(st.integers(0, 2**32))
 def test_scalars_read_what_is_written_as_blocks(seed: int) -> None:
-    document = {"kind": "x", "of": written(Random(seed)), "last": "y"}
+    document = {"kind": "x", "of": written(Random(seed)), "last": "z"}
     for indent in (2, 4):
         assert scalars(yaml.safe_dump(document, default_flow_style=False, indent=indent, width=999)) == flat(document)
 

@@ -16,13 +16,14 @@ from unit.fakes.plugins.takeover.others import node as of_node
 SPACE = "gpushare-system"
 
 
-def node(name: str, label: bool = True, images: int = 1) -> Json:
+def node(name: str, label: bool = True, images: int = 1, spec: Json | None = None, ready: str = "True") -> Json:
     status = {
         "nodeInfo": {"architecture": "amd64"},
-        "conditions": [{"type": "Ready", "status": "True"}],
+        "conditions": [{"type": "Ready", "status": ready}],
         "images": [{"names": [f"image-{number}"]} for number in range(images)],
     }
-    return {"metadata": {"name": name, "labels": {"gpushare.kubernetes/node": "true"} if label else {}}, "status": status}
+    labels = {"gpushare.kubernetes/node": "true"} if label else {}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec or {}, "status": status}
 
 
 def of_pod(name: str, on: str, owner: str, phase: str = "Running", limits: Json | None = None) -> Json:
@@ -123,6 +124,43 @@ def test_device_plugins_of_others_count_where_they_serve_our_nodes() -> None:
     operator = facts["gpu_operator"]
     assert (operator["versions"], operator["nodes"], operator["ours"]) == (["v1"], ["gpu1", "gpu7"], [])
     assert [(one["name"], one["enabled"]) for one in operator["policies"]] == [("cluster-policy", True)]
+
+
+def test_nodes_that_may_run_the_scheduler() -> None:
+    """No GPU node, now or later; of the taints, a control plane's alone is tolerated."""
+    tainted = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
+    others = [
+        node("cp1", label=False, spec=tainted),
+        node("own", label=False, spec={"taints": [{"key": "team", "effect": "NoSchedule"}]}),
+        node("weak", label=False, spec={"taints": [{"key": "team", "effect": "PreferNoSchedule"}]}),
+        node("cordoned", label=False, spec={"unschedulable": True}),
+        node("away", label=False, ready="Unknown"),
+        node("later", label=False),
+        node("gpu1"),
+    ]
+    windows = node("windows", label=False)
+    windows["metadata"]["labels"]["kubernetes.io/os"] = "windows"
+    answers: dict[str, Answer] = {**ANSWERS, "get --raw /api/v1/nodes": [*others, windows]}
+    assert gather(Fake(answers).kubectl, SPACE, ["later"])["homes"] == ["cp1", "weak"]
+    assert gather(Fake(answers).kubectl, SPACE, [])["homes"] == ["cp1", "weak", "later"]
+
+
+def test_pods_of_the_scheduler_on_gpu_nodes() -> None:
+    def replica(name: str, on: str, namespace: str = SPACE, phase: str = "Running") -> Json:
+        labels = {"app.kubernetes.io/name": "gpushare-scheduler"}
+        return {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": {"nodeName": on}, "status": {"phase": phase}}
+
+    pods = [
+        replica("a", "gpu1"),
+        replica("b", "cp1"),
+        replica("c", "gpu1", "other"),
+        replica("d", "gpu1", phase="Failed"),
+        replica("e", "w1"),
+    ]
+    answers: dict[str, Answer] = {**ANSWERS, "get --raw /api/v1/pods": pods}
+    assert gather(Fake(answers).kubectl, SPACE, [])["displaced"] == ["a on gpu1"]
+    # It gets the label in this run.
+    assert gather(Fake(answers).kubectl, SPACE, ["gpu1", "cp1"])["displaced"] == ["a on gpu1", "b on cp1"]
 
 
 def test_nodes_by_name() -> None:

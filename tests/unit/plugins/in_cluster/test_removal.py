@@ -22,6 +22,7 @@ OURS: dict[str, Answer] = {
     "get deployments.apps": [named("Deployment", "gpushare-scheduler", SPACE)],
     "get daemonsets.apps/gpushare-device-plugin": [PLUGIN],
     "get poddisruptionbudgets": [named("PodDisruptionBudget", "gpushare-scheduler", SPACE)],
+    "get networkpolicies.networking.k8s.io/gpushare-scheduler": [named("NetworkPolicy", "gpushare-scheduler", SPACE)],
     "get nodes": [LABELLED, {"metadata": {"name": "cp1"}}],
     "get namespace": [named("Namespace", SPACE)],
 }
@@ -52,6 +53,7 @@ def test_all_of_it_goes_and_the_namespace_last() -> None:
         "delete deployments.apps/gpushare-scheduler",
         "delete daemonsets.apps/gpushare-device-plugin",
         "delete poddisruptionbudgets.policy/gpushare-scheduler",
+        "delete networkpolicies.networking.k8s.io/gpushare-scheduler",
         "delete namespace",
     ]
 
@@ -103,13 +105,21 @@ def test_files_that_stay_stop_it_before_the_objects_go() -> None:
 
 
 def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
-    (container,) = cleanup("gpu1", Image("x", SPACE), "/data/kubelet", "/run/cdi")["spec"]["containers"]
+    spec = cleanup("gpu1", Image("x", SPACE), "/run/cdi")["spec"]
+    assert {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]} == {
+        "lib": "/var/lib",
+        "device-plugins": "/var/lib/kubelet/device-plugins",
+        "cdi": "/run/cdi",
+    }
+    (container,) = spec["containers"]
     plugins, lib, cdi = tmp_path / "device-plugins", tmp_path / "lib", tmp_path / "cdi"
     for file in (
         cdi / "gpushare.json",
         cdi / ".gpushare.json.new",
         cdi / "nvidia.yaml",
-        plugins / "aliyungpushare.sock",
+        plugins / "aliyungpushare-mem-0123cdef.sock",
+        plugins / "aliyungpushare-gpus-0123cdef.sock",
+        plugins / "aliyungpushare-gpus-9876.sock",
         plugins / "kubelet.sock",
         lib / "gpushare-device-plugin/held.json",
         lib / "kubelet/x",
@@ -121,6 +131,7 @@ def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", script], check=True)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
         "cdi/nvidia.yaml",
+        "device-plugins/aliyungpushare-gpus-9876.sock",
         "device-plugins/kubelet.sock",
         "lib/kubelet/x",
     ]

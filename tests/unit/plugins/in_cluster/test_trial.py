@@ -15,7 +15,7 @@ from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json
 
 SPACE = "gpushare-system"
 IMAGE = "localhost/gpushare:1"
-NEEDS = DevicePluginNeeds(Image(IMAGE, SPACE, "nvidia"), "/var/lib/kubelet")
+NEEDS = DevicePluginNeeds(Image(IMAGE, SPACE, "nvidia"), "/data/kubelet")
 PODS = f"get pods --namespace {SPACE} --selector gpushare.kubernetes/probe=trial"
 NO_SPACE: dict[str, Answer] = {f"get --raw /api/v1/namespaces/{SPACE}": lambda: KubectlError("NotFound")}
 
@@ -58,8 +58,14 @@ def test_a_namespace_that_was_there_stays() -> None:
         (
             "Pending",
             "",
-            "MountVolume.SetUp failed: hostPath type check failed: x is not a socket file",
-            "no socket /var/lib/kubelet/device-pl",
+            'MountVolume.SetUp failed for volume "device-plugins" : hostPath type check failed: x is not a socket file',
+            "no socket /var/lib/kubelet/device-plugins/kubelet.sock (",
+        ),
+        (
+            "Pending",
+            "",
+            'MountVolume.SetUp failed for volume "pod-resources" : hostPath type check failed: x is not a socket file',
+            "no socket /data/kubelet/pod-resources/kubelet.sock (",
         ),
         ("Failed", "", "exec /opt/gpushare/bin/gpushare-probe: exec format error", "is of another architecture"),
         ("Pending", "ErrImageNeverPull", "x", f"no image {IMAGE}"),
@@ -82,7 +88,7 @@ def test_what_is_wrong_with_a_node(phase: str, waiting: str, event: str, words: 
 
 @pytest.mark.parametrize(("image", "wanted"), [(IMAGE, []), ("localhost/gpushare:0", ["gpu1"])])
 def test_nodes_that_serve_with_the_same_are_not_tried(image: str, wanted: list[str]) -> None:
-    container = {"image": image, "args": ["--kubelet-root=/var/lib/kubelet"]}
+    container = {"image": image, "args": ["--kubelet-root=/data/kubelet"]}
     spec = {"nodeName": "gpu1", "runtimeClassName": "nvidia", "containers": [container]}
     plugin: list[Json] = [{"metadata": {"name": "p"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]
     fake = Fake({PODS: tried("Succeeded"), f"get pods --namespace {SPACE} --selector app": plugin, **NO_SPACE})
@@ -95,4 +101,7 @@ def test_the_pod_needs_no_power() -> None:
     (container,) = made["containers"]
     assert made["runtimeClassName"] == "nvidia"
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert made["volumes"][0]["hostPath"] == {"path": "/var/lib/kubelet/device-plugins/kubelet.sock", "type": "Socket"}
+    assert [volume["hostPath"] for volume in made["volumes"]] == [
+        {"path": "/var/lib/kubelet/device-plugins/kubelet.sock", "type": "Socket"},
+        {"path": "/data/kubelet/pod-resources/kubelet.sock", "type": "Socket"},
+    ]

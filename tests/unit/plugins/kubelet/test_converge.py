@@ -303,8 +303,8 @@ def test_edits_of_others_in_an_environment_file_stay(made: list[FakeKubelet], tm
         ),
         (
             "1.9.6",
-            {UNIT: OLD_DROP_IN.replace("ExecStart=\n", "Environment='KUBELET_EXTRA_ARGS=--a=\"b\"'\n")},
-            "KUBELET_EXTRA_ARGS has quotes in its value",
+            {UNIT: OLD_DROP_IN.replace("ExecStart=\n", "Environment='KUBELET_EXTRA_ARGS=--a=\"b c\"'\n")},
+            "cannot be added there without a change of kubelet's other arguments; nothing was changed: add Accelerators",
         ),
         (
             "1.9.6",
@@ -315,6 +315,15 @@ def test_edits_of_others_in_an_environment_file_stay(made: list[FakeKubelet], tm
             "1.9.6",
             {DROP_IN: RPM_DROP_IN.replace("=-", "=")},
             "/var/lib/kubelet/kubeadm-flags.env does not exist, and kubelet.service does not start without it",
+        ),
+        (
+            "1.25.16",
+            {
+                DROP_IN: NEW_DROP_IN.replace("$KUBELET_EXTRA_ARGS", "--config-dir=/etc/kubelet.d"),
+                CONFIG: CONFIG_TEXT,
+                "/etc/kubelet.d/9.conf": "featureGates:\n  A: true\n",
+            },
+            "/etc/kubelet.d/9.conf of kubelet's --config-dir has featureGates, which wins over its own file",
         ),
         ("1.9.6", {UNIT: "[Service]\n"}, "kubelet's unit has no ExecStart \\(/lib/systemd/system/kubelet.service\\)"),
     ],

@@ -9,12 +9,12 @@ import json
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet import gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.arguments import (
     ArgumentsError,
     StartFile,
     environment_file_paths,
-    environment_of,
     gates_in_text,
     start_of,
     variables_in,
@@ -25,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import ConfigError, gates_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import with_gates as config_with_gates
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import without
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,11 +130,36 @@ CONFIGS = [
     ),
     (
         "kind: KubeletConfiguration\nfeatureGates: {\"A\" : false, 'B': true , }",
-        "kind: KubeletConfiguration\nfeatureGates: {A: false, B: true, DevicePlugins: true}\n",
+        "kind: KubeletConfiguration\nfeatureGates: {\"A\" : false, 'B': true, DevicePlugins: true , }",
     ),
     (
         "featureGates:\n    # why\n    'DevicePlugins': false # off\n\n    B: true\nkind: KubeletConfiguration\n",
         "featureGates:\n    # why\n    'DevicePlugins': true # off\n\n    B: true\nkind: KubeletConfiguration\n",
+    ),
+    # Other spellings of true and false, which stay.
+    (
+        "kind: KubeletConfiguration\nfeatureGates:\n  A: True\n  B: no # c\n  DevicePlugins: OFF\n",
+        "kind: KubeletConfiguration\nfeatureGates:\n  A: True\n  B: no # c\n  DevicePlugins: true\n",
+    ),
+    # Braces over several lines.
+    (
+        "featureGates: { # why\n  A: True,   # a\n  # of b\n  'B': n}  # c\nkind: KubeletConfiguration\n",
+        "featureGates: { # why\n  A: True,   # a\n  # of b\n  'B': n, DevicePlugins: true}  # c\nkind: KubeletConfiguration\n",
+    ),
+    (
+        "featureGates: {\n  DevicePlugins: false, A: on\n}\nkind: KubeletConfiguration\n",
+        "featureGates: {\n  DevicePlugins: true, A: on\n}\nkind: KubeletConfiguration\n",
+    ),
+    ("featureGates: {\n}  # c\nkind: KubeletConfiguration\n", "featureGates:  # c\n  DevicePlugins: true\nkind: KubeletConfiguration\n"),
+    # kubelet reads the first document.
+    ("kind: KubeletConfiguration\n---\n", "kind: KubeletConfiguration\nfeatureGates:\n  DevicePlugins: true\n---\n"),
+    (
+        "# c\n---\nkind: KubeletConfiguration\nfeatureGates: {A: true}\n...\nfeatureGates: [\n",
+        "# c\n---\nkind: KubeletConfiguration\nfeatureGates: {A: true, DevicePlugins: true}\n...\nfeatureGates: [\n",
+    ),
+    (
+        "kind: KubeletConfiguration\r\nfeatureGates:\r\n  A: true\r\n",
+        "kind: KubeletConfiguration\r\nfeatureGates:\n  A: true\n  DevicePlugins: true\n",
     ),
     (
         '\n{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": false}}\n',
@@ -148,9 +174,10 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
     assert config_with_gates(before, {"DevicePlugins": True}) == after
     assert config_with_gates(after, {"DevicePlugins": True}) == after
     # And back: what a YAML library understands is what it was.
-    old = yaml.safe_load(before).get("featureGates") or {}
+    old = _yaml.load(before).get("featureGates") or {}
     back = config_with_gates(after, {"DevicePlugins": old.get("DevicePlugins")})
-    assert (yaml.safe_load(back).get("featureGates") or {}) == old
+    assert (_yaml.load(back).get("featureGates") or {}) == old
+    assert _yaml.load(after)["featureGates"] == {**old, "DevicePlugins": True}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +190,14 @@ def test_the_configuration_keeps_everything_else(before: str, after: str) -> Non
         "kind: KubeletConfiguration\nfeatureGates:\n  A: true\nfeatureGates:\n  B: true\n",
         "kind: KubeletConfiguration\n'featureGates': {}\n",
         "kind: KubeletConfiguration\nfeatureGates : {A: true}\n",
-        "kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n---\n",
-        "kind: KubeletConfiguration\n...\n",
+        "---\n---\nkind: KubeletConfiguration\n",
+        "kind: KubeletConfiguration\n<<: {featureGates: {A: true}}\n",
+        "  kind: KubeletConfiguration\n  featureGates:\n    A: true\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: true} B\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: true B: true}\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: true,\n",
+        "kind: KubeletConfiguration\nfeatureGates: {A: 'true'}\n",
+        'kind: KubeletConfiguration\nfeatureGates:\n  A: "true"\n',
         "kind: KubeletConfiguration\nfeatureGates: &all\n  A: true\n",
         '{"kind": "KubeletConfiguration", "featureGates": [}',
         # YAML permits no tab there, and kubelet does not read it.
@@ -265,9 +298,26 @@ def test_assignments_are_read_as_systemd_reads_them() -> None:
     assert environment_file_paths([StartFile(PATH, UNIT), StartFile("/x", "[Service]\nEnvironmentFile=\nEnvironmentFile=/a\n")]) == [
         ("/a", False)
     ]
-    assert environment_of("  # A=1\n ; B=2\n C = 'x y' \nalone\nD=\n") == {"C": "x y", "D": ""}
     assert gates_in_text(UNIT + "  # --feature-gates=Z=true\n") == {"W": True, "X": False, "Y": True}
     assert variables_in('Environment="A=1" "B=2"\nC=3\n B=4\n') == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("text", "argv"),
+    [
+        ('ARGS=\'--feature-gates="A=true,B=false" --c="d e"\'\n', ["--feature-gates=A=true,B=false", "--c=d e"]),
+        ('ARGS=--feature-gates="A=true,B=false" --c\n', ["--feature-gates=A=true,B=false", "--c"]),
+        ("ARGS=--feature-gates=A=true,\\\nB=false --c\n", ["--feature-gates=A=true,B=false", "--c"]),
+        ('ARGS = "--feature-gates=A=true,\\\nB=false"\n', ["--feature-gates=A=true,B=false"]),
+        ('ARGS="--feature-gates=A=true,B=false\n--c"\n', ["--feature-gates=A=true,B=false", "--c"]),
+    ],
+)
+def test_gates_are_those_that_systemd_gives_to_kubelet(text: str, argv: list[str]) -> None:
+    unit = StartFile("/u", "[Service]\nEnvironmentFile=/e\nExecStart=/usr/bin/kubelet \\\n# no argument\n  $ARGS\n")
+    start = start_of([unit], [StartFile("/e", text)])
+    assert start.argv == argv
+    assert gates.from_words(start.argv) == {"A": True, "B": False}
+    assert {word.variable for word in start.words} == {"ARGS"}
 
 
 def test_a_flag_is_edited_in_its_own_place() -> None:
@@ -324,12 +374,16 @@ def test_what_others_have_made_of_a_file_loses_our_gates_only(text: str, origina
         ("KUBELET_EXTRA_ARGS=--v=2\nB=1\n", 'KUBELET_EXTRA_ARGS="--v=2 --x"\nB=1\n'),
         ("KUBELET_EXTRA_ARGS='--v=2 --w'\n", "KUBELET_EXTRA_ARGS='--v=2 --w --x'\n"),
         ('A=1\nKUBELET_EXTRA_ARGS="" \n', 'A=1\nKUBELET_EXTRA_ARGS="--x" \n'),
+        # A second assignment would take the first one's arguments away.
+        ("KUBELET_EXTRA_ARGS = --v=2\n", 'KUBELET_EXTRA_ARGS = "--v=2 --x"\n'),
+        # No assignment to systemd.
+        ("export KUBELET_EXTRA_ARGS=--v=2\n", "export KUBELET_EXTRA_ARGS=--v=2\nKUBELET_EXTRA_ARGS=--x\n"),
     ],
 )
 def test_an_argument_is_added_to_an_environment_file(text: str, expected: str) -> None:
     after = with_argument(text, "KUBELET_EXTRA_ARGS", "--x")
     assert after == expected
-    assert environment_of(after)["KUBELET_EXTRA_ARGS"].split()[-1] == "--x"
+    assert environment(after)["KUBELET_EXTRA_ARGS"].split()[-1] == "--x"
 
 
 @pytest.mark.parametrize(

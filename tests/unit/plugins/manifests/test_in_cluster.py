@@ -30,6 +30,7 @@ SETS = (
     VALUES,
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
+    replace(VALUES, scheduler_on_gpu_nodes=True),
     replace(VALUES, prometheus="https://prometheus.monitoring:9090"),
     replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
     replace(VALUES, device_strategy="volume-mounts", tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}),
@@ -74,6 +75,7 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
         plugin = plugin_options.parse_arguments(container(values, "device-plugin")["args"])
     assert (plugin.node, str(plugin.kubelet_root), plugin.in_container) == ("gpu1", values.kubelet_root, True)
+    assert str(plugin.device_plugins_dir) == "/var/lib/kubelet/device-plugins"
     assert (str(plugin.cgroup_root), str(plugin.dev_root), str(plugin.state)) == (
         "/host/sys/fs/cgroup",
         "/host/dev",
@@ -144,12 +146,22 @@ def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:
     assert "/host/sys/fs/cgroup" in {one["mountPath"] for one in by_driver["volumeMounts"] if not one.get("readOnly")}
 
 
-def test_it_sees_the_driver_and_the_toolkit_of_its_node_and_writes_to_the_folder_of_cdi_specs_alone() -> None:
-    def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
-        volumes = {one["name"]: one["hostPath"]["path"] for one in of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]}
-        mounts = container(values, "device-plugin")["volumeMounts"]
-        return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
+def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
+    """By its path in the device plugin's container: the path on the node, whether it is read-only, and how mounts below it come along."""
+    volumes = {one["name"]: one["hostPath"]["path"] for one in of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]}
+    mounts = container(values, "device-plugin")["volumeMounts"]
+    return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
 
+
+def test_kubelets_root_moves_its_pod_resources_and_not_its_folder_of_device_plugins() -> None:
+    found = seen(replace(VALUES, kubelet_root="/data/kubelet"))
+    assert {path: places for path, places in found.items() if "kubelet" in path} == {
+        "/var/lib/kubelet/device-plugins": ("/var/lib/kubelet/device-plugins", False, ""),
+        "/data/kubelet/pod-resources": ("/data/kubelet/pod-resources", True, ""),
+    }
+
+
+def test_it_sees_the_driver_and_the_toolkit_of_its_node_and_writes_to_the_folder_of_cdi_specs_alone() -> None:
     default = seen(VALUES)
     assert default["/host/usr"] == ("/usr", True, "")
     # What the GPU Operator mounts there later is seen.
@@ -169,6 +181,28 @@ def test_where_the_device_plugin_runs() -> None:
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "gpushare.kubernetes/node": "true", "a/b": "true"}
     assert container(values, "device-plugin")["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert of("DaemonSet")["spec"]["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_the_scheduler_is_never_on_a_gpu_node() -> None:
+    """A weight is no fence: with one control plane, the second pod went to a GPU node."""
+
+    def required(values: Values) -> Any:
+        return of("Deployment", values)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"].get(
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        )
+
+    off = {"key": "gpushare.kubernetes/node", "operator": "DoesNotExist"}
+    assert required(VALUES) == {"nodeSelectorTerms": [{"matchExpressions": [off]}]}
+    assert required(replace(VALUES, scheduler_on_gpu_nodes=True)) is None
+
+
+def test_no_pod_connects_to_those_of_the_daemons() -> None:
+    pods = {"gpushare-scheduler": "Deployment", "gpushare-device-plugin": "DaemonSet"}
+    found = {one["metadata"]["name"]: one["spec"] for one in in_cluster.objects(VALUES) if one["kind"] == "NetworkPolicy"}
+    assert found.keys() == pods.keys()
+    for name, kind in pods.items():
+        labels = of(kind)["spec"]["template"]["metadata"]["labels"]
+        assert found[name] == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
 
 
 def test_the_rights_write_no_pod_and_no_node_itself() -> None:

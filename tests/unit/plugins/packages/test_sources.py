@@ -54,14 +54,93 @@ def test_stanzas_of_these_addresses_are_switched_off() -> None:
     assert sources.without_stanzas(two, OURS) == text
 
 
+U = OURS[0]
+STANZA = f"Types: deb\nURIs: {U}\nSuites: /\n"
+OFF = f"Types: deb\nEnabled: no\nURIs: {U}\nSuites: /\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        (STANZA, OFF),
+        (f"TYPES: deb\nuris: {U}\nsuites: /\n", f"TYPES: deb\nEnabled: no\nuris: {U}\nsuites: /\n"),
+        (f"Types : deb\nURIs : {U}\nSuites : /\n", f"Types : deb\nEnabled: no\nURIs : {U}\nSuites : /\n"),
+        (STANZA.replace("\n", "\r\n"), OFF.replace("\n", "\r\n")),
+        # Switched off already, in each of apt's words.
+        *((f"{STANZA}Enabled: {word}\n", f"{STANZA}Enabled: {word}\n") for word in ("no", "False", "off", "0", "without", "disable")),
+        (f"{STANZA}Enabled:\n no\n", f"{STANZA}Enabled:\n no\n"),
+        (f"{STANZA}Enabled: nope\n", OFF),
+        # Of several fields of one name, the last one counts.
+        (f"{STANZA}Enabled: no\nEnabled: yes\n", OFF),
+        (f"{STANZA}Enabled: yes\nEnabled: no\n", f"{STANZA}Enabled: yes\nEnabled: no\n"),
+        (f"URIs: http://a.example\nURIs: {U}\nSuites: /\n", f"URIs: http://a.example\nEnabled: no\nURIs: {U}\nSuites: /\n"),
+        # An address on a line of its own goes with the line: an empty one would end the stanza, and apt would not work at all.
+        (f"URIs:\n {U}\n http://b.example\nSuites: /\n", "URIs:\n http://b.example\nSuites: /\n"),
+        (f"URIs: http://a.example\n# c\n {U}\nSuites: /\n", "URIs: http://a.example\n# c\nSuites: /\n"),
+        (f"# URIs: {U}\nURIs: http://a.example\n", f"# URIs: {U}\nURIs: http://a.example\n"),
+    ],
+)
+def test_a_stanza_is_read_as_apt_reads_it(text: str, after: str) -> None:
+    """apt 2.6.1 fetches none of these addresses from what they become, and all others."""
+    assert sources.without_stanzas(text, OURS) == after
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        U,
+        f"{U}/",
+        U.replace("https", "http"),
+        U.replace("nvidia.github", "NVIDIA.GitHub"),
+        U.replace("amd64", "%61md64"),
+        U.replace("amd64", "$(ARCH)"),
+        U.replace(".io/", ".io:443/"),
+        U.replace("/stable", "//stable"),
+        U.replace("https://", "https://me:x@"),
+    ],
+)
+def test_an_address_is_the_same_in_each_form_that_apt_takes(url: str) -> None:
+    assert sources.same(url, [U])
+    for line in (
+        f"deb {url} /\n",
+        f"\tdeb\t{url}\t/ # c\n",
+        f'deb "{url}" /\n',
+        f"deb [ signed-by=/x.gpg ] {url} /\r\n",
+        f"deb [] {url} /\n",
+    ):
+        assert sources.names_only(sources.without_lines(line, [U]))
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        # The header of a section may have a comment, and be indented: what follows is not part of the section before.
+        (
+            f"[base]\nbaseurl=http://a\nenabled=1\n[nvidia] # ours\nbaseurl={U}\nenabled=1\n",
+            f"[base]\nbaseurl=http://a\nenabled=1\n[nvidia] # ours\nbaseurl={U}\nenabled=0\n",
+        ),
+        (f"[base]\nbaseurl=http://a\n  [nvidia]\nbaseurl={U}\n", f"[base]\nbaseurl=http://a\n  [nvidia]\nenabled=0\nbaseurl={U}\n"),
+        # Several addresses, on one line and on more.
+        (f"[x]\nbaseurl = http://a, {U}\n", f"[x]\nenabled=0\nbaseurl = http://a, {U}\n"),
+        (f"[x]\nbaseurl=http://a\n        {U}\nenabled=1\n", f"[x]\nbaseurl=http://a\n        {U}\nenabled=0\n"),
+        (f"[x]\nname={U}\nbaseurl=http://a\n", f"[x]\nname={U}\nbaseurl=http://a\n"),
+    ],
+)
+def test_a_section_is_read_as_libdnf_reads_it(text: str, after: str) -> None:
+    assert sources.without_sections(text, OURS) == after
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        (sources.without_sections, f"[a]\nbaseurl=https://example.org/a\n{'  b' * 30_000}\n{(' c' + chr(10)) * 30_000}"),
+        (sources.without_stanzas, f"URIs: https://example.org {OURS[0]}\n{(' ' + OURS[0] + chr(10)) * 4000}"),
+        (sources.without_stanzas, f"A{' ' * 100_000}"),
         (sources.without_stanzas, f"URIs: https://example.org {' '.join(f'{OURS[0]}/{number}' for number in range(4000))}\n"),
         (sources.without_stanzas, f"URIs: https://example.org {OURS[0]}\nX:{' ' * 100_000}\n"),
         (sources.without_sections, f"[a]\nbaseurl=https://example.org/a\n{chr(10) * 100_000}"),
     ],
-    ids=["addresses", "blanks", "empty lines"],
+    ids=["continuations", "lines", "a blank name", "addresses", "blanks", "empty lines"],
 )
 def test_a_file_costs_what_it_is_long(change: Callable[[str, Sequence[str]], str], text: str) -> None:
     """Of CPU it takes some 20 ms; where it went by the square of the length, a minute."""

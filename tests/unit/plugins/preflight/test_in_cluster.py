@@ -19,6 +19,8 @@ from unit.fakes.plugins.preflight.operator_facts import operator, policy
     [
         ({}, {}),
         ({"enforces": "privileged"}, {}),
+        # kubeadm's own scheduler, whose extender is on control planes.
+        ({"homes": [], "scheduler": "default"}, {"scheduler": "default", "wires": True}),
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {}),
         ({"unit": "MiB"}, {}),
         ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {}),
@@ -63,6 +65,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({}, {"scheduler": "default"}, "scheduler", "run site with the inventory"),
         ({}, {"scheduler": "default", "wires": True, "namespace": "kube-system"}, "scheduler", "in kube-system"),
         ({}, {"scheduler": "default", "wires": True, "changes": True}, "scheduler", "in a change of the mode"),
+        ({"homes": []}, {}, "scheduler_nodes", "gpushare_scheduler_on_gpu_nodes: true"),
         ({"scheduler": "own"}, {"scheduler": "default", "wires": True}, "scheduler", "an installation with own"),
         ({"scheduler": "default"}, {}, "scheduler", "an installation with default"),
         ({"may_bind": "Forbidden: x"}, {}, "rights", "no right to bind system:kube-scheduler (Forbidden: x)"),
@@ -72,6 +75,36 @@ def test_it_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str
     (reason,) = judge({**FACTS, **facts}, replace(ASKED, **asked))
     assert (reason.check, reason.severity) == (check, "error")
     assert words in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("facts", "accepted", "words"),
+    [
+        ({"displaced": ["gpushare-scheduler-a on gpu1"]}, False, "found the scheduler's pods gpushare-scheduler-a on gpu1"),
+        ({"homes": []}, True, "found gpushare_scheduler_on_gpu_nodes: true; expected other nodes"),
+        ({}, True, "although cp1 can run them"),
+    ],
+)
+def test_the_schedulers_pods_on_gpu_nodes_are_told(facts: dict[str, Any], accepted: bool, words: str) -> None:
+    (reason,) = judge({**FACTS, **facts}, replace(ASKED, on_gpu_nodes=accepted))
+    assert (reason.check, reason.severity) == ("scheduler_nodes", "warning")
+    assert words in str(reason)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "strategy", "said"),
+    [
+        ("containerd://1.7.34", "cdi", ["gpu1: containerd://1.7.34, which has CDI off by default"]),
+        ("containerd://1.7.34", "auto", []),
+        ("containerd://2.3.3", "cdi", []),
+        ("cri-o://1.30.0", "cdi", []),
+    ],
+)
+def test_nodes_whose_containerd_has_cdi_off_by_default_are_named(runtime: str, strategy: str, said: list[str]) -> None:
+    """As those of k0s before 1.36."""
+    found = judge({**FACTS, "nodes": [{**NODE, "runtime": runtime}]}, replace(ASKED, strategy=strategy))
+    assert [(one.check, one.severity) for one in found] == [("strategy", "warning")] * len(said)
+    assert [words for words in said if words not in found[0].found] == []
 
 
 def test_a_server_without_policies_can_be_accepted_unless_pods_are_evicted() -> None:

@@ -97,18 +97,18 @@ def checkpoint(*entries: tuple[str, str]) -> str:
 
 def test_what_is_shared_now(tmp_path: Path) -> None:
     root = kubelet(FakeRoot(tmp_path))
-    assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("", ())
+    assert sharing(Host(str(root))) == Sharing("", ())
     written, settings = apart("[Service]\nExecStart=/x --kubelet-root /x --memory-unit 256MiB\n", "/srv/gpushare/plugin.env", [])
     root.file("/etc/systemd/system/gpushare-device-plugin.service", written)
     root.file("/srv/gpushare/plugin.env", settings)
     entries = [(PODS[0], "aliyun.com/gpu-mem"), (PODS[1], "aliyun.com/gpu-mem"), (PODS[2], "aliyun.com/gpu-count")]
     root.file("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", checkpoint(*entries))
-    assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("256MiB", (), (), "envvar"), "kubelet forgets pods late"
+    assert sharing(Host(str(root))) == Sharing("256MiB", (), (), "envvar"), "kubelet forgets pods late"
     systemd = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{PODS[0].replace('-', '_')}.slice/cri-x.scope\n"
     for pid, group in ((100, systemd), (101, f"1:cpu:/kubepods/besteffort/pod{PODS[2]}/x\n"), (102, "0::/system.slice/x.service\n")):
         root.process(pid, "/bin/sleep", "1")
         root.file(f"/proc/{pid}/cgroup", group)
-    assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar")
+    assert sharing(Host(str(root))) == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar")
     held = "/var/lib/gpushare-device-plugin/held.json"
     for content, limited in (
         (json.dumps({"v": 1, "limited": {PODS[0]: ["GPU-1"], PODS[1]: ["GPU-1"]}}), (PODS[0],)),
@@ -119,9 +119,9 @@ def test_what_is_shared_now(tmp_path: Path) -> None:
         ("[" * 100_000, ()),
     ):
         root.file(held, content)
-        assert sharing(Host(str(root)), "/var/lib/kubelet").limited == limited, content[:80]
+        assert sharing(Host(str(root))).limited == limited, content[:80]
     root.file("/srv/gpushare/plugin.env", settings.replace("--memory-unit 256MiB", "--device-strategy cdi"))
-    assert sharing(Host(str(root)), "/var/lib/kubelet").strategy == "cdi"
+    assert sharing(Host(str(root))).strategy == "cdi"
 
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -152,10 +152,10 @@ def test_without_our_device_plugin_it_is_what_pods_have_their_gpus_by(tmp_path: 
     ended = {**entries[0], "PodUID": PODS[1], "AllocResp": base64.b64encode(OF_THE_ORIGINAL.SerializeToString()).decode()}
     path = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
     root.file(path, json.dumps({"Data": {"PodDeviceEntries": [*entries, other, ended], "RegisteredDevices": {}}}))
-    assert sharing(Host(str(root)), "/var/lib/kubelet").strategy == ""
+    assert sharing(Host(str(root))).strategy == ""
     root.process(101, "/bin/sleep", "1")
     root.file("/proc/101/cgroup", f"1:cpu:/kubepods/besteffort/pod{PODS[0]}/x\n")
-    assert sharing(Host(str(root)), "/var/lib/kubelet") == Sharing("", (PODS[0],), (PODS[0],), expected)
+    assert sharing(Host(str(root))) == Sharing("", (PODS[0],), (PODS[0],), expected)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_without_our_device_plugin_it_is_what_pods_have_their_gpus_by(tmp_path: 
 def test_a_record_that_cannot_be_read_names_no_pod(tmp_path: Path, content: str) -> None:
     root = kubelet(FakeRoot(tmp_path))
     root.file("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", content)
-    assert sharing(Host(str(root)), "/var/lib/kubelet").pods == ()
+    assert sharing(Host(str(root))).pods == ()
 
 
 def test_the_record_of_the_smallest_units_is_read_whole(tmp_path: Path) -> None:
@@ -175,4 +175,4 @@ def test_the_record_of_the_smallest_units_is_read_whole(tmp_path: Path) -> None:
     content = json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {"aliyun.com/gpu-mem": ids}}})
     assert len(content) > 4 * 1024 * 1024
     root.file("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", content)
-    assert len(recorded(Host(str(root)), "/var/lib/kubelet")["RegisteredDevices"]["aliyun.com/gpu-mem"]) == 68_900
+    assert len(recorded(Host(str(root)))["RegisteredDevices"]["aliyun.com/gpu-mem"]) == 68_900

@@ -485,6 +485,20 @@ def test_what_only_follows_is_no_problem_of_its_own_and_lost_hosts_are_counted()
     assert next((one.check, one.severity, one.because) for one in accept(given_reasons, ["unreachable"])) == ("api", "error", "")
 
 
+def test_what_follows_from_a_distribution_that_no_run_on_hosts_knows_is_left_out() -> None:
+    """k0s: a control plane has no program kubectl and is no node."""
+    given_reasons = [
+        Finding("distribution", "Kubernetes by k0s", "kubeadm", "c", host="cp1"),
+        Finding("api", "no answer from the API server (there is no program kubectl)", "e", "c", host="cp1"),
+        Finding("node", "no node 'cp1'", "e", "c", host="cp1"),
+        Finding("disk", "1 MiB free", "e", "c", host="cp1"),
+        Finding("kubelet", "no kubelet", "e", "c", host="gpu1"),
+    ]
+    assert [(one.host, one.check) for one in accept(given_reasons, [])] == [("cp1", "disk"), ("cp1", "distribution"), ("gpu1", "kubelet")]
+    # Where it is accepted, the others are what stops the run.
+    assert len(accept(given_reasons, ["distribution"])) == 5
+
+
 def test_judgements_survive_the_way_through_json() -> None:
     for judgement in (unreachable("a", "x"), not_gathered("b", "y"), Judgement("c", "n", ())):
         assert Judgement.from_dict(json.loads(json.dumps(judgement.as_dict()))) == judgement

@@ -16,8 +16,7 @@ from gpushare_runtime.device_plugin.kubelet import checkpoint
 from unit.fakes.plugins.fake_root import FakeRoot
 from unit.fakes.plugins.real_files.corpus import Case, parameters
 
-KUBELET = "/var/lib/kubelet"
-RECORD = f"{KUBELET}/device-plugins/kubelet_internal_checkpoint"
+RECORD = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 
 def ids(value: Any) -> set[str]:
@@ -35,7 +34,7 @@ def test_a_record(tmp_path: Path, case: Case) -> None:
         with pytest.raises(checkpoint.CheckpointError) as caught:
             checkpoint.parse({}, content, ["aliyun.com/gpu-mem"])
         assert [words for words in case.says if words not in str(caught.value)] == [], caught.value
-        assert (holding(host, KUBELET), registered(host, KUBELET)) == ({}, {})
+        assert (holding(host), registered(host)) == ({}, {})
         return
     data = json.loads(content)
     data = data.get("Data", data)
@@ -46,9 +45,9 @@ def test_a_record(tmp_path: Path, case: Case) -> None:
         (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]): ids(entry["DeviceIDs"]) for entry in entries
     }
     wrapped = "Data" in json.loads(content)
-    assert {resource: set(pods) for resource, pods in holding(host, KUBELET).items()} == (
+    assert {resource: set(pods) for resource, pods in holding(host).items()} == (
         {resource: {entry["PodUID"] for entry in entries if entry["ResourceName"] == resource} for resource in resources} if wrapped else {}
     )
-    assert registered(host, KUBELET) == (
+    assert registered(host) == (
         {name: len(one or []) for name, one in (data["RegisteredDevices"] or {}).items()} if wrapped else {}
     )

@@ -29,7 +29,7 @@ KUBECONFIG = "/etc/gpushare/extender.kubeconfig"
 ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 LINK = "/usr/local/bin/kubectl-inspect-gpushare"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
-SOCKET = "/var/lib/kubelet/device-plugins/aliyungpushare.sock"
+SOCKET = "/var/lib/kubelet/device-plugins/aliyungpushare-mem-0123cdef.sock"
 
 
 class Killed(BaseException):

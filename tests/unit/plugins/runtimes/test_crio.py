@@ -196,6 +196,7 @@ def test_a_folder_in_the_place_of_our_file_stays_with_what_the_journal_has_of_it
             "^[^,]*zzz.conf takes back what .*zz-gpushare.conf would say; nothing was changed",
         ),
         ("zzz.conf", '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n', "^[^,]*zzz.conf takes back what "),
+        ("zzz.conf", '[Crio.Runtime]\nDefault_Runtime = "crun"\n', "^[^,]*zzz.conf takes back what "),
         ("20.conf", "[crio.runtime\n", "20.conf cannot be read: "),
         ("20.conf", "[crio.runtime]\na = 1\na = 2\n", "20.conf cannot be read: .*line 3"),
         (
@@ -345,3 +346,16 @@ def test_what_a_killed_run_left_broken_is_put_back(host: CrioHost) -> None:
     with pytest.raises(TransactionError, match="of an earlier run that did not end; what was there before it is restored"):
         host.converge()
     assert host.tree() == before
+
+
+def test_keys_count_in_any_case_and_names_of_runtimes_as_they_are() -> None:
+    """As BurntSushi/toml 1.5.0 decodes CRI-O's structures."""
+    first = '[Crio.RUNTIME]\nDefault_Runtime = "crun"\n[Crio.RUNTIME.Runtimes.Nvidia]\nRuntime_Path = "/other"\n'
+    later = '[crio.runtime.runtimes.nvidia]\nRUNTIME_PATH = "/usr/bin/nvidia-container-runtime"\n'
+    entries = {"Nvidia": {"runtime_path": "/other"}, "nvidia": {"runtime_path": "/usr/bin/nvidia-container-runtime"}}
+    assert crio.effective({"/a": first, "/b": later}) == Runtimes("crun", entries)
+    # Of two in one file, any may win: ten runs of that decoder gave both.
+    with pytest.raises(Rejected, match=r"/a has Crio and crio, which are one key for CRI-O"):
+        crio.effective({"/a": first + later})
+    with pytest.raises(Rejected, match=r"/b has default_runtime and Default_Runtime"):
+        crio.effective({"/b": '[crio.runtime]\ndefault_runtime = "a"\nDefault_Runtime = "b"\n'})

@@ -19,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host import systemd
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker, docker_config, unix_http
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
@@ -133,6 +132,60 @@ def test_a_flag_that_makes_nvidia_the_default_is_adopted(host: DockerHost) -> No
     assert host.start(), "docker starts with it"
     assert host.default() == "nvidia"
     assert not host.converge(check=True).changed
+
+
+def test_the_keys_of_a_runtime_count_in_any_case_and_are_written_as_they_are_spelled(host: DockerHost) -> None:
+    """As dockerd reads them: of several, the last one."""
+    text = '{"runtimes": {"nvidia": {"path": "/a", "PATH": "/opt/old", "runtimeargs": ["--x"]}}, "default-runtime": "runc"}'
+    host.write(text)
+    host.start()
+    assert host.converge().changed
+    after = text.replace("/opt/old", str(host.program)).replace('"default-runtime": "runc"', '"default-runtime": "nvidia"')
+    assert host.config.read_text() == after
+    assert host.default() == "nvidia"
+    assert not host.converge().changed
+    assert host.converge("absent").changed
+    assert host.config.read_text() == text
+    host.write('{"runtimes": {"nvidia": {"RuntimeType": "io.containerd.runc.v2"}}}')
+    with pytest.raises(Rejected, match="has a runtimeType"):
+        host.converge()
+
+
+def test_only_our_part_of_a_runtime_in_another_spelling_goes(host: DockerHost) -> None:
+    text = '{"runtimes": {"nvidia": {"Path": "/opt/old"}}, "debug": false}'
+    host.write(text)
+    host.start()
+    host.converge()
+    host.write(host.config.read_text().replace("false", "true"))
+    host.converge("absent", allowed=True)
+    assert json.loads(host.config.read_text()) == {"runtimes": {"nvidia": {"Path": "/opt/old"}}, "debug": True}
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ({"path": "runc", "runtimeArgs": ["--systemd-cgroup"]}, "runtimeArgs ['--systemd-cgroup']"),
+        ({"Path": "runc", "runtimeargs": ["--systemd-cgroup"]}, "runtimeArgs ['--systemd-cgroup']"),
+        ({"path": "/opt/crun/crun"}, "path /opt/crun/crun"),
+        ({"runtimeType": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}, "options {'SystemdCgroup': True}"),
+        ({"path": "runc", "runtimeArgs": []}, ""),
+        ({"runtimeType": "io.containerd.runc.v2"}, ""),
+    ],
+)
+def test_what_pods_had_by_a_replaced_default_runtime_is_said(tmp_path: Path, entry: dict[str, object], shown: str) -> None:
+    host = DockerHost(tmp_path / "host", "28.5.1")
+    data = {"default-runtime": "site", "runtimes": {"site": entry}}
+    start = docker_config.DockerdStart("docker.service", [], [])
+    notes = docker_config.needed(data, "/etc/docker/daemon.json", start, str(host.program), True)[1]
+    assert notes == (
+        [
+            f"/etc/docker/daemon.json: pods have had {shown} by the default runtime site, and do not get that from nvidia: add arguments "
+            "that they need to runtimes.nvidia, and put another program than runc first in the list `runtimes` of "
+            "/etc/nvidia-container-runtime/config.toml"
+        ]
+        if shown
+        else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -445,14 +498,6 @@ def test_no_runtime_gets_anothers_entries(host: DockerHost) -> None:
     wanted = WantedRuntime("absent", str(host.program), "", None, 0.2, True, "containerd")
     assert converge(wanted, False, host.run).changed
     assert host.default() == "runc"
-
-
-def test_variables_of_the_unit_are_filled_in_as_systemd_does() -> None:
-    variables = {"A": "--a=1 --b", "C": "x y"}
-    assert docker_config.expanded(["$A", "--c=${C}", "$NO", "z$C"], variables) == ["--a=1", "--b", "--c=x y", "zx y"]
-    text = "# X=1\nA='--a=1 --b'\n\nB=\"1\" 2\nC='\n;D=1\n"
-    assert systemd.environment(text) == {"A": "--a=1 --b", "B": "1 2", "C": ""}
-    assert docker._assignments('"A=--a --b" B=\'1') == ['"A=--a', '--b"', "B='1"]
 
 
 def test_the_unit_of_kubespray_and_its_drop_ins_are_read(host: DockerHost) -> None:

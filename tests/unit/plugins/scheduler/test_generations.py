@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import proof, releases
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm, proof, releases
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CandidateError, check
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError, annotation_in
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import merge_policy, unmerge_policy
@@ -26,7 +26,24 @@ from unit.fakes.plugins.scheduler.planned import EXPECTED, GROUP, NEW_POLICY, SC
 
 
 def read(found: Found, path: str) -> Any:
-    return yaml.safe_load((found.policy.text if not path and found.policy else found.files[path]) or "")
+    text = (found.policy.text if not path and found.policy else found.files[path]) or ""
+    return next(yaml.safe_load_all(text), None)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_text_is_in_the_language_that_kubernetes_expects_by_its_first_character(name: str) -> None:
+    before = state(name)
+    after = done(before, plan(before))
+    for path, text in {**before.files, kubeadm.PATH: before.cluster}.items():
+        now = after.cluster if path == kubeadm.PATH else after.files[path]
+        assert _is_json(now) if text is not None and _is_json(text) else path == NEW_POLICY or not str(now).startswith("{")
+
+
+def _is_json(text: str | None) -> bool:
+    try:
+        return isinstance(json.loads(text or ""), dict)
+    except ValueError:
+        return False
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -244,6 +261,28 @@ def test_flags_that_a_configuration_overrides_go_into_it_and_its_open_port_is_ke
 
 
 @pytest.mark.parametrize(
+    ("release", "version", "wanted", "both"),
+    [
+        ("1.36.3", "v1beta3", "write it in kubescheduler.config.k8s.io/v1 (", "kube-scheduler 1.28 reads both"),
+        ("1.36.3", "v1beta2", "write it in kubescheduler.config.k8s.io/v1 (", "kube-scheduler 1.27 reads both"),
+        ("1.36.3", "v1beta1", "write it in kubescheduler.config.k8s.io/v1 (", ""),
+        ("1.24.17", "v1beta1", "write it in kubescheduler.config.k8s.io/v1beta3 (", "kube-scheduler 1.22 reads both"),
+        ("1.24.17", "v1", "write it in kubescheduler.config.k8s.io/v1beta3 (", "kube-scheduler 1.28 reads both"),
+        ("1.27.16", "v1alpha9", "write it in kubescheduler.config.k8s.io/v1 (", ""),
+    ],
+)
+def test_a_configuration_that_is_not_read_is_to_be_written_anew(release: str, version: str, wanted: str, both: str) -> None:
+    """No kube-scheduler converts one: each writes the version that it has read."""
+    files = {MANIFEST_PATH: manifest(release, "--config=/s/c.yaml", mounts=(("/s", "/s"),)), "/s/c.yaml": configuration(version)}
+    with pytest.raises(SchedulerError) as error:
+        plan(Found(files))
+    said = str(error.value)
+    assert wanted in said
+    assert both in said if both else "reads both" not in said
+    assert "OLD" not in said
+
+
+@pytest.mark.parametrize(
     ("files", "words"),
     [
         ({MANIFEST_PATH: manifest("1.21.14", "--algorithm-provider=ClusterAutoscalerProvider")}, "--algorithm-provider=Cluster"),
@@ -339,7 +378,7 @@ def test_a_scheduler_before_leases_is_proven_by_its_endpoints() -> None:
 def test_a_policy_keeps_its_form() -> None:
     tabs = '{\n\t"kind": "Policy",\n\t"apiVersion": "v1"}'
     assert policy_text(tabs, json.loads(tabs)) == tabs
-    assert policy_text(tabs, {"kind": "Policy", "x": "é"}) == '{\n\t"kind": "Policy",\n\t"x": "é"\n}'
+    assert policy_text(tabs, {"kind": "Policy", "x": "é"}) == '{\n\t"kind": "Policy",\n\t"x": "é"}'
     assert policy_text(None, {"kind": "Policy"}) == '{\n  "kind": "Policy"\n}\n'
 
 

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from datetime import date
+import json
 from random import Random
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import dump, lost_comments, splice
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.yaml_splice import lost_comments, splice
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._yaml import dump
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,22 @@ DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=4)
 @given(DOCUMENTS, DOCUMENTS, st.sampled_from([None, True, False]))
 def test_the_result_always_means_what_was_wanted(before: dict[str, Any], wanted: dict[str, Any], flow: bool | None) -> None:
     text = yaml.safe_dump(before, default_flow_style=flow, sort_keys=False)
-    assert repr(_sorted(yaml.safe_load(splice(text, wanted)))) == repr(_sorted(wanted))
+    after = splice(text, wanted)
+    assert repr(_sorted(yaml.safe_load(after))) == repr(_sorted(wanted))
+    assert not after.startswith("{") or json.loads(after) == wanted
+
+
+@settings(deadline=None, max_examples=60)
+@given(DOCUMENTS, DOCUMENTS, st.sampled_from([None, 2, "\t"]))
+def test_json_stays_json(before: dict[str, Any], wanted: dict[str, Any], indent: int | str | None) -> None:
+    text = json.dumps(before, indent=indent)
+    assert repr(_sorted(json.loads(splice(text, wanted)))) == repr(_sorted(wanted))
+
+
+def test_of_json_only_what_differs_is_written() -> None:
+    text = '{"kind":"X",\n\t"a": {"b" : 1,"c":  [1,2]},\n"d": "\\u00e9"}\n'
+    assert splice(text, {"kind": "X", "a": {"b": 2, "c": [1, 2]}, "d": "é"}) == text.replace('"b" : 1', '"b" : 2')
+    assert splice(text, {"kind": "X", "d": "é"}) == '{"kind":"X",\n\t"d": "\\u00e9"}\n'
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,6 +113,24 @@ dns: {}
     assert splice(text, wanted) == "scheduler: {}\ndns: {}\n"
 
 
+def test_what_is_written_anew_says_to_kubernetes_what_it_said() -> None:
+    """PyYAML would take the date for one, and write y, 08 and 12e4 without quotes."""
+    text = "name: &x a\napp: *x\nrack: '08'\nrow: \"y\"\nbuild: '12e4'\non: no\nat: 2026-11-29T10:00:00Z\nfor: 1:30\n"
+    wanted = {
+        "name": "a",
+        "app": "a",
+        "rack": "08",
+        "row": "y",
+        "build": "12e4",
+        "true": False,
+        "at": "2026-11-29T10:00:00Z",
+        "for": "1:30",
+    }
+    assert splice(text, wanted) == text
+    after = "name: a\napp: a\nrack: '08'\nrow: 'y'\nbuild: '12e4'\n'true': false\nat: '2026-11-29T10:00:00Z'\nfor: '1:30'\nc: 1\n"
+    assert splice(text, {**wanted, "c": 1}) == after
+
+
 @pytest.mark.parametrize("text", ["a: &x [1]\nb: *x\n", "", "# only a comment\n", "{a: 1}", "- 1\n- 2\n", "a: |\n  text\n"])
 def test_what_cannot_be_edited_in_place_is_written_anew(text: str) -> None:
     assert yaml.safe_load(splice(text, {"a": [1, 2], "b": None})) == {"a": [1, 2], "b": None}
@@ -111,15 +145,17 @@ LONG = "long " * 40 + "end"
         # Inside brackets, on the line.
         ("a: {b: 1, c: 2} # x\n", {"a": {"c": 3, "a": 1}}, "a: {c: 3, a: 1} # x\n"),
         ("a: [1, 2] # x\n", {"a": [1]}, "a: [1] # x\n"),
-        ("{a: 1} # x\n", {"a": 2}, "{a: 2} # x\n"),
-        ("{a:  'y'} # x\n", {"a": "y"}, "{a:  'y'} # x\n"),
+        ("# x\n{a:  'y'} # y\n", {"a": "y"}, "# x\n{a:  'y'} # y\n"),
+        # In braces as a whole: in block style, because what begins with a brace is JSON to Kubernetes.
+        ("# x\n{a: 1} # y\n", {"a": 2}, "# x\na: 2 # y\n"),
+        ("--- {a: 1}\n", {"a": 2}, "--- \na: 2\n"),
         # An empty value becomes a block below its key, and a block an empty value behind it.
         ("a: []\nb: 1\n", {"a": [1], "b": 1}, "a:\n  - 1\nb: 1\n"),
         ("a: {} # x\nb: 1\n", {"a": {"c": [1]}, "b": 1}, "a:\n  c:\n  - 1 # x\nb: 1\n"),
         ("a:\nb: 1 # x\n", {"a": {"c": 1}, "b": 1}, "a:\n  c: 1\nb: 1 # x\n"),
         ("a: ~ # x\nb: 1\n", {"a": [1], "b": 1}, "a:\n  - 1 # x\nb: 1\n"),
         ("c:\n  a: [] # x\n", {"c": {"a": [1]}}, "c:\n  a:\n    - 1 # x\n"),
-        ("a: ''\nb: 1 # x\n", {"a": ["y"], "b": 1}, "a: [y]\nb: 1 # x\n"),
+        ("a: ''\nb: 1 # x\n", {"a": ["y"], "b": 1}, "a: ['y']\nb: 1 # x\n"),
         ("a:  {} # x\nb: 1\n", {"a": [], "b": 1}, "a:  [] # x\nb: 1\n"),
         ("a: ~ # x\nb: 1\n", {"a": "y: z", "b": 1}, "a: 'y: z' # x\nb: 1\n"),
         ("a:\n  b: 1 # x\nc: 1\n", {"a": {}, "c": 1}, "a: {} # x\nc: 1\n"),
@@ -164,9 +200,13 @@ LONG = "long " * 40 + "end"
         ("# x\na: y\n", {"a": LONG}, f"# x\na: {LONG}\n"),
         ("# x\na: 1\n", {"a": 1, "c": LONG, "b": "ü"}, f"# x\na: 1\nc: {LONG}\nb: ü\n"),
         ("# x\na:\n  b: 1\n", {"a": {"b": 1, "c": "d\ne"}}, "# x\na:\n  b: 1\n  c: 'd\n\n    e'\n"),
-        # A value that JSON does not have.
-        ("# x\na: 2026-11-28\nb: 1\n", {"a": date(2026, 11, 28), "b": 2}, "# x\na: 2026-11-28\nb: 2\n"),
-        ("# x\n- 2026-11-28\n- 1\n", [date(2026, 11, 28), 2], "# x\n- 2026-11-28\n- 2\n"),
+        # No date to Kubernetes.
+        ("# x\na: 2026-11-28\nb: 1\n", {"a": "2026-11-28", "b": 2}, "# x\na: 2026-11-28\nb: 2\n"),
+        # Kubernetes reads the first document.
+        ("# x\na: 1\n---\n", {"a": 2}, "# x\na: 2\n---\n"),
+        ("---\n# x\na: 1\n---\nb: @ # y\n", {"a": 1, "c": 1}, "---\n# x\na: 1\nc: 1\n---\nb: @ # y\n"),
+        ("# x\na: 1\nb:\n  ? c\n...\n", {"a": 1}, "# x\na: 1\n...\n"),
+        ("a: &x 1\nb: *x\n---\nc: 1\n", {"a": 1, "b": 2}, "a: 1\nb: 2\n---\nc: 1\n"),
         # Equal to Python, but not to YAML.
         ("# x\na: 1\nb: 1.0\nc: true\n", {"a": 1.0, "b": True, "c": 1}, "# x\na: 1.0\nb: true\nc: 1\n"),
     ],
@@ -188,7 +228,6 @@ def test_how_a_change_is_written(text: str, wanted: Any, after: str) -> None:
         ("# x\nz: &z 1\nb: *z\nc: 1\n", {"z": 1, "b": 1, "c": 2}),
         ("# x\na: &y\n- b\n- c\n", {"a": ["b"]}),
         ("# x\n? a\n: 1\nb: 2\n", {"b": 2}),
-        ("# x\na: 1\nb:\n  ? c\n...\n", {"a": 1}),
         ("# x\na: |\n  text\nb: 1\n", {"a": "less\n", "b": 1}),
         ("# x\na:\nb: 1\n", {"a": "y", "b": 1}),
         ("# x\n", {"a": 1}),

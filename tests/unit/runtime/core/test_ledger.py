@@ -134,6 +134,55 @@ def test_of_a_static_pods_copy_only_the_nodes_word_counts() -> None:
     assert (frees(ledger), ledger.nodes["n"].overbooked()) == ([16, 10], {})
 
 
+def gone(uid: str, units: int, gpu: str = "GPU-old", whole: bool = False) -> HeldEntry:
+    return HeldEntry(gpu, uid, f"default/{uid}", units, "gone", whole)
+
+
+def test_a_pod_whose_gpu_is_not_in_its_node_any_more_is_charged_to_no_gpu() -> None:
+    """The GPU that has its index now is another one."""
+    ledger = ledger_of(inventory(16, 24))
+    ledger.apply(allocated_pod("a", memory(20), on(1, 20)))
+    ledger.apply(allocated_pod("b", whole(1), on(0, 16)))
+    assert frees(ledger) == [0, 4]
+    node = ledger.nodes["n"]
+    ledger.set_node(NodeRecord("n", inventory(16, 24), "", Held((gone("a", 20), gone("b", 16, "GPU-other", whole=True)))))
+    assert (frees(ledger), node.empty_gpus(), node.units_of("a"), node.problems(), node.overbooked()) == ([16, 24], 2, {}, [], {})
+    assert node.pods_without_gpu() == [
+        "pod default/a has 20 GiB of GPU GPU-old, which is not in this node any more: delete it",
+        "pod default/b has the whole GPU GPU-other, which is not in this node any more: delete it",
+    ]
+    ledger.apply(allocated_pod("c", memory(24), on(1, 24)))
+    assert (frees(ledger), node.problems(), node.overbooked()) == ([16, 0], [], {})
+    assert (ledger.expire(0.0), ledger.expire(100.0)) == (False, False)
+    ledger.remove("c")
+    ledger.set_node(NodeRecord("n", inventory(16, 24)))
+    assert frees(ledger) == [0, 4], "it is back"
+
+
+def test_what_is_said_to_be_gone_and_is_in_the_node_is_charged() -> None:
+    ledger = ledger_of(inventory(16, 24))
+    ledger.apply(allocated_pod("a", memory(20), on(1, 20)))
+    ledger.set_node(NodeRecord("n", inventory(16, 24), "", Held((gone("a", 20, "GPU-00000001"),))))
+    assert (frees(ledger), ledger.nodes["n"].gone) == ([16, 4], {})
+
+
+def test_of_a_pod_with_one_gpu_that_is_gone_the_others_are_charged_by_the_nodes_word() -> None:
+    """Which index they have now only the node knows."""
+    ledger = ledger_of(inventory(16, 24))
+    ledger.apply(allocated_pod("a", replace(memory(8), gpus_per_pod=2), Allocation.of({0: {0: 4, 1: 4}})))
+    ledger.set_node(NodeRecord("n", inventory(16, 24), "", Held((gone("a", 4), gone("a", 4, "GPU-00000001")))))
+    assert (frees(ledger), ledger.nodes["n"].units_of("a")) == ([16, 20], {1: 4})
+    assert ledger.nodes["n"].pods_without_gpu() == ["pod default/a has 4 GiB of GPU GPU-old, which is not in this node any more: delete it"]
+
+
+def test_a_node_that_lies_about_what_is_gone_harms_no_other() -> None:
+    ledger = ledger_of(inventory(16))
+    ledger.set_inventory("m", inventory(16))
+    ledger.apply(allocated_pod("a", memory(6), on(0, 6), "m"))
+    ledger.set_node(NodeRecord("n", inventory(16), "", Held(tuple(gone(uid, 1, f"GPU-{n}") for n, uid in enumerate("abcd")))))
+    assert (frees(ledger), frees(ledger, "m"), ledger.nodes["n"].pods_without_gpu()) == ([16], [10], [])
+
+
 @pytest.mark.parametrize("broken", [None, on(9, 6), on(0, 600)])
 def test_what_a_pod_was_bound_with_counts_while_its_annotations_are_broken(broken: Allocation | None) -> None:
     """Before Kubernetes 1.30 a tenant may write on them what he likes: that neither blocks other GPUs nor gives his away."""
@@ -179,7 +228,7 @@ def test_a_fault_about_a_node_is_that_nodes_alone() -> None:
     for name in ("n", "odd"):
         ledger.set_inventory(name, inventory(16))
     odd = ledger.nodes["odd"]
-    odd._pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
+    odd._facts.pods = {"a": 1}  # type: ignore[dict-item]  # What nobody has thought of.
     assert (odd.gpu_states, odd.remaining_after(memory(6)), odd.free) == ((), None, 0)
     assert odd.fault.startswith("AttributeError in ")
     ranking = Placement("binpack").ranking(memory(6), ledger)

@@ -46,7 +46,7 @@ def test_the_protocols_example() -> None:
 
 TEXT = st.sampled_from(["u", "a/b", "GPU-1", 'ü "', "true"])
 ENTRIES = st.builds(
-    HeldEntry, st.sampled_from("ab"), TEXT, TEXT, st.integers(0, 99), st.sampled_from(["orphaned", "unmanaged"]), st.booleans()
+    HeldEntry, st.sampled_from("ab"), TEXT, TEXT, st.integers(0, 99), st.sampled_from(["orphaned", "unmanaged", "gone"]), st.booleans()
 )
 REJECTIONS = st.builds(Rejection, TEXT, TEXT, st.integers(0, 99), st.integers(0, 4 * 10**9).map(float), st.booleans())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 
 import pytest
 
@@ -42,6 +43,24 @@ async def test_ready_are_the_required_parts_as_they_are_now() -> None:
         assert await page(path) == ("404", "only GET /healthz and /readyz is here\n")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("each_loop")
+async def test_a_probe_is_answered_however_many_ask() -> None:
+    server = HealthServer(("127.0.0.1", 0), lambda: ((), ()))
+    running = asyncio.create_task(server.run())
+    await until(lambda: server.port)
+    loop = asyncio.get_running_loop()
+    callers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    for caller in callers:
+        caller.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        caller.setblocking(False)
+    answers = [(await asyncio.wait_for(loop.sock_recv(caller, 99), 10))[:15] for caller in callers]
+    for caller in callers:
+        caller.close()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert set(answers) == {b"HTTP/1.1 200 OK"}
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ async def listening(*, most: int, seconds: float) -> AsyncIterator[int]:
     listener.stop()
 
 
-async def connect(port: int, say: str = "") -> Connection:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connect(port: int, say: str = "", host: str = "127.0.0.1", by: str | None = None) -> Connection:
+    reader, writer = await asyncio.open_connection(host, port, local_addr=(by, 0) if by else None)
     if say:
         writer.write(f"{say}\n".encode())
         assert await asyncio.wait_for(reader.readline(), 5) == f"{say}\n".encode()
@@ -75,6 +75,50 @@ async def test_where_one_more_comes_the_oldest_stranger_goes() -> None:
         assert all([await is_open(connection) for connection in known])
         for _, writer in known + strangers:
             writer.close()
+
+
+def calling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The addresses of 127.0.0.0/8 stand for those of other machines: each is a caller of its own."""
+    monkeypatch.setattr(listener_module, "_caller", str)
+
+
+async def test_who_connects_without_end_closes_its_own_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pod that keeps kubelet's probes away would."""
+    calling(monkeypatch)
+    async with listening(most=4, seconds=60) as port:
+        probe = await connect(port, "x", by="127.0.0.2")
+        flood = [await connect(port, "x", by="127.0.0.3") for _ in range(40)]
+        assert await is_open(probe)
+        assert [await is_open(one) for one in flood] == [False] * 37 + [True] * 3
+        # A second caller of that kind takes the places of the first.
+        other = [await connect(port, "x", by="127.0.0.4") for _ in range(40)]
+        assert await is_open(probe)
+        for _, writer in [probe, *flood, *other]:
+            writer.close()
+
+
+async def test_the_addresses_of_one_host_are_one_caller() -> None:
+    """Otherwise a user there, whose connections each have another one, would keep those that come from 127.0.0.1."""
+    async with listening(most=4, seconds=60) as port:
+        strangers = [await connect(port, "x", by=f"127.0.0.{number}") for number in range(2, 6)]
+        scheduler = [await connect(port, "x") for _ in range(3)]
+        assert all([await is_open(one) for one in scheduler])
+        for _, writer in strangers + scheduler:
+            writer.close()
+
+
+async def test_what_has_come_is_read_while_many_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More connections than are kept wait in the kernel: those that have said hello are read before others replace them."""
+    calling(monkeypatch)
+    loop = asyncio.get_running_loop()
+    async with listening(most=64, seconds=60) as port:
+        callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+        for caller in callers:
+            caller.sendall(b"hello\n")
+            caller.setblocking(False)
+        for caller in callers:
+            assert await asyncio.wait_for(loop.sock_recv(caller, 9), 10) == b"hello\n"
+            caller.close()
 
 
 async def test_a_stranger_has_to_go_in_time() -> None:

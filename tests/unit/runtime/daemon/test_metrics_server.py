@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -145,6 +148,36 @@ async def test_who_does_not_read_has_to_go(monkeypatch: pytest.MonkeyPatch) -> N
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         await until(lambda: bool(asked) and not server._answering)
         writer.transport.abort()
+
+
+async def test_who_hangs_up_while_the_page_is_made_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop, wrong = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: wrong.append(context))
+    async with serving(lambda: ["a 1\n"]) as server:
+        asked = 0
+
+        async def page() -> tuple[str, bytes]:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0.3)
+            return "200 OK", b"a 1\n"
+
+        monkeypatch.setattr(server, "_pages", {"/metrics": page})
+        callers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
+        for caller in callers:
+            caller.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await until(lambda: asked == 8)
+        for caller in callers:
+            # It resets the connection.
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            caller.close()
+        await until(lambda: not server._answering)
+        gc.collect()
+        await asyncio.sleep(0)
+    assert wrong == []
+    assert caplog.records == []
 
 
 async def test_a_long_page_lets_others_run_between_its_pieces() -> None:

@@ -276,3 +276,15 @@ async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
     assert feed.samples.to_json() == {
         "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "allocated": [3072], "pending": [0],
     }  # fmt: skip
+
+
+def test_a_pod_whose_gpu_is_gone_is_a_problem_of_its_node() -> None:
+    raw = node("n1", "10.0.0.1", 16)
+    entry = {"pod": "default/p", "uid": "uid-p", "units": 6, "why": "gone"}
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {"GPU-old": [entry]}, "rejected": []})
+    row = node_row(read_all([raw], [pod("p", "n1", gpu=0, mem=6)]), "n1")
+    assert row is not None
+    shown = json.loads(row.data)
+    assert shown["pods"] == [["default", "p", "bound, GPU gone", {}, 0]]
+    assert shown["problems"] == ["pod default/p has 6 GiB of GPU GPU-old, which is not in this node any more: delete it"]
+    assert (row.sums.allocated, row.sums.problems) == (0, 1)

@@ -85,6 +85,8 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NODE_NAME", "gpu1")
     given = ["--node-name", "gpu2", "--kubelet-root", "/k", "--memory-unit", "256MiB", "--log-level", "warning"]
     assert parse_arguments(given) == PluginSettings("gpu2", UNITS["256MiB"], None, Path("/k"), log_level="warning")
+    # kubelet's root does not move it.
+    assert str(parse_arguments(given).device_plugins_dir) == "/var/lib/kubelet/device-plugins"
     given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
     assert parse_arguments(given).tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
 
@@ -150,22 +152,23 @@ async def test_readiness_watchdog_and_sigterm(root: Path, systemd: socket.socket
     said = hears(systemd)
     try:
         await until(lambda: said("waiting for kubelet"), seconds=20)
+        await until(lambda: said("READY=1"))
+        assert not said("registered with kubelet")
         await until(lambda: said("WATCHDOG=1"))
-        assert not said("READY=1")
         await kubelet.start()
-        await until(lambda: said("READY=1\nSTATUS="))
+        await until(lambda: said("aliyun.com/gpu-mem: registered with kubelet") and said("aliyun.com/gpu-count: registered with kubelet"))
         assert {resource for resource, _ in kubelet.registrations} == {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"}
         process.send_signal(signal.SIGTERM)
         await until(lambda: process.poll() is not None)
         assert (process.returncode, said("STOPPING=1")) == (0, True)
-        assert not (root / "device-plugins" / "aliyungpushare.sock").exists()
+        assert list((root / "device-plugins").glob("aliyungpushare*")) == []
     finally:
         process.kill()
         process.communicate()
         await kubelet.stop()
 
 
-async def test_without_nvml_it_says_so_and_is_never_ready(root: Path, systemd: socket.socket, api: FakeApi) -> None:
+async def test_without_nvml_it_says_so_and_kubelet_does_not_start_behind_it(root: Path, systemd: socket.socket, api: FakeApi) -> None:
     (root / "kubeconfig").write_text(kubeconfig(api.url, token="t"))
     kubelet = FakeKubelet(root)
     await kubelet.start()
@@ -219,6 +222,38 @@ def test_a_missing_kubeconfig_ends_it_with_the_reason(root: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == EXIT_SETTINGS
     assert f"kubeconfig {root}/kubeconfig: no such file" in errors
+
+
+def test_what_waits_for_others_has_started_without_doing_its_work(systemd: socket.socket) -> None:
+    status = Status(required=["memory", "whole"])
+    status.waits("memory")
+    status.degraded("memory", "waiting for kubelet")
+    assert (status.ready, received(systemd)) == (False, ["STATUS=memory: waiting for kubelet"])
+    status.ok("whole", "registered")
+    assert (status.ready, received(systemd)) == (True, ["READY=1\nSTATUS=memory: waiting for kubelet; whole: registered"])
+    assert (status.report()[0], status.readiness()) == (False, (["memory"], []))
+    status.waits("whole")
+    status.wait_no_longer()
+    assert received(systemd) == []
+    status.ok("memory", "registered")
+    assert (status.report()[0], status.readiness()) == (True, ([], []))
+
+
+def test_what_lacks_all_has_started_when_others_have_waited_long_enough(systemd: socket.socket) -> None:
+    status = Status(required=["memory", "whole"])
+    assert not status.report()[0]
+    status.wait_no_longer()
+    assert (status.ready, status.report()[0], received(systemd)) == (True, False, ["READY=1"])
+
+
+def test_a_long_part_leaves_room_for_the_others_in_systemds_message(systemd: socket.socket) -> None:
+    status = Status(required=["memory"])
+    for part in ("gpus", "MPS", "CDI"):
+        status.degraded(part, "x" * 9000)
+    status.ok("memory", "registered")
+    message = received(systemd)[-1]
+    assert (message.endswith("x…; memory: registered"), len(message.encode()) < 4096) == (True, True)
+    assert "x" * 9000 in status.report()[1]
 
 
 def test_what_is_wrong_comes_first_and_ready_comes_once(systemd: socket.socket) -> None:

@@ -8,10 +8,14 @@ import asyncio
 import errno
 import json
 import re
+import socket
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from aiohttp import web
 
@@ -20,12 +24,15 @@ from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
 from gpushare_runtime.device_plugin.kubelet import registration, server
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, RegistrationStub
 from gpushare_runtime.device_plugin.node.local_pods import UNREADABLE, LocalPod
 from unit.fakes.runtime.device_plugin.device_manager import AdmissionError
 from unit.fakes.runtime.device_plugin.fake_kubelet import MESSAGE_BYTES
 from unit.fakes.runtime.device_plugin.fake_nvml import facts
+from unit.fakes.runtime.device_plugin.fake_pod_resources import serving_pod_resources
 from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
-from unit.fakes.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, path_of, world
+from unit.fakes.runtime.device_plugin.plugin import GIB, GPUS, MEMORY, NODE, RESOURCES, World, healthy, path_of, world
 from unit.fakes.runtime.kube.fake_api import fail, until
 from unit.fakes.runtime.pods import container
 
@@ -42,8 +49,13 @@ async def test_both_resources_are_registered_with_their_ids() -> None:
         assert set(it.kubelet.lists[MEMORY][0].values()) == {"Healthy"}
         assert {(o.get_preferred_allocation_available, o.pre_start_required) for o in it.kubelet.options.values()} == {(True, True)}
         await until(lambda: it.plugin.status.ready)
-        sockets = {path.name for path in it.kubelet.directory.iterdir() if path.is_socket()}
-        assert sockets == {"kubelet.sock", "aliyungpushare.sock", "aliyungpushare-gpus.sock"}
+        sockets = sorted(path.name for path in it.kubelet.directory.iterdir() if path.is_socket())
+        assert [re.sub("-[0-9a-f]{8}[.]", "-*.", name) for name in sockets] == [
+            "aliyungpushare-gpus-*.sock",
+            "aliyungpushare-mem-*.sock",
+            "kubelet.sock",
+        ]
+        assert {path.stat().st_mode & 0o777 for path in it.kubelet.directory.glob("aliyun*")} == {0o600}
 
 
 async def test_a_pod_gets_its_gpu_and_is_marked_assigned_with_one_patch() -> None:
@@ -149,23 +161,181 @@ async def test_a_kubelet_that_leaves_our_socket_in_place_is_noticed_by_its_own(m
 
 async def test_it_waits_for_kubelet_and_then_for_its_answer() -> None:
     async with world(16 * GIB, kubelet=False) as it:
-        await until(lambda: "waiting for kubelet" in it.plugin.status.report()[1])
-        assert not it.plugin.status.ready
+        await until(lambda: "waiting for kubelet, whose socket" in it.plugin.status.report()[1])
+        await until(lambda: it.plugin.status.ready)
         it.kubelet.reject_registration = True
         await it.kubelet.start()
         await until(lambda: it.kubelet.rejected >= 2 * len(RESOURCES))
-        assert not it.plugin.status.ready
+        assert it.plugin.status.readiness()[0] == [GPUS, MEMORY]
         it.kubelet.reject_registration = False
         await it.registered()
+        await until(lambda: it.plugin.status.readiness() == ([], []))
+
+
+async def test_it_has_started_when_it_waits_for_the_kubelet_whose_socket_is_left() -> None:
+    """So that systemd starts kubelet, which it does after this process, and kubelet finds it waiting."""
+    async with world(16 * GIB, kubelet=False) as it:
+        it.kubelet.directory.mkdir(exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(it.kubelet.directory / "kubelet.sock"))
         await until(lambda: it.plugin.status.ready)
+        await until(lambda: "waiting for kubelet, which does not answer at" in it.plugin.status.report()[1])
+        assert it.plugin.status.readiness()[0] == [GPUS, MEMORY]
+
+
+async def test_kubelet_waits_for_a_driver_that_hangs_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main.START_SECONDS == 20.0
+    monkeypatch.setattr(main, "START_SECONDS", 0.3)
+    async with world(kubelet=False) as it:
+        it.nvml.failure = NvmlError("the NVIDIA kernel driver is not loaded")
+        assert not it.plugin.status.ready
+        await until(lambda: it.plugin.status.ready)
+        assert it.plugin.status.readiness()[0] == [GPUS, MEMORY]
 
 
 async def test_a_socket_that_somebody_removed_is_made_again() -> None:
     async with world(16 * GIB) as it:
         it.kubelet.lists.clear()
-        (it.kubelet.directory / "aliyungpushare.sock").unlink()
+        socket_of(it, "mem").unlink()
         await until(lambda: MEMORY in it.kubelet.lists)
         assert sorted(resource for resource, _ in it.kubelet.registrations) == sorted([*RESOURCES, MEMORY])
+
+
+def socket_of(it: World, resource: str) -> Path:
+    (path,) = it.kubelet.directory.glob(f"aliyungpushare-{resource}-*.sock")
+    return path
+
+
+EITHER = pytest.mark.parametrize("by_socket", [False, True], ids=["kubelet 1.36", "kubelet 1.37"])
+
+
+@EITHER
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "and restarts"])
+async def test_a_kubelet_that_was_frozen_takes_this_process_and_the_next(
+    monkeypatch: pytest.MonkeyPatch, by_socket: bool, restarts: bool
+) -> None:
+    """Of several requests that it finds when it awakes, it must not keep one whose socket the next ones have."""
+    async with world(16 * GIB, by_socket=by_socket) as it:
+        assert registration._REGISTER_SECONDS == 15.0
+        monkeypatch.setattr(registration, "_REGISTER_SECONDS", 0.1)
+        await it.stop()
+        await until(lambda: it.kubelet.reading == 0)
+        it.kubelet.awake.clear()
+        it.kubelet.asked.clear()
+        it.start()
+        await until(lambda: len(it.kubelet.asked) >= 3 * len(RESOURCES))
+        await until(lambda: "kubelet rejects the registration (DEADLINE_EXCEEDED" in it.plugin.status.report()[1])
+        assert len(set(it.kubelet.asked)) == len(it.kubelet.asked)
+        monkeypatch.setattr(registration, "_REGISTER_SECONDS", 15.0)
+        it.kubelet.awake.set()
+        if restarts:
+            await it.kubelet.restart()
+        for _ in range(2):
+            await it.registered()
+            await until(lambda: it.plugin.status.readiness() == ([], []))
+            await until(lambda: healthy(it) == 16)
+            await it.stop()
+            it.start()
+        await it.registered()
+
+
+@EITHER
+async def test_a_process_that_does_not_end_keeps_no_other_from_registering(by_socket: bool) -> None:
+    """As one in the driver: its list stays open. kubelet 1.37 keeps its socket."""
+    async with world(16 * GIB, by_socket=by_socket) as it:
+        hangs, first = it.plugin, it.task
+        try:
+            for _ in range(2):
+                it.start()
+                await it.registered()
+                await until(lambda: it.plugin.status.readiness() == ([], []))
+                pod = await it.bind(memory(it.inventory, 0, 2))
+                await until(lambda uid=pod["metadata"]["uid"]: it.plugin.node.pods.get(uid))  # type: ignore[misc]
+                await it.kubelet.manager.admit(pod)
+                assert (it.plugin.counters.allocations, hangs.counters.allocations) == (1, 0)
+                await it.stop()
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_what_processes_before_left_goes_and_what_others_serve_stays() -> None:
+    async with world(16 * GIB, kubelet=False) as it:
+        folder = it.kubelet.directory
+        folder.mkdir(exist_ok=True)
+        await it.kubelet.start()
+        await it.registered()
+        await it.stop()
+        names = (
+            "aliyungpushare.sock",
+            "aliyungpushare-gpus.sock",
+            "aliyungpushare-mem-01234567.sock",
+            "aliyungpushare-mem-x.sock",
+            "n.sock",
+        )
+        for name in names:
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(str(folder / name))
+        (folder / "aliyungpushare-mem-00000000.sock").write_text("no socket")
+        with socket.socket(socket.AF_UNIX) as served:
+            served.bind(str(folder / "aliyungpushare-gpus-89abcdef.sock"))
+            served.listen(1)
+            it.start()
+            await it.registered()
+            gone = [*names[:3], "aliyungpushare-mem-00000000.sock"]
+            await until(lambda: not any((folder / name).exists() for name in names[:3]))
+            assert [name for name in gone if (folder / name).exists()] == ["aliyungpushare-mem-00000000.sock"]
+            assert all((folder / name).exists() for name in (*names[3:], "aliyungpushare-gpus-89abcdef.sock"))
+
+
+@EITHER
+async def test_after_another_plugin_for_the_resource_ours_registers_again(by_socket: bool) -> None:
+    """kubelet reads our list all the time: up to 1.36 it has no healthy id when the other one ends, then it goes on with that one's."""
+    async with world(16 * GIB, by_socket=by_socket) as it, serving_pod_resources(it.kubelet.directory.parent) as resources:
+        resources.healthy = it.kubelet.manager.healthy
+        ours = set(it.kubelet.manager.healthy[MEMORY])
+        other = server.PluginServer(OtherService(), it.kubelet.directory / "other.sock")  # type: ignore[arg-type]
+        await other.start()
+        it.kubelet.registrations.clear()
+        async with grpc.aio.insecure_channel(f"unix:{it.kubelet.directory}/kubelet.sock") as channel:
+            asked = pb.RegisterRequest(version="v1beta1", endpoint="other.sock", resource_name=MEMORY)
+            await RegistrationStub(channel).Register(asked)  # type: ignore[no-untyped-call]
+        await until(lambda: it.kubelet.manager.healthy[MEMORY] == {"another"})
+        await other.stop(0)
+        await until(lambda: it.kubelet.manager.healthy[MEMORY] == ours)
+        pod = await it.bind(memory(it.inventory, 0, 2))
+        await until(lambda: it.plugin.node.pods.get(pod["metadata"]["uid"]))
+        await it.kubelet.manager.admit(pod)
+        registered = [resource for resource, _ in it.kubelet.registrations]
+        assert registered.count(GPUS) == 0
+        await it.stays(lambda: len(it.kubelet.registrations) == len(registered))
+
+
+class OtherService(DevicePluginServicer):
+    """Another plugin, with an id of its own."""
+
+    def __init__(self) -> None:
+        self._closed = asyncio.Event()
+
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:
+        return pb.DevicePluginOptions()
+
+    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
+        yield pb.ListAndWatchResponse(devices=[pb.Device(ID="another", health="Healthy")])
+        await self._closed.wait()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+async def test_a_kubelet_that_rejects_it_is_named_as_the_cure_and_nothing_ends() -> None:
+    async with world(16 * GIB, kubelet=False) as it:
+        it.kubelet.reject_registration = True
+        await it.kubelet.start()
+        words = "degraded: aliyun.com/gpu-mem: kubelet rejects the registration (UNKNOWN: planned): trying again; "
+        await until(lambda: words + "if this stays: systemctl restart kubelet, and read its log" in it.plugin.status.report()[1])
+        assert it.plugin.status.ready
+        assert not it.task.done()
 
 
 async def test_a_kubelet_that_has_hung_up_is_registered_with_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +454,7 @@ async def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_aga
 
     async with world(16 * GIB) as it:
         monkeypatch.setattr(server, "_try_binding", read_only)
-        (it.kubelet.directory / "aliyungpushare.sock").unlink()
+        socket_of(it, "mem").unlink()
         with pytest.raises(FatalError, match="device-plugins was removed and created again") as caught:
             await asyncio.wait_for(it.task, ANSWERED_WITHIN)
         assert caught.value.restart

@@ -20,6 +20,7 @@ import pytest
 from unit.runtime.device_plugin.storm import plugin as of_plugin
 from unit.runtime.device_plugin.storm.play import play
 from unit.runtime.device_plugin.storm.plugin import Plugin
+from unit.runtime.device_plugin.storm.troubles import FROZEN
 from unit.runtime.device_plugin.storm.world import World
 
 TESTS = Path(__file__).parents[3]
@@ -46,6 +47,32 @@ def test_nothing_goes_wrong_in_any_of_the_worlds(tmp_path: Path, capsys: pytest.
     # kubelet does not bear two requests at once. A resize without a request, while the plugin waits for others, nobody tells it. So it
     # dies in every second world; without turns 4 times in the first three.
     assert counts.get("kubelet died", 0) <= WORLDS
+
+
+def test_a_kubelet_that_is_frozen_now_and_then_goes_on_with_the_plugin() -> None:
+    world = play(1, troubles=FROZEN)
+    assert (world.faults, world.counts["already connected"]) == ([], 0)
+    assert world.counts["asked while frozen"] >= 10
+    assert is_registered(world)
+
+
+def is_registered(world: World) -> bool:
+    """Whether kubelet asks the process that runs when all is quiet, for both resources."""
+    assert world.kubelet is not None
+    return [plugin is world.plugin for plugin, _ in world.kubelet.endpoints.values()] == [True, True]
+
+
+class OneSocket(Plugin):
+    """Each registration has the same socket."""
+
+    def _new_socket(self, resource: str) -> str:
+        return resource
+
+
+def test_the_check_notices_sockets_that_registrations_share() -> None:
+    world = play(1, troubles=FROZEN, make_plugin=OneSocket)
+    assert world.counts["already connected"] > 100
+    assert not is_registered(world)
 
 
 class Forgetful(Plugin):

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from gpushare_runtime.core.bounds import MOST_GPUS
-from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
+from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
     SocketOwner,
     judge_gpus,
+    judge_pods_gpus,
     judge_registration,
     judge_second_plugin,
     listener,
@@ -27,9 +28,11 @@ from gpushare_runtime.doctor.kubelet import (
     registered,
     registered_soon,
 )
-from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said, settings
+from unit.fakes.runtime.doctor.fake_host import SAYS, Clock, FakeHost, said
 
 FOLDER = "/var/lib/kubelet/device-plugins"
+SOCKET_MEMORY, SOCKET_GPUS = "aliyungpushare-mem-0123cdef.sock", "aliyungpushare-gpus-4567cdef.sock"
+ANY_MEMORY, ANY_GPUS = "aliyungpushare-mem-*.sock", "aliyungpushare-gpus-*.sock"
 OURS = [SocketOwner(SOCKET_GPUS, 77, "ours"), SocketOwner(SOCKET_MEMORY, 77, "ours")]
 RECORDED: dict[str, list[str]] = {RESOURCE_MEMORY: ["GPU-1"], RESOURCE_GPUS: []}
 NOT_READ = "kubelet does not read the list"
@@ -55,19 +58,16 @@ def test_who_listens_on_a_device_plugins_socket(host: FakeHost) -> None:
         asked.append(path)
         return {"dead.sock": None, "b.sock": 6, "c.sock": 7}.get(path.name, 5)
 
-    unit = host.unit(PLUGIN)
     found = [SocketOwner("a.sock", 5, "/bin/other-plugin --x y"), SocketOwner("b.sock", 6, ""), SocketOwner("c.sock", 7, "/bin/alone")]
-    assert listeners(host, unit, peer) == found
+    assert listeners(host, peer) == found
     assert list(map(str, found[:2])) == ["process 5 (/bin/other-plugin --x y)", "process 6 (unnamed)"]
     assert asked == [host.at(f"{FOLDER}/{name}.sock") for name in ("a", "b", "c", "dead")]
-    assert listeners(host, replace(unit, settings=settings(PLUGIN).replace("/var/lib/kubelet", "/elsewhere")), peer) == []
-    assert listeners(host, replace(unit, settings=""), peer) == found, "kubelet's folder where no unit names another"
 
 
 def test_of_very_many_sockets_some_are_looked_at(host: FakeHost) -> None:
     for number in range(105):
         host.socket(f"{FOLDER}/{number}.sock")
-    assert len(listeners(host, host.unit(PLUGIN), lambda _path: 1)) == 100
+    assert len(listeners(host, lambda _path: 1)) == 100
 
 
 def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
@@ -81,12 +81,11 @@ def test_the_listener_of_a_socket_is_found_by_the_kernels_word() -> None:
 
 
 def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
-    unit = host.unit(PLUGIN)
-    assert registered(host, unit) == {}
+    assert registered(host) == {}
 
     def of(devices: object) -> dict[str, list[str]]:
         host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": devices}}))
-        return registered(host, unit)
+        return registered(host)
 
     ids = ["GPU-1-_-0", "GPU-1-_-1", "GPU-2-_-0"]
     assert of({RESOURCE_MEMORY: ids, RESOURCE_GPUS: ["GPU-1"], "other.com/x": ["1"]}) == {
@@ -104,7 +103,7 @@ def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
         assert of(devices) == {}
     for content in ("{", "[]", "7", '{"Data": 7}'):
         host.file(f"{FOLDER}/kubelet_internal_checkpoint", content)
-        assert registered(host, unit) == {}
+        assert registered(host) == {}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +128,12 @@ def test_what_kubelet_has_registered_by_gpu(host: FakeHost) -> None:
             NOT_READ,
             f"process 300 (x) listening on the device plugin's own socket {SOCKET_GPUS}",
         ),
+        (
+            [*OURS, SocketOwner("aliyungpushare.sock", 300, "x")],
+            "",
+            "process 300 (x) listening on the device plugin's own socket aliyungpushare.sock",
+        ),
+        ([*OURS, SocketOwner("aliyungpushare-mem-ffffffff.sock", 77, "ours")], "", ""),
     ],
 )
 def test_another_device_plugin_for_the_gpus(host: FakeHost, listening: list[SocketOwner], says: str, expected: str) -> None:
@@ -168,8 +173,18 @@ def test_a_busy_kubelet_has_time_to_record_a_plugin_that_serves_it(
                 host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": devices}}))
 
     clock = Clock(monkeypatch, write)
-    assert len(registered_soon(busy, replace(host.unit(PLUGIN), **changes), listening)) == recorded  # type: ignore[arg-type]
+    busy.states = host.states
+    assert len(registered_soon(busy, replace(host.unit(PLUGIN), **changes), listening)[1]) == recorded  # type: ignore[arg-type]
     assert seconds[0] <= clock.passed <= seconds[1]
+
+
+def test_a_plugin_that_kubelet_is_about_to_register_has_time_for_it(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = FakeHost(host.at("/"), patience=20)
+    host.file(f"{FOLDER}/kubelet_internal_checkpoint", json.dumps({"Data": {"RegisteredDevices": BOTH}}))
+    clock = Clock(monkeypatch, lambda passed: busy.install(PLUGIN, StatusText="waits" if passed < 12 else SAYS))
+    unit, recorded = registered_soon(busy, busy.unit(PLUGIN), OURS)
+    assert (unit.status, len(recorded)) == (SAYS, 2)
+    assert 12 <= clock.passed < 13
 
 
 NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
@@ -179,14 +194,26 @@ NOT_LISTENING = f"no device plugin listening on {FOLDER}/"
     ("listening", "recorded", "changes", "expected"),
     [
         (OURS, RECORDED, {}, []),
-        (OURS[1:], RECORDED, {}, [NOT_LISTENING + SOCKET_GPUS]),
-        (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + SOCKET_MEMORY]),
+        (OURS[1:], RECORDED, {}, [NOT_LISTENING + ANY_GPUS]),
+        (OURS[:1], RECORDED, {"says": "all is well"}, [NOT_LISTENING + ANY_MEMORY]),
+        (
+            [],
+            RECORDED,
+            {"says": "waits", "status": "waits"},
+            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (ANY_MEMORY, ANY_GPUS)],
+        ),
+        (
+            OURS,
+            RECORDED,
+            {"says": "gpu-mem: waits", "status": "aliyun.com/gpu-mem: waits; aliyun.com/gpu-count: registered with kubelet"},
+            ["a device plugin that waits to be registered for aliyun.com/gpu-mem (the plugin says: gpu-mem: waits)"],
+        ),
         (OURS, {RESOURCE_GPUS: ["GPU-1"]}, {}, [f"no {RESOURCE_MEMORY} in kubelet's checkpoint"]),
         (
             [],
             {},
-            {"active": "activating", "state": "start", "says": "waits", "settings": settings(PLUGIN).replace("/var/lib/kubelet", "/k")},
-            [f"no device plugin listening on /k/device-plugins/{name} (the plugin says: waits)" for name in (SOCKET_MEMORY, SOCKET_GPUS)],
+            {"active": "activating", "state": "start", "says": "waits", "status": "waits"},
+            [f"{NOT_LISTENING}{name} (the plugin says: waits)" for name in (ANY_MEMORY, ANY_GPUS)],
         ),
     ],
 )
@@ -197,6 +224,15 @@ def test_a_plugin_that_is_not_known_to_kubelet(
     judge_registration(found, replace(host.unit(PLUGIN), **changes), listening, recorded)
     assert said(found) == [("plugin_not_registered", words) for words in expected]
     assert all(one.cure.startswith(f"systemctl restart {PLUGIN};") for one in found.findings)
+
+
+def test_a_kubelet_that_rejects_the_plugin_is_to_be_restarted(host: FakeHost) -> None:
+    found = Findings()
+    says = "aliyun.com/gpu-mem: kubelet rejects the registration (UNKNOWN: device plugin already connected: x)"
+    judge_registration(found, replace(host.unit(PLUGIN), says=says, status=f"{says}; {SAYS[44:]}"), OURS, RECORDED)
+    ((code, words),) = said(found)
+    assert (code, words.startswith("a device plugin that waits to be registered for aliyun.com/gpu-mem")) == ("plugin_not_registered", True)
+    assert found.findings[0].cure.startswith("systemctl restart kubelet; ")
 
 
 @pytest.mark.parametrize(
@@ -219,6 +255,10 @@ def test_a_plugin_that_is_not_known_to_kubelet(
                 "GPU 11070 (MIG-2): lost"
             ],
         ),
+        (
+            "gpus: GPU 0 is omitted: its memory is the host's; gpushare cannot share it (NVML: Not Supported); token: good",
+            ["gpu_unhealthy: GPU 0 is omitted: its memory is the host's; gpushare cannot share it (NVML: Not Supported)"],
+        ),
         ("gpus: 9 with 79 units of 1 GiB; GPU 1 in MIG mode without instances: make some; token: good", []),
         ("", []),
     ],
@@ -226,4 +266,27 @@ def test_a_plugin_that_is_not_known_to_kubelet(
 def test_a_gpu_that_the_plugin_keeps_new_pods_off(host: FakeHost, says: str, found: list[str]) -> None:
     findings = Findings()
     judge_gpus(findings, replace(host.unit(PLUGIN), says=says))
+    assert [f"{one.check}: {one.found}" for one in findings.findings] == found
+
+
+_IS_GONE = "which is not in this node any more"
+
+
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [
+        ("gpus: 2 with 40 units of 1 GiB; GPUs of pods: all are in this node; token: good", []),
+        (
+            f"GPUs of pods: pod a/b has GPU GPU-1, {_IS_GONE}: delete it, and its owner starts it; gpus: 1 with 8 units",
+            [f"gpu_gone: pod a/b has GPU GPU-1, {_IS_GONE}"],
+        ),
+        (
+            f"API server: silent; GPUs of pods: pod a/b has GPU GPU-1, {_IS_GONE}, pod a/c has GPU GPU-2, {_IS_GONE}: delete it",
+            [f"gpu_gone: pod a/b has GPU GPU-1, {_IS_GONE}, pod a/c has GPU GPU-2, {_IS_GONE}"],
+        ),
+    ],
+)
+def test_pods_with_gpus_that_are_gone(host: FakeHost, says: str, found: list[str]) -> None:
+    findings = Findings()
+    judge_pods_gpus(findings, replace(host.unit(PLUGIN), status=says))
     assert [f"{one.check}: {one.found}" for one in findings.findings] == found

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY, SOCKET_GPUS, SOCKET_MEMORY
+from gpushare_runtime.core.protocol import RESOURCE_GPUS, RESOURCE_MEMORY
 from gpushare_runtime.doctor import endpoints, identity, kubelet, main
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, PLUGIN, CannotLook, DaemonUnit
 from gpushare_runtime.doctor.kubelet import SocketOwner
 from gpushare_runtime.doctor.main import look
-from unit.fakes.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, WATCHES, Clock, FakeHost, said
+from unit.fakes.runtime.doctor.fake_host import COMMANDS, ENVIRONMENT, SAYS, Clock, FakeHost, said
 from unit.fakes.runtime.kube.tokens import jwt
 
 FOLDER = "/var/lib/kubelet/device-plugins"
-SOCKETS = (SOCKET_MEMORY, SOCKET_GPUS)
+SOCKETS = ("aliyungpushare-mem-0123cdef.sock", "aliyungpushare-gpus-4567cdef.sock")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_host_without_a_fault_has_no_finding_and_all_was_looked_at(host: FakeH
     found = of(host)
     assert said(found) == []
     assert found.daemons == {
-        PLUGIN: {"runs": True, "active": "active", "state": "running", "says": WATCHES, "pid": 77, "listens": "", "metrics": ""},
+        PLUGIN: {"runs": True, "active": "active", "state": "running", "says": SAYS, "pid": 77, "listens": "", "metrics": ""},
         EXTENDER: {
             "runs": True,
             "active": "active",
@@ -118,7 +118,7 @@ def test_a_daemon_that_does_not_run_is_not_asked_what_only_one_that_runs_can_ans
 def test_another_plugin_is_named_and_not_that_ours_is_not_registered(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     host.socket(f"{FOLDER}/other.sock")
     host.file("/proc/300/cmdline", b"other\0")
-    monkeypatch.setattr(kubelet, "listener", lambda path: 77 if path.name == SOCKET_GPUS else 300)
+    monkeypatch.setattr(kubelet, "listener", lambda path: 77 if path.name == SOCKETS[1] else 300)
     host.file(f"{FOLDER}/kubelet_internal_checkpoint", "{}")
     found = of(host, PLUGIN)
     assert [code for code, _ in said(found)] == ["second_plugin"]
@@ -128,10 +128,19 @@ def test_another_plugin_is_named_and_not_that_ours_is_not_registered(host: FakeH
 def test_a_plugin_that_waits_for_kubelet_is_not_called_stopped(host: FakeHost) -> None:
     for name in SOCKETS:
         host.at(f"{FOLDER}/{name}").unlink()
-    host.states[f"{PLUGIN}.service"].update(ActiveState="activating", SubState="start", StatusText="waiting for kubelet")
+    for active, state in (("activating", "start"), ("active", "running")):
+        waits = "aliyun.com/gpu-mem: waiting for kubelet; API server: watching the pods of this node"
+        host.states[f"{PLUGIN}.service"].update(ActiveState=active, SubState=state, StatusText=waits)
+        found = of(host, PLUGIN)
+        assert [code for code, _ in said(found)] == ["plugin_not_registered"] * 2
+        assert all("waiting for kubelet" in words for _, words in said(found))
+
+
+def test_a_plugin_that_kubelet_has_from_its_former_process_only_is_not_registered(host: FakeHost) -> None:
+    host.states[f"{PLUGIN}.service"].update(StatusText="aliyun.com/gpu-mem: kubelet rejects the registration (UNKNOWN: x); " + SAYS[44:])
     found = of(host, PLUGIN)
-    assert [code for code, _ in said(found)] == ["plugin_not_registered"] * 2
-    assert all("waiting for kubelet" in words for _, words in said(found))
+    waits = "a device plugin that waits to be registered for aliyun.com/gpu-mem (the plugin says: aliyun.com/gpu-mem: kubelet rejects"
+    assert [(code, words[: len(waits)]) for code, words in said(found)] == [("plugin_not_registered", waits)]
 
 
 @pytest.mark.parametrize(("pids", "looks", "expected"), [([1, 2, 2], 2, (2, [2])), ([1, 2, 3, 4, 5], 4, (4, [4])), ([1, 1], 1, (1, [1]))])
@@ -141,7 +150,7 @@ def test_a_plugin_that_restarts_while_it_is_looked_at_is_looked_at_again(
     following, done = iter(pids), []
 
     def unit(_name: str) -> DaemonUnit:
-        return DaemonUnit(PLUGIN, "", "", "active", "running", True, "", next(following), "", status=WATCHES)
+        return DaemonUnit(PLUGIN, "", "", "active", "running", True, "", next(following), "", status=SAYS)
 
     def listeners(*_: object) -> list[SocketOwner]:
         done.append(True)
@@ -199,7 +208,7 @@ def installed(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
 def test_without_findings_the_exit_status_is_0(installed: FakeHost, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{PLUGIN}: active (running), PID 77, {WATCHES}",
+        f"{PLUGIN}: active (running), PID 77, {SAYS}",
         f"{EXTENDER}: active (running), PID 78, all is well",
         "",
         "findings: 0",

@@ -203,7 +203,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     for node in good_nodes(nodes):
         extender.node(node)
     broken = extender.cluster.ledger.nodes["good-1"]
-    broken._pods["odd"] = None  # type: ignore[assignment]
+    broken._facts.pods["odd"] = None  # type: ignore[assignment]
     names = [f"good-{number}" for number in range(nodes)]
     raw = pod(container(mem=20), name="p", uid="u", annotations={"gpushare.request/not-with": "a=b"})
     extender.pod(raw)
@@ -245,7 +245,7 @@ def test_a_fault_about_one_node_keeps_nobody_from_evictions_and_requeues_on_othe
     raw = pod(container(mem=24), name="p", uid="u")
     raw["spec"]["priority"] = 10
     extender.pod(raw)
-    ledger.nodes["good-1"]._pods["odd"] = None  # type: ignore[assignment]
+    ledger.nodes["good-1"]._facts.pods["odd"] = None  # type: ignore[assignment]
     proposed = {f"good-{number}": Victims((f"held-{number}",)) for number in (1, 2)}
     assert extender.service.preempt(PreemptArguments(raw, proposed)) == {"good-2": proposed["good-2"]}
     assert ledger.nodes["good-1"].fault.startswith("AttributeError in ")

@@ -10,9 +10,11 @@ import http.client
 import itertools
 import logging
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -211,6 +213,56 @@ async def test_who_sends_without_end_after_the_last_answer_is_closed(monkeypatch
             # uvloop raises RuntimeError where the client has noticed it already.
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await send(writer, b"x" * 1000, 1_000_000_000, 0.02)
+
+
+HEAD_WITHOUT_END = b"GET /echo HTTP/1.1\r\nX: " + b"a" * 70_000
+CHUNKED = b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX: "
+
+
+@pytest.mark.parametrize("begin", [HEAD_WITHOUT_END, b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx" + b"a" * 70_000, CHUNKED])
+async def test_of_a_header_without_an_end_nothing_more_is_kept(begin: bytes) -> None:
+    """Also behind the answer: the parser adds what comes to what it has, and copies both."""
+    async with serving(Echo()) as (server, _, _writer):
+        connection = http_protocol._HttpConnection(server)
+        transport = mock.Mock(get_extra_info=lambda name: None, is_closing=lambda: False)
+        connection.connection_made(transport)
+        connection.data_received(begin)
+        tracemalloc.start()
+        try:
+            for _ in range(64):
+                connection.data_received(b"a" * 65536)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 300_000
+        (said,) = [call.args[0].split(b"\r\n")[0] for call in transport.write.call_args_list]
+        assert said == b"HTTP/1.1 431 Request Header Fields Too Large"
+        connection.connection_lost(None)
+
+
+async def test_trailers_of_a_usual_size_are_taken() -> None:
+    async with serving(Echo()) as (_, reader, writer):
+        trailer = b"a" * 40_000
+        for _ in range(3):
+            writer.write(CHUNKED + trailer)
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.write(b"\r\n\r\n")
+            assert await answer(reader) == (200, b"/echo:abc", False)
+
+
+async def test_chunks_are_no_trailers() -> None:
+    """A call of kube-scheduler has megabytes, in chunks as large as they may be."""
+    echo = Echo()
+    async with serving(echo) as (server, reader, writer):
+        server.most = 1_000_000
+        writer.write(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(4):
+            writer.write(b"30D40\r\n" + b"x" * 200_000 + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        status, _, closes = await answer(reader)
+        assert (status, closes, len(echo.asked[0].body or b"")) == (200, False, 800_000)
 
 
 async def test_a_client_that_asks_before_it_sends_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:

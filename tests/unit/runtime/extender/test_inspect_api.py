@@ -58,6 +58,6 @@ def test_a_pod_whose_gpu_is_not_known_is_on_none_and_a_node_with_a_fault_has_non
     [found] = inspect(made)["nodes"]
     assert [gpu["pods"] for gpu in found["devs"]] == [gpu["pods"] for gpu in before["nodes"][0]["devs"]]
     # Of a kind that nobody has thought of.
-    made.nodes["n1"]._pods["odd"] = None  # type: ignore[assignment]
+    made.nodes["n1"]._facts.pods["odd"] = None  # type: ignore[assignment]
     none: dict[str, object] = {"name": "n1", "totalGPU": 0, "usedGPU": 0, "devs": []}
     assert inspect(made) == inspect(made, "n1") == {"nodes": [none]}

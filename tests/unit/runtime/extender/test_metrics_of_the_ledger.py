@@ -84,6 +84,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
             HeldEntry(second, "a", "default/a", 2, "unmanaged"),
             HeldEntry(first, "static", "default/static", 3, "unmanaged"),
             HeldEntry(first, "gone", "default/gone", 4, "orphaned"),
+            HeldEntry("GPU-old", "g", "default/g", 7, "gone"),
             HeldEntry("GPU-of-another-node", "b", "default/b", 1, "a word of tomorrow"),
         ),
         (Rejection("r", first, 5, until=60.0),),
@@ -93,6 +94,7 @@ def test_drift_is_what_a_node_says_beyond_the_annotations() -> None:
     for line in (
         'gpushare_extender_drift_units{reason="unmanaged"} 5.0',
         'gpushare_extender_drift_units{reason="orphaned"} 4.0',
+        'gpushare_extender_drift_units{reason="gone"} 7.0',
         'gpushare_extender_drift_units{reason="other"} 1.0',
         "gpushare_extender_admission_rejections 1.0",
         # A GPU of another node; the static pod's is known from the node's word.

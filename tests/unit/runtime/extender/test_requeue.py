@@ -285,7 +285,7 @@ def test_capacity_on_a_node_with_a_fault_is_none(nominated: bool) -> None:
     if nominated:
         cluster.pod_event("ADDED", PendingPod("vip", "default", "vip", memory(1), (), 5, "n"))
     # Of a kind that nobody has thought of.
-    cluster.ledger.nodes["n"]._pods["odd"] = None  # type: ignore[assignment]
+    cluster.ledger.nodes["n"]._facts.pods["odd"] = None  # type: ignore[assignment]
     requeue.on_capacity_freed()
     assert requeue.next() is None
 

@@ -278,7 +278,7 @@ def test_a_node_with_a_fault_is_omitted_and_logged_until_the_faults_are_others(
     # Of a kind that nobody has thought of.
     for name in "ab":
         ledger.set_inventory(name, inventory(16, 1))
-        ledger.nodes[name]._pods["odd"] = None  # type: ignore[assignment]
+        ledger.nodes[name]._facts.pods["odd"] = None  # type: ignore[assignment]
     assert [ask("a"), ask("a")] == [["a", "logged", "a"], ["a", "logged"]]
     assert [ask("a", "b"), ask("b")] == [["a", "b", "logged", "b"], ["b", "logged"]]
     assert [ask(), ask("b")] == [["logged"], ["b", "logged", "b"]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
-from unit.fakes.runtime.kubectl_gpushare.objects import allocation, node, pending, pod, read_all
+from unit.fakes.runtime.kubectl_gpushare import command
+from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod, read_all
 from unit.fakes.runtime.pods import gpu
 
 
@@ -177,7 +179,7 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "default    waits  no    fits on no node; cheapest change: request 6 units\n"
     )
     assert main(["explain", "none", "--from-file", str(file)]) == 1
-    assert "found no pod 'none' that requests GPUs in namespace 'default'; pending there: odd, waits" in capsys.readouterr().err
+    assert "found no pod 'none' in namespace 'default'; waiting for GPUs there: odd, waits" in capsys.readouterr().err
 
 
 def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,3 +305,124 @@ def test_nodes_with_the_same_reason_are_one_row() -> None:
 )
 def test_names_in_words(names: list[str], words: str) -> None:
     assert names_in_words(names) == words
+
+
+OURS = "aliyun.com/gpu-count: 1 is a whole GPU, aliyun.com/gpu-mem: 8 are 8 units of one"
+ENDED = "it has no GPU any more, and only its owner starts another one"
+
+
+def limited(name: str, on: str | None, limits: dict[str, str], **spec: Any) -> dict[str, Any]:
+    made = pod(name, on)
+    made["spec"] = {**made["spec"], "containers": [{"name": "main", "resources": {"limits": limits}}], **spec}
+    return made
+
+
+def failed(phase: str, **status: str) -> dict[str, Any]:
+    return {**pod("p", "a", gpu=0, mem=2), "status": {"phase": phase, **status}}
+
+
+def static(raw: dict[str, Any]) -> dict[str, Any]:
+    raw["metadata"]["annotations"]["kubernetes.io/config.mirror"] = 32 * "a"
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (limited("p", None, {"nvidia.com/gpu": "1"}), f"it requests nvidia.com/gpu, which gpushare does not provide: {OURS}"),
+        (limited("p", "a", {"nvidia.com/mig-1g.5gb": "1", "amd.com/gpu": "2", "cpu": "1"}),
+         f"it requests amd.com/gpu, nvidia.com/mig-1g.5gb, which gpushare does not provide: {OURS}"),
+        (limited("p", None, {"aliyun.com/gpu-mem": "0"}), f"it requests aliyun.com/gpu-mem: 0, so none of a GPU: {OURS}"),
+        (limited("p", None, {"cpu": "1"}), f"it requests no GPU: {OURS}, in the limits of a container"),
+        (limited("p", None, {}, resourceClaims=[{"name": "gpu"}]),
+         f"it requests devices by resourceClaims, and none of gpushare's: {OURS}"),
+        (limited("p", None, {}) | {"status": {"phase": "Failed", "reason": "Evicted"}},
+         f"it requests no GPU: {OURS}, in the limits of a container; it has failed (Evicted): {ENDED}"),
+        (failed("Failed", reason="UnexpectedAdmissionError", message="Pod was rejected: asked for 9 units"),
+         f"it has failed (UnexpectedAdmissionError: Pod was rejected: asked for 9 units): {ENDED}"),
+        (failed("Succeeded"), f"it has succeeded: {ENDED}"),
+        ({**pod("p", None, mem=2), "status": {"phase": "Failed"}}, f"it has failed: {ENDED}"),
+        (pod("p", "a", gpu=0, mem=-1), "is on node 'a', and what it requests cannot be read: container 'main', aliyun.com/gpu-mem: -1 is "
+         "negative; write how many it needs, such as 8"),
+        (static(pod("p", "a", mem=2)), "it is the copy of a static pod on node 'a', and that node reports no GPU of it"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_neither_waits_for_a_gpu_nor_has_one_is_what_it_is(
+    raw: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [{**node("a", "10.0.0.1", 16), "kind": "Node"}, {**raw, "kind": "Pod"}]
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
+    for words_of_command in (["p"], ["p", "-A"]):
+        assert main(["explain", *words_of_command, "--from-file", str(tmp_path / "cluster.json")]) == 3
+        assert capsys.readouterr().out == f"pod default/p: {words}\n"
+    assert main(["explain", "p", "-n", "other", "--from-file", str(tmp_path / "cluster.json")]) == 1
+
+
+def test_a_pod_that_has_ended_is_found_in_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list of pods that explain reads has none of them."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setitem(command.OBJECTS, "/api/v1/namespaces/default/pods/q", {**failed("Failed"), "metadata": pod("q", "a")["metadata"]})
+    assert command.run(tmp_path, "explain", "q")[0] == 3
+    assert capsys.readouterr().out == f"pod default/q: it has failed: {ENDED}\n"
+
+
+def test_the_gpus_of_a_pod_that_are_gone_or_whose_processes_only_are_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = held(node("a", "10.0.0.1", 16), gpu0=[{"pod": "default/left", "uid": "u", "units": 3, "why": "orphaned"}])
+    said = json.loads(raw["metadata"]["annotations"]["gpushare/held"])
+    said["gpus"]["GPU-old"] = [{"pod": "default/p", "uid": "uid-p", "units": 2, "why": "gone"}]
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps(said)
+    items = [{**raw, "kind": "Node"}, {**pod("p", "a", gpu=0, mem=2), "kind": "Pod"}]
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
+    for name, words in (
+        ("p", "is on node a and has 2 GiB of GPU GPU-old, which is not in this node any more (bound, GPU gone): delete it, and its owner "
+         "starts it on another GPU"),
+        ("left", "is deleted; its processes on node a have 3 GiB of GPU 0 (orphaned)"),
+    ):  # fmt: skip
+        assert main(["explain", name, "--from-file", str(tmp_path / "cluster.json")]) == 0
+        assert capsys.readouterr().out == f"pod default/{name} {words}\n"
+
+
+def test_the_processes_of_a_deleted_pod_are_named_where_they_are_in_the_way() -> None:
+    raw = held(node("a", "10.0.0.1", 16, 8), gpu0=[{"pod": "default/c13", "uid": "u", "units": 12, "why": "orphaned"}])
+    cluster, wants = read_all([raw], []), asks(mem=16)
+    found = explain(cluster, wants)
+    wait = "wait for the processes of default/c13 to end, which run although the pod is deleted"
+    assert found[0].cures == ("ask for at most 8 units", wait)
+    assert headline(wants, found, "", cluster.largest()) == f"fits on no node; cheapest change: {wait} (nvidia-smi on a lists them)"
+    assert explain(cluster, asks(mem=17))[0].cures == ("ask for at most 8 units",), "that would not help"
+
+
+def important(priority: int, **limits: int) -> PendingPod:
+    return replace(asks(**limits), priority=priority)
+
+
+def test_pods_of_lower_priority_that_nobody_can_evict_come_first() -> None:
+    """kube-scheduler finds enough in total, 24 of 40, and so evicts nobody."""
+    pods = [pod(f"low-{n}", "a", gpu=n % 2, mem=4) for n in range(4)]
+    cluster = read_all([node("a", "10.0.0.1", 16, 24)], pods)
+    wants = important(1000, mem=22)
+    found = explain(cluster, wants)
+    assert (found[0].lesser, found[0].cures) == (
+        ("default/low-1", "default/low-3"),
+        ("ask for at most 16 units", "end default/low-1, default/low-3"),
+    )
+    assert headline(wants, found, "", cluster.largest()) == (
+        "fits on no node: pods of lower priority are in the way; kube-scheduler cannot evict for room on one GPU until Kubernetes 1.38 "
+        "(kubernetes/kubernetes#135486): end default/low-1, default/low-3"
+    )
+    assert explain(cluster, important(0, mem=22))[0].lesser == ()
+    # By the sums it is too little: kube-scheduler evicts.
+    full = [*pods, pod("more", "a", gpu=1, mem=16), pod("yet-more", "a", gpu=0, mem=4)]
+    assert explain(read_all([node("a", "10.0.0.1", 16, 24)], full), wants)[0].lesser == ()
+    # Of one GPU not enough may go.
+    some = [pod("equal", "a", gpu=1, mem=3), pod("low", "a", gpu=1, mem=4)]
+    some[0]["spec"]["priority"] = 1000
+    assert explain(read_all([node("a", "10.0.0.1", 16, 24)], some), wants)[0].lesser == ()
+    assert explain(read_all([node("a", "10.0.0.1", 16, 24)], some), important(1000, mem=21))[0].lesser == ("default/low",)
+    # Memory does not count for whole GPUs.
+    assert explain(read_all([node("a", "10.0.0.1", 16)], [pod("low", "a", gpu=0, mem=1)]), important(1, count=1))[0].lesser == (
+        "default/low",
+    )

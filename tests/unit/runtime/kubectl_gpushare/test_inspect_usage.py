@@ -84,6 +84,15 @@ def test_a_gpu_that_the_node_has_no_more_is_pending() -> None:
     assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of GPU 7") for text in usage.warnings)
 
 
+def test_a_pod_whose_gpu_is_gone_is_said_and_counted_on_no_gpu() -> None:
+    raw = node("n1", "10.0.0.1", 16)
+    entry = {"pod": "default/p", "uid": "uid-p", "units": 6, "why": "gone"}
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {"GPU-old": [entry]}, "rejected": []})
+    usage = read_usage([raw], [pod("p", "n1", gpu=0, mem=6)])
+    assert (usage.nodes[0].by_gpu, usage.nodes[0].pods, usage.nodes[0].pending) == ({0: 0}, (), 0)
+    assert usage.warnings == ["node n1: pod default/p has 6 GiB of GPU GPU-old, which is not in this node any more: delete it"]
+
+
 def test_a_bound_pod_counts_also_where_it_would_be_rejected_now() -> None:
     usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
     assert usage.nodes[0].pending == 9

@@ -40,12 +40,21 @@ def test_binpack_fills_and_spread_spreads() -> None:
     pods = [asks("one", 6), asks("two", 10), asks("three", 12), asks("four", 12), asks("five", 12)]
     places = {}
     for policy in ("binpack", "spread"):
-        found = simulate.run(policy, simulate.copy_of(cluster.ledger), pods)
+        found = simulate.run(policy, cluster.ledger.copy(), pods)
         places[policy] = [(one.node, *one.gpus) for one in found]
     # Binpack: the GPU with least left; ties between nodes go to one in use, then to the first. Spread: the node with least in use.
     assert places["binpack"] == [("a", 1), ("a", 0), ("b", 0), ("",), ("",)]
     assert places["spread"] == [("b", 0), ("a", 0), ("",), ("",), ("",)]
     assert [state.free for state in cluster.ledger.nodes["a"].gpu_states] == [16, 10]
+
+
+def test_pods_of_which_nobody_knows_the_gpu_count_as_in_the_cluster_that_was_read() -> None:
+    """By their node's word, here nothing; in a fresh ledger they would keep every GPU."""
+    cluster = read_all([node("a", "x", 16)], [pod("lost", "a", mem=16)])
+    cluster.settle()
+    assert cluster.ledger.nodes["a"].free == 16
+    [found] = simulate.run("binpack", cluster.ledger.copy(), [asks("one", 6)])
+    assert (found.node, found.gpus) == ("a", (0,))
 
 
 def test_nodes_whose_gpus_are_kept_are_told() -> None:

@@ -172,6 +172,18 @@ def test_bad_gpus_with_their_pods_come_before_cordoned_ones() -> None:
     ]
 
 
+def test_gpus_that_are_not_in_their_node_any_more_with_their_pods() -> None:
+    raw = held(ours("gpu1"))
+    entries = [{"pod": f"default/p{number}", "uid": f"uid-p{number}", "units": 2, "why": "gone"} for number in range(5)]
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {"GPU-old": entries}, "rejected": []})
+    cluster = read_all([raw], [pod(f"p{number}", "gpu1", gpu=1, mem=2) for number in range(5)])
+    assert found(cluster) == [
+        ("error gpus", "gpu1", "GPU GPU-old is not in this node any more; pods: default/p0, default/p1, default/p2 and 2 more")
+    ]
+    [cure] = [one.cure for one in judge(cluster, [LEADS]) if one.severity == "error"]
+    assert cure == "kubectl delete pod -n default p0: its owner starts it on another GPU"
+
+
 def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_answer() -> None:
     new = pending("new", "", mem=2)
     new["metadata"]["creationTimestamp"] = "2025-12-31T23:59:30Z"

@@ -263,6 +263,38 @@ whole     gpu1  1       16 GiB    -  whole$
         assert [line.split()[1] for line in shown(cluster, "pods", select, headers=False).splitlines()] == names
 
 
+def gone() -> Cluster:
+    """GPU 1 of the node is another one since its pods have it; so is one of two GPUs of the pod `two`."""
+    raw = held(node("gpu1", "x", 16, 16), gpu1=[{"pod": "default/two", "uid": "uid-two", "units": 4, "why": "gone"}])
+    said = json.loads(raw["metadata"]["annotations"]["gpushare/held"])
+    said["gpus"]["GPU-old"] = [{"pod": "default/a", "uid": "uid-a", "units": 12, "why": "gone"}] + [
+        {"pod": f"default/{name}", "uid": f"uid-{name}", "units": 4, "why": "gone"} for name in ("two", "unknown")
+    ]
+    raw["metadata"]["annotations"]["gpushare/held"] = json.dumps(said)
+    several = pod("two", "gpu1", annotations=allocation({"0": {"0": 4, "1": 4}}), mem=8)
+    several["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    return read_all([raw], [pod("a", "gpu1", gpu=1, mem=12), several])
+
+
+def test_a_gpu_that_is_not_in_its_node_any_more_is_named_and_nothing_is_charged_to_the_one_in_its_place() -> None:
+    cluster = gone()
+    assert shown(cluster, "pods", Selection(namespace="default")) == golden("""
+NAME  NODE  GPU  ALLOCATED  AGE  STATE            REASON$
+a     gpu1  -            -    -  bound, GPU gone  it has 12 GiB of GPU GPU-old, which is not in this node any more: delete it$
+two   gpu1  1        4 GiB    -  bound, GPU gone  it has 4 GiB of GPU GPU-old, which is not in this node any more: delete it$
+""")
+    assert shown(cluster, "gpus") == golden("""
+NODE  GPU  MODEL     ALLOCATED  TOTAL  FREE  PODS  STATE$
+gpu1    0  Tesla T4          0     16    16     0  ok$
+gpu1    1  Tesla T4          4     16    12     1  ok$
+gpu1    -  -                16      -     -     2  gone: not in this node any more; UUID GPU-old$
+""")
+    names = [line.split()[1] for line in shown(cluster, "pods", Selection(gpu="GPU-old"), headers=False).splitlines()]
+    assert names == ["a", "two"]
+    assert VIEWS["pods"](cluster, Selection()).rows[0].cells[11].style == BAD
+    assert "a" in shown(cluster, "top", Selection(namespace="default"))
+
+
 def test_top_has_those_who_use_most_first_and_marks_who_is_over() -> None:
     cluster = people()
     cluster.used = Used({"uid-two": 9 * 1024, "uid-static": 512, "uid-whole": 100}, {})

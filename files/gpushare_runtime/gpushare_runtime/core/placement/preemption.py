@@ -3,8 +3,8 @@
 """Whether the evictions that kube-scheduler considers make room on a GPU, and which more it takes. Pure.
 
 Room that was made by evictions belongs to the pod that
-it was made for. The scheduler asks only where a node's totals are too small: a pod that finds enough in total but not on one GPU
-cannot be helped by eviction through an extender.
+it was made for. The scheduler before 1.38 asks only where a node's totals are too small: a pod that finds enough in total but not on
+one GPU cannot be helped by eviction through an extender.
 """
 
 from __future__ import annotations
@@ -73,12 +73,13 @@ class Preemption:
     def victims(self, pod: PendingPod, proposed: Mapping[str, Victims]) -> dict[str, Victims]:
         """Of the nodes that the scheduler proposes, those that evictions can help, each with all victims that it takes.
 
+        One without victims has room by its sums. kube-scheduler proposes such nodes from 1.38 on (kubernetes/kubernetes#135486).
         Of very many the cheaper ones by the scheduler's count: it takes one, and does not wait long for the answer.
         """
         found: dict[str, Victims] = {}
         for name, victims in sorted(proposed.items(), key=lambda item: (item[1].violations, len(item[1].uids))):
             node = self.ledger.node(name)
-            if node is None or not victims.uids:
+            if node is None:
                 continue
             helped = node.guarded(partial(self._on_node, pod, node, victims), None)
             if helped is not None:
@@ -92,7 +93,7 @@ class Preemption:
         # A terminating pod need not be evicted.
         gone = {*proposed.uids, pod.uid, *(other.uid for other in node.pods if other.terminating)}
         if seen.simulate(without=gone).remaining_after(pod.request) is not None:
-            return proposed
+            return proposed if proposed.uids else None
         lesser = [h for h in node.pods if h.priority < pod.priority and h.uid not in gone and self._is_bound(h)]
         gpus = _Gpus(seen, pod.request, gone.union(h.uid for h in lesser))
         if not gpus.enough:

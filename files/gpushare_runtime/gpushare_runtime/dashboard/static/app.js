@@ -273,7 +273,7 @@ function podRow({ node, pod }, width) {
   return element("li", { class: "cells" }, ...cells.map((cell) => (cell instanceof Node ? cell : element("span", {}, cell))));
 }
 
-const stateClass = (state) => (state.includes("GPU bad") ? "bad" : state === "bound" || state === "whole" ? "" : "warn");
+const stateClass = (state) => (/GPU (bad|gone)/.test(state) ? "bad" : state === "bound" || state === "whole" ? "" : "warn");
 
 function waitingRow(pod, width) {
   const name = link(podPath(pod.namespace, pod.name), `${pod.namespace}/${pod.name}`);

@@ -11,7 +11,7 @@ const nodeLink = (name) => link(`#/node/${encodeURIComponent(name)}`, name);
 // Nothing is free of a GPU that takes no pods, and nobody knows it where only some pods could be read.
 const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "?"));
 const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad" : "" }, gpu[GPU.state]);
-const stateOf = (pod) => element("span", { class: pod.includes("GPU bad") ? "bad" : "" }, pod);
+const stateOf = (pod) => element("span", { class: /GPU (bad|gone)/.test(pod) ? "bad" : "" }, pod);
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
 
 // data: a node of docs/reference/ledger-v1.schema.json; row: the same in the list.

@@ -15,19 +15,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Protocol
 
+from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, InventoryError, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
+from gpushare_runtime.device_plugin.node.devices import KUBELET_MESSAGE_BYTES
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
-# kubelet's gRPC client takes messages of up to 4 MiB.
-KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 INTERVAL_SECONDS: Final = 2.0
 HANGING_SECONDS: Final = 10.0
 _PART: Final = "gpus"
+_OF_PODS: Final = "GPUs of pods"
+_NAMED: Final = 3
 
 
 class NvmlError(Exception):
@@ -139,7 +141,10 @@ class GpuReader:
         self._before = before
         self._known: Inventory | None = None
         self._count: int | None = None
-        self._omitted: dict[int, str] = {}
+        self.omitted: dict[int, str] = {}
+        """NVML indexes of the GPUs that are left out, since NVML cannot describe them → why."""
+        self.silent = False
+        """Whether one of them does not answer now, so that it may be any that was there before."""
         self._no_instances = no_instances
         # NVML index → UUID of the physical GPU at its last answer.
         self._uuids: dict[int, str] = {}
@@ -172,7 +177,7 @@ class GpuReader:
         """All GPUs as last read, unusable because of `why`; None before the first reading."""
         if self._known is None:
             return None
-        return Inventory(self._unit, tuple(replace(gpu, health=why) for gpu in self._known.gpus))
+        return replace(self._known, gpus=tuple(replace(gpu, health=why) for gpu in self._known.gpus))
 
     def stop(self) -> None:
         if self._started:
@@ -190,7 +195,7 @@ class GpuReader:
         there = {facts.uuid for facts in answered.values()}
         there |= {instance.uuid for facts in answered.values() for instance in facts.instances or ()}
         self.empty = tuple(index for index, facts in answered.items() if facts.instances == ())
-        omitted, self._omitted = self._omitted, {}
+        omitted, self.omitted, self.silent = self.omitted, {}, False
         for index, answer in answers.items():
             if isinstance(answer, GpuFacts):
                 self._uuids[index] = answer.uuid
@@ -201,7 +206,8 @@ class GpuReader:
             if before and not any(gpu.uuid in there for gpu in before):
                 yield from self._without_answer(index, before, answer)
                 continue
-            self._omitted[index] = str(answer)
+            self.omitted[index] = str(answer)
+            self.silent |= not answer.unable
             if omitted.get(index) != str(answer):
                 log.error("GPU %d is omitted: %s", index, answer)
 
@@ -310,6 +316,7 @@ class GpuPoller:
         self._interval = interval
         self._unusable = unusable
         self._requested = Changes()
+        self._gone = False  # whether some pod had such a GPU
 
     def read_now(self) -> None:
         """Read without waiting for the next interval."""
@@ -338,7 +345,9 @@ class GpuPoller:
                     self._status.degraded(_PART, "waiting for the API server, to know whether pods of another unit still exist")
                 else:
                     self._node.devices.driver = self._reader.driver
+                    self._node.devices.one_is_silent = self._reader.silent
                     self._node.devices.set_inventory(inventory)
+                    self._report_gone()
             await self._requested.after(requested, self._interval)
 
     async def _end(self, last: Inventory | None, why: str) -> NoReturn:
@@ -377,18 +386,32 @@ class GpuPoller:
             raise FatalError(why)
         known = tuple(gpu for gpu in inventory.gpus if gpu.uuid in before.by_uuid)
         new = [f"GPU {gpu.index} ({gpu.uuid})" for gpu in inventory.gpus if gpu.uuid not in before.by_uuid]
-        return Inventory(inventory.unit, known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
+        return replace(inventory, gpus=known), f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} omitted: {why}"
+
+    def _report_gone(self) -> None:
+        """The pods with GPUs that are not in this node any more."""
+        usage, gone = self._node.usage, self._node.devices.gone()
+        parts = sorted(
+            f"{usage.pod_name(uid)} has GPU {as_text(min(uuids))}, which is not in this node any more" for uid, uuids in gone.items()
+        )
+        if parts:
+            more = f", and {len(parts) - _NAMED} more pods" if len(parts) > _NAMED else ""
+            self._status.degraded(_OF_PODS, f"{', '.join(parts[:_NAMED])}{more}: delete it, and its owner starts it on another GPU")
+            self._gone = True
+        elif self._gone:
+            self._status.ok(_OF_PODS, "all are in this node")
 
     def _report(self, inventory: Inventory, omitted: str) -> None:
         idle = ", ".join(f"GPU {index}" for index in self._reader.empty)
         idle = f"{idle} in MIG mode without instances: make some with `nvidia-smi mig -cgi PROFILE -C`" if idle else ""
-        if not inventory.gpus:
+        broken = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health}" for gpu in inventory.gpus if not gpu.usable]
+        broken += [omitted] if omitted else []
+        broken += [f"GPU {index} is omitted: {why}" for index, why in sorted(self._reader.omitted.items())]
+        if not inventory.gpus and not broken:
             self._status.degraded(
                 _PART, idle or "NVML lists no GPU: check with `lspci -k -d 10de:` that GPUs exist and are bound to the nvidia driver"
             )
             return
-        broken = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health}" for gpu in inventory.gpus if not gpu.usable]
-        broken += [omitted] if omitted else []
         if broken:
             self._status.degraded(_PART, "; ".join(broken))
         else:

@@ -133,7 +133,7 @@ class Pynvml:
             minor=minor,
             pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
             model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
-            mib=int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024),
+            mib=_mib(handle),
             numa=_numa(handle),
             failed=_failed(handle),
             unfit=_unfit(handle),
@@ -233,6 +233,17 @@ def _mps_clients(handle: object) -> list[Any]:
 
 def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _mib(handle: object) -> int:
+    """Its memory. A GPU with unified memory has none of its own: GB10 with driver 580.173.02 answers Not Supported, by a report of
+    2026-08-07, https://github.com/XuehaiPan/nvitop/pull/208."""
+    try:
+        return int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024)
+    except NvmlError as error:
+        if error.code != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        raise NvmlError("its memory is the host's; gpushare cannot share it (NVML: Not Supported)", unable=True, code=error.code) from None
 
 
 def _failed(handle: object) -> str:

@@ -13,18 +13,21 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile
 from gpushare_runtime.device_plugin.kubelet.proto import podresources_pb2 as pb
+from gpushare_runtime.device_plugin.kubelet.server import ResourceService
 from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
 
+T = TypeVar("T", bound=Message)
 _SECONDS: Final = 10.0
 # The list has every id of every pod, which exceeds gRPC's default of 4 MiB on large nodes.
 _OPTIONS: Final = (("grpc.max_receive_message_length", -1),)
@@ -35,6 +38,9 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 60.0
 # kubelet writes its checkpoint a moment after a change in memory: only a lasting difference counts.
 _AGAIN_SECONDS: Final = 5.0
+_HEALTHY_SECONDS: Final = 30.0
+# kubelet takes a moment over a list of many ids.
+_SUSPECT_SECONDS: Final = 5.0
 # Without a readable checkpoint podresources is the only source.
 _ALONE_SECONDS: Final = 1.0
 
@@ -43,18 +49,33 @@ class PodResourcesError(Exception):
     """kubelet does not answer; the text has the gRPC error."""
 
 
-async def list_ids(socket: Path, resources: Collection[str]) -> Reported:
-    """The ids that kubelet reports for these resources. PodResourcesError."""
+async def _ask(socket: Path, method: str, request: Message, response: type[T]) -> T:
+    """PodResourcesError."""
     try:
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS) as channel:
-            list_all = channel.unary_unary(
-                "/v1.PodResourcesLister/List",
-                request_serializer=pb.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=pb.ListPodResourcesResponse.FromString,
+            call = channel.unary_unary(
+                f"/v1.PodResourcesLister/{method}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=response.FromString,
             )
-            response = await list_all(pb.ListPodResourcesRequest(), timeout=_SECONDS)
+            answer: T = await call(request, timeout=_SECONDS)
+            return answer
     except grpc.aio.AioRpcError as error:
         raise PodResourcesError(f"{error.code().name}: {error.details()}") from None
+
+
+async def healthy_ids(socket: Path) -> Mapping[str, frozenset[str]]:
+    """Resource → the ids that kubelet has as healthy. PodResourcesError; from Kubernetes 1.23 on kubelet answers by default."""
+    response = await _ask(socket, "GetAllocatableResources", pb.AllocatableResourcesRequest(), pb.AllocatableResourcesResponse)
+    found: dict[str, set[str]] = {}
+    for devices in response.devices:
+        found.setdefault(devices.resource_name, set()).update(devices.device_ids)
+    return {resource: frozenset(ids) for resource, ids in found.items()}
+
+
+async def list_ids(socket: Path, resources: Collection[str]) -> Reported:
+    """The ids that kubelet reports for these resources. PodResourcesError."""
+    response = await _ask(socket, "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse)
     reported: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
     for pod in response.pod_resources:
         for container in pod.containers:
@@ -63,6 +84,48 @@ async def list_ids(socket: Path, resources: Collection[str]) -> Reported:
                 if devices.resource_name in resources:
                     ids[devices.resource_name] = ids.get(devices.resource_name, frozenset()).union(devices.device_ids)
     return reported
+
+
+class KubeletIds:
+    """Whether kubelet has the ids that the plugin has sent it last: the list alone does not tell.
+
+    Another device plugin may have registered the resource. When that one ends, kubelet up to 1.36 has no healthy id left, and a newer one
+    keeps its ids; both still read our list. served: resource → what serves it now.
+    """
+
+    def __init__(self, socket: Path, scale: float = 1.0) -> None:
+        self.served: dict[str, ResourceService] = {}
+        self._socket = socket
+        self._scale = scale  # factor of all pauses
+        self._suspects: set[ResourceService] = set()
+        self._lost: set[ResourceService] = set()
+
+    def are_lost(self, service: ResourceService) -> bool:
+        """Whether kubelet had other ids than this service has sent it, each time that it was asked twice in a row."""
+        return service in self._lost
+
+    async def run(self) -> NoReturn:
+        """Never returns; cancel it."""
+        while True:
+            found = await self._differing()
+            self._lost, self._suspects = found & self._suspects, found
+            await asyncio.sleep((_SUSPECT_SECONDS if found - self._lost else _HEALTHY_SECONDS) * self._scale)
+
+    async def _differing(self) -> set[ResourceService]:
+        sent = {service: service.healthy for service in self.served.values() if service.streams}
+        if not sent:
+            return set()
+        try:
+            found = await healthy_ids(self._socket)
+        except PodResourcesError:
+            # The comparison with the checkpoint says so; old kubelets do not have this question.
+            return set()
+        # A list that has changed meanwhile may be on its way.
+        return {
+            service
+            for service, ids in sent.items()
+            if ids is not None and ids == service.healthy and found.get(service.resource, frozenset()) != ids
+        }
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,17 @@ import grpc.aio
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import FatalError, Status
+from gpushare_runtime.device_plugin.kubelet.podresources import KubeletIds
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import RegistrationStub
-from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, PluginServer, ResourceService
+from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, PluginServer, ResourceService, new_socket, remove_dead_sockets
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 
 _API_VERSION: Final = "v1beta1"
-_REGISTER_SECONDS: Final = 5.0
+# kubelet connects to our socket before it answers, and allows 10 s for that.
+_REGISTER_SECONDS: Final = 15.0
 # A kubelet that has just created its socket answers within milliseconds. The stale socket of a stopped one never does.
 _FIRST_RETRY: Final = 0.02
 _LAST_RETRY: Final = 1.0
@@ -38,23 +40,29 @@ DRAIN_SECONDS: Final = 1.0
 # After its start kubelet admits running pods again, and kills pods whose resource is not registered at that moment. It counts from the
 # first registration, which is later than the start.
 SETTLED_SECONDS: Final = 15.0
-# A moment after a list ends kubelet drops the client by the resource's name: it would drop a new registration instead.
+# A moment after a list ends kubelet up to 1.36 drops the client by the resource's name: it would drop a new registration instead.
 _DROP_SECONDS: Final = 0.3
 
 
 class Registration:
-    """One resource's server and its registration. watch: of kubelet's plugin directory."""
+    """One resource's server and its registration. watch: of kubelet's plugin directory. ids: what kubelet has of both resources."""
 
     def __init__(
-        self, resource: str, make_service: Callable[[], ResourceService], node: NodeState, watch: DirectoryWatch, status: Status
+        self,
+        resource: str,
+        make_service: Callable[[], ResourceService],
+        node: NodeState,
+        watch: DirectoryWatch,
+        status: Status,
+        ids: KubeletIds,
     ) -> None:
         self._resource = resource
         self._make_service = make_service
         self._node = node
         self._watch = watch
         self._status = status
+        self._ids = ids
         self._kubelet = watch.path / protocol.KUBELET_SOCKET
-        self._socket = watch.path / SOCKETS[resource]
         self._server: PluginServer | None = None
         self._options = pb.DevicePluginOptions()
         self._ready_ns = 0
@@ -96,12 +104,19 @@ class Registration:
         """
         changes = self._node.changes
         while self._node.devices.unusable_specs() and not self._node.usage.snapshot():
+            self._status.waits(self._resource)
             await changes.after(changes.count)
 
     async def _wait_for_kubelet(self) -> None:
         while self._kubelet_socket() is None:
             self._status.degraded(self._resource, f"waiting for kubelet, whose socket {self._kubelet} does not exist")
+            self._may_start_kubelet()
             await self._watch.changes.after(self._watch.changes.count)
+
+    def _may_start_kubelet(self) -> None:
+        """systemd starts kubelet after this process. kubelet fails a pod if it admits it before its ids are registered and healthy."""
+        if not self._node.devices.awaiting_mps():
+            self._status.waits(self._resource)
 
     def _kubelet_socket(self) -> tuple[int, int] | None:
         """The identity of kubelet's socket; None if there is none."""
@@ -117,10 +132,12 @@ class Registration:
         while socket is not None:
             problem = await self._register()
             if not problem:
-                self._status.ok(self._resource, "registered with kubelet")
+                self._status.ok(self._resource, protocol.REGISTERED)
                 if socket[1] > self._ready_ns:
                     log.info("%s: registered %.0f ms after kubelet created its socket", self._resource, (time.time_ns() - socket[1]) / 1e6)
                 return socket
+            # Of a kubelet that has ended the socket is left.
+            self._may_start_kubelet()
             if retry == _LAST_RETRY:
                 self._status.degraded(self._resource, problem)
             changed = await self._kubelet_changes(socket, retry)
@@ -139,32 +156,42 @@ class Registration:
         return True
 
     async def _register(self) -> str:
-        """Serve on a new socket and register it. Returns the problem, "" if there is none."""
+        """Serve on a new socket and register it. Returns the problem, "" if there is none.
+
+        kubelet up to 1.36 asks the plugin that registered last, newer ones ask it as long as its list is open.
+        """
         await self._stop_server(0)
         service = self._make_service()
         self._options = service.options()
         if not self._options.pre_start_required:
             self._node.unasked.add(self._resource)
-        server = PluginServer(service, self._socket)
+        folder, path = self._watch.path, new_socket(self._watch.path, self._resource)
+        server = PluginServer(service, path)
         try:
             await server.start()
         except OSError as error:
             if error.errno == errno.EROFS and self._writable:
                 raise FatalError(
-                    f"{self._socket.parent} was removed and created again, and is read-only for this process: ending, so that systemd "
+                    f"{folder} was removed and created again, and is read-only for this process: ending, so that systemd "
                     "starts it with the new one",
                     restart=True,
                 ) from None
-            return f"cannot serve on {self._socket} ({error.strerror}): check that this process may write in {self._socket.parent}"
+            return f"cannot serve in {folder} ({error.strerror}): check that this process may write there"
         self._server = server
-        request = pb.RegisterRequest(version=_API_VERSION, endpoint=self._socket.name, resource_name=self._resource, options=self._options)
+        request = pb.RegisterRequest(version=_API_VERSION, endpoint=path.name, resource_name=self._resource, options=self._options)
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
                 await RegistrationStub(channel).Register(request, timeout=_REGISTER_SECONDS)  # type: ignore[no-untyped-call]
         except grpc.aio.AioRpcError as error:
-            return f"kubelet rejects the registration ({error.code().name}: {error.details()}): retrying; see kubelet's log if this stays"
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                return f"waiting for kubelet, which does not answer at {self._kubelet} ({error.details()})"
+            # The next attempt has another name.
+            said = f"{error.code().name}: {error.details()}".replace(path.name, f"{SOCKETS[self._resource]}*{protocol.SOCKET_END}")
+            return f"kubelet rejects the registration ({said}): trying again; if this stays: systemctl restart kubelet, and read its log"
         if self._options.pre_start_required:
             self._node.unasked.discard(self._resource)
+        self._ids.served[self._resource] = service
+        remove_dead_sockets(folder)
         return ""
 
     async def _until_lost(self, socket: tuple[int, int] | None) -> str:
@@ -177,7 +204,9 @@ class Registration:
             if self._kubelet_socket() != socket:
                 return "kubelet restarted or stopped"
             if not self._server.listening():
-                return f"{self._socket} was removed"
+                return f"{self._server.path} was removed"
+            if self._ids.are_lost(self._server.service):
+                return "kubelet has other ids than were reported: another device plugin has registered the resource; if it runs, stop it"
             settled = socket is not None and time.monotonic() - self._settling[1] > SETTLED_SECONDS
             if settled and self._pre_start_fails(self._server.service):
                 return "kubelet has lost its record, and must not call PreStartContainer any more"

@@ -2,8 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """The gRPC service DevicePlugin for one extended resource, on a Unix socket, over the node's shared state.
 
-The server binds to a temporary name and renames it, so that clients never see a half-open socket. A stopping server never removes
-its successor's socket.
+Each registration has a server with a socket of its own: kubelet 1.37 and newer keep a plugin by the path of its socket, also one that
+has ended while kubelet was busy (pkg/kubelet/cm/devicemanager/manager.go, PluginConnected).
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import errno
 import itertools
 import logging
 import os
+import re
+import secrets
 import socket
+import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +40,6 @@ from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS, Turn
 _UNLIMITED: Final = -1
 # kubelet's requests contain every free id, which exceeds gRPC's default of 4 MiB on large nodes.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _UNLIMITED), ("grpc.max_send_message_length", _UNLIMITED))
-_numbers = itertools.count()
 log = logging.getLogger(__name__)
 # kubelet admits no other pod of the node while it waits for a response.
 POD_WAIT_SECONDS: Final = 0.5
@@ -49,11 +51,37 @@ _OVERTAKEN: Final = (
 _NEXT_REQUEST_SECONDS: Final = 0.1
 _Context = Any  # grpc.aio.ServicerContext has no types
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
-"""The resources and the names of their sockets in kubelet's plugin directory."""
+"""The resources, and how the names of their sockets in kubelet's plugin directory begin."""
+_SOCKET: Final = re.compile(rf"({'|'.join(SOCKETS.values())})[0-9a-f]{{8}}{re.escape(protocol.SOCKET_END)}")
+# A folder of device plugins has a handful of sockets.
+_MOST_SOCKETS: Final = 100
+
+
+def new_socket(directory: Path, resource: str) -> Path:
+    """A socket's path that no other registration has, of this process or another one."""
+    return directory / f"{SOCKETS[resource]}{secrets.token_hex(4)}{protocol.SOCKET_END}"
+
+
+def remove_dead_sockets(directory: Path) -> None:
+    """Remove the sockets of former processes of ours, which were killed, and of the original. One on which a process listens stays."""
+    with contextlib.suppress(OSError):
+        names = (name for name in os.listdir(directory) if name in protocol.FORMER_SOCKETS or _SOCKET.fullmatch(name))
+        for name in itertools.islice(names, _MOST_SOCKETS):
+            with contextlib.suppress(OSError):
+                if _is_dead(directory / name):
+                    (directory / name).unlink()
+
+
+def _is_dead(path: Path) -> bool:
+    """OSError if it is gone."""
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
+        return sock.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
 
 
 class PluginServer:
-    """Serves one resource on one socket. path: where kubelet finds it."""
+    """Serves one resource on one socket. path: a new name, by which kubelet finds it."""
 
     def __init__(self, service: ResourceService, path: Path) -> None:
         self.service = service
@@ -62,21 +90,18 @@ class PluginServer:
         self._inode: int | None = None
 
     async def start(self) -> None:
-        """Listen, and replace what exists at the path. OSError if the directory does not allow it."""
-        # gRPC removes the name that it bound when it stops. By then this name no longer exists, and `path` may be another server's.
-        bound = self.path.with_name(f".{self.path.name}.{os.getpid()}.{next(_numbers)}")
-        _try_binding(bound)
+        """Listen. OSError if the directory does not allow it."""
+        _try_binding(self.path)
         self._server = grpc.aio.server(options=_OPTIONS)
         add_DevicePluginServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
         try:
-            self._server.add_insecure_port(f"unix:{bound}")
+            self._server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
             raise OSError(errno.EIO, str(error)) from None
         await self._server.start()
         try:
-            bound.chmod(0o600)
-            self._inode = bound.stat().st_ino
-            bound.rename(self.path)
+            self.path.chmod(0o600)
+            self._inode = self.path.stat().st_ino
         except OSError:
             await self.stop(0)
             raise
@@ -111,7 +136,7 @@ def _try_binding(path: Path) -> None:
         except OSError as error:
             # The error for a path that is too long has no errno.
             raise OSError(error.errno or errno.ENAMETOOLONG, error.strerror or str(error)) from None
-    path.unlink()
+    path.unlink(missing_ok=True)
 
 
 async def _nothing_before(_resource: str, _ids: Sequence[str]) -> None:
@@ -136,6 +161,7 @@ class ResourceService(DevicePluginServicer):
     ) -> None:
         self.resource = resource
         self.streams = 0  # open lists
+        self.healthy: frozenset[str] | None = None  # of the last list that kubelet was sent
         self._closing = self._draining = False
         self._running = 0
         self._completed = Changes()
@@ -164,7 +190,9 @@ class ResourceService(DevicePluginServicer):
             while not self._closing:
                 seen, key = changes.count, self._node.devices.reported_key(self.resource)
                 if key != sent:
-                    yield self._list(self._node.devices.reported(self.resource))
+                    devices = self._node.devices.reported(self.resource)
+                    self.healthy = frozenset(device_id for device_id, good in devices if good)
+                    yield self._list(devices)
                     sent = key
                 await changes.after(seen)
         finally:

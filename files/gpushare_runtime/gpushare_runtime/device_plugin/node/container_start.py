@@ -43,7 +43,7 @@ class ContainerStarts:
     starts_never: dict[str, int] = field(default_factory=dict)
     """UID of a pod that cannot start with what it got, or what others have left of it → a GPU of it (NVML index)."""
     shortages: Counter[str] = field(default_factory=Counter)
-    """UID of a pod that kubelet started without a record → how often its GPUs lacked its units."""
+    """UID of a pod that kubelet started → how often its GPUs lacked its units, or were not in this node any more."""
 
     def may_start(self, resource: str, ids: Collection[str]) -> bool:
         """Whether kubelet's checkpoint lists these ids, which are in use from now on. It raises AllocationRejected for a start that must
@@ -53,6 +53,9 @@ class ContainerStarts:
         known, owners = self.devices.gpu_of(resource), usage.containers_with(resource, given)
         elsewhere = usage.given_index(owners)
         if elsewhere is None and self.devices.inventory and not given <= known.keys():
+            for uid in {key.pod for key in owners}:
+                pod = self.pods.get(uid)
+                self._count_failure(uid, min(pod.allocation.by_gpu, default=0) if pod is not None and pod.allocation is not None else 0)
             raise AllocationRejected(f"{resource}: {len(given - known.keys())} of its ids are of no GPU in this node; {DELETE_POD}")
         named = {known[i] for i in given if i in known}
         gpus = sorted(named if elsewhere is None else {c for c in self.devices.gpus if c.index == elsewhere}, key=lambda c: c.index)
@@ -188,12 +191,15 @@ class ContainerStarts:
 
     def note_shortage(self, container: PendingContainer) -> None:
         """After a lost record other pods may have what this one needs, and keep it."""
-        uid = container.pod.uid
+        self._count_failure(container.pod.uid, min(container.devices.units_by_gpu, default=0))
+
+    def _count_failure(self, uid: str, gpu: int) -> None:
+        """gpu: one of the pod's (NVML index)."""
         for gone in [known for known in self.shortages if self.pods.get(known) is None]:
             del self.shortages[gone]
         self.shortages[uid] += 1
         if self.shortages[uid] >= _SHORTAGES:
-            self.starts_never[uid] = min(container.devices.units_by_gpu, default=0)
+            self.starts_never[uid] = gpu
 
     def forget_failures(self, uid: str) -> None:
         self.starts_never.pop(uid, None)

@@ -10,10 +10,14 @@ from typing import Final
 
 from gpushare_runtime.core import mps, protocol
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
-from gpushare_runtime.core.unit_ids import unit_id
+from gpushare_runtime.core.unit_ids import gpu_of, unit_id
 from gpushare_runtime.device_plugin.node.cdi import CdiSpecs
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 
+KUBELET_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""kubelet's gRPC client takes messages of up to so many."""
+_DEVICE_BYTES: Final = 17
+"""Of a device in kubelet's list beside its id, with the longer health value."""
 MPS_UNKNOWN: Final = "the state of its MPS control daemon is not known yet"
 
 
@@ -31,6 +35,8 @@ class Devices:
         self.cdi_kind = protocol.CDI_KIND
         self.node_kind = ""
         self.driver = ""
+        self.one_is_silent = False
+        """Whether a GPU does not answer of which not even the UUID is known: no GPU is said to be gone then."""
         self._usage = usage
         usage.gpus_by_index = lambda: self.inventory.by_index if self.inventory else {}
         self._read: Inventory | None = None
@@ -83,6 +89,10 @@ class Devices:
             return ""
         return self._mps.get(gpu.uuid, MPS_UNKNOWN)
 
+    def awaiting_mps(self) -> bool:
+        """Whether a GPU that answers is unusable only because of its MPS control daemon, which may be starting."""
+        return any(self._without_mps(gpu) for gpu in self.answering)
+
     def set_mps(self, problems: Mapping[str, str]) -> None:
         """Take why the MPS control daemon of each GPU cannot be used now, by UUID; "" if it can."""
         self._mps = dict(problems)
@@ -132,14 +142,35 @@ class Devices:
         """Every id of the resource, and whether the plugin reports it as healthy.
 
         Of an unusable GPU, only ids in use are healthy, until their pods release them. So kubelet's total falls by what this GPU
-        cannot provide, and the ids in use do not reduce what the good GPUs provide.
+        cannot provide, and the ids in use do not reduce what the good GPUs provide. So are the ids in use of GPUs that are gone, as far
+        as the list has room: kube-scheduler still counts them for their pods.
         """
         kept = self._used_of_unusable(resource)
-        return [(i, gpu.usable or i in kept) for gpu in self.gpus for i in self.ids_of(resource, gpu.uuid)]
+        listed = [(i, gpu.usable or i in kept) for gpu in self.gpus for i in self.ids_of(resource, gpu.uuid)]
+        room = KUBELET_MESSAGE_BYTES - sum(len(i) + _DEVICE_BYTES for i, _ in listed)
+        for device_id in sorted(self._gone_ids(resource)):
+            room -= len(device_id) + _DEVICE_BYTES
+            if room < 0:
+                break
+            listed.append((device_id, True))
+        return listed
 
     def reported_key(self, resource: str) -> Hashable:
         """Equal as long as `reported` is."""
-        return tuple((gpu.uuid, gpu.units, gpu.usable) for gpu in self.gpus), frozenset(self._used_of_unusable(resource))
+        gpus = tuple((gpu.uuid, gpu.units, gpu.usable) for gpu in self.gpus)
+        return gpus, self._gone_ids(resource).union(self._used_of_unusable(resource))
+
+    def _gone_ids(self, resource: str) -> frozenset[str]:
+        """Those that kubelet counts for containers, of GPUs that are not in this node any more."""
+        return frozenset().union(*self._usage.of_other_gpus(resource, self.by_uuid).values()) if self.inventory else frozenset()
+
+    def gone(self) -> dict[str, set[str]]:
+        """Pod UID → UUIDs of its GPUs that are not in this node any more."""
+        found: dict[str, set[str]] = {}
+        for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS) if self.inventory and not self.one_is_silent else ():
+            for key, ids in self._usage.of_other_gpus(resource, self.by_uuid).items():
+                found.setdefault(key.pod, set()).update(gpu_of(resource, i) for i in ids)
+        return found
 
     def _used_of_unusable(self, resource: str) -> Collection[str]:
         unusable = {gpu.uuid for gpu in self.gpus if not gpu.usable}

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Gpu, Inventory
-from gpushare_runtime.core.unit_ids import gpu_of_unit, gpu_uuids_of
+from gpushare_runtime.core.unit_ids import gpu_of, gpu_of_unit, gpu_uuids_of
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
 from gpushare_runtime.device_plugin.node.pod_state import Contact, PodState, Record, Watched
@@ -227,6 +227,18 @@ class UsageTable:
             state = self._states[key.pod]
             if key.resource == resource and usage.listed and not state.freed and not state.ending:
                 yield key, usage.ids
+
+    def of_other_gpus(self, resource: str, uuids: Container[str]) -> dict[DeviceKey, frozenset[str]]:
+        """The ids that kubelet counts for containers, of GPUs that are none of these.
+
+        Without those of containers whose GPUs another device plugin chose: there ids say nothing of GPUs.
+        """
+        found: dict[DeviceKey, frozenset[str]] = {}
+        for key, ids in self._counted(resource):
+            usage = self._table[key]
+            if usage.index is None and not all(uuid in uuids for uuid in usage.gpu_uuids):
+                found[key] = frozenset(i for i in ids if (uuid := gpu_of(resource, i)) and uuid not in uuids)
+        return {key: ids for key, ids in found.items() if ids}
 
     def counted_ids(self, resource: str) -> frozenset[str]:
         """The ids that kubelet counts for containers, or has just been given for them."""

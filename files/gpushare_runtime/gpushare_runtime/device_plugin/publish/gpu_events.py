@@ -2,7 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """Events about a GPU that becomes unusable or usable again: on the node, and on each pod that has something of the GPU.
 
-The Events of the process before are known from the node's annotation, so a restart reports only what differs from that.
+A GPU that is not in the node any more is unusable, as long as pods have ids of it.
+The Events of the process before are known from the node's annotations, so a restart reports only what differs from that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, InventoryError
+from gpushare_runtime.core.node_report import GONE, Held, HeldError
 from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -34,6 +37,8 @@ class GpuEvents:
         self._settle = settle
         self._reported: dict[str, str] | None = None
         """GPU UUID → why it was unusable at the last report."""
+        self._gone: frozenset[tuple[str, str]] = frozenset()
+        """(pod UID as published, GPU UUID) of the pods with GPUs that were gone at the last report."""
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
@@ -42,9 +47,11 @@ class GpuEvents:
             seen = changes.count
             if self._reported is None and self._publisher.found is not None:
                 self._reported = _bad_in(self._publisher.found.get(protocol.ANNOTATION_GPUS, ""))
-            if self._reported is not None and self._bad() != self._reported:
+                self._gone = _gone_in(self._publisher.found.get(protocol.ANNOTATION_HELD, ""))
+            if self._reported is not None and (self._bad() != self._reported or self._now_gone().keys() != self._gone):
                 await changes.after(changes.count, self._settle)
                 self._compare(self._reported)
+                self._report_gone()
             await changes.after(seen)
 
     def _bad(self) -> dict[str, str] | None:
@@ -71,10 +78,37 @@ class GpuEvents:
             self._events.emit(self._about_node, "Normal", protocol.EVENT_GPU_USABLE, text)
         self._reported = now
 
+    def _now_gone(self) -> Mapping[tuple[str, str], LocalPod | None]:
+        """As `_gone`, with the pods; what was reported, while it is not known which GPUs and pods there are."""
+        devices = self._node.devices
+        if devices.inventory is None or devices.one_is_silent or not self._node.pods.synced:
+            return dict.fromkeys(self._gone)
+        pods = ((self._node.pods.get(uid), uuids) for uid, uuids in devices.gone().items())
+        return {
+            (pod.mirror_uid or pod.uid, as_text(uuid)): pod for pod, uuids in pods for uuid in uuids if pod is not None and not pod.finished
+        }
+
+    def _report_gone(self) -> None:
+        now = self._now_gone()
+        new: dict[str, list[LocalPod]] = {}
+        for key, pod in sorted(now.items(), key=lambda item: item[0]):
+            if key not in self._gone and pod is not None:
+                new.setdefault(key[1], []).append(pod)
+        self._gone = frozenset(now)
+        for uuid, pods in new.items():
+            there = _names(map(str, pods))
+            text = f"GPU {uuid} is not in this node any more. Pods that have it: {there}. Delete them, unless it comes back"
+            self._events.emit(self._about_node, "Warning", protocol.EVENT_GPU_UNUSABLE, text)
+            for pod in pods:
+                text = (
+                    f"Its GPU {uuid} is not in node {self._name} any more: no container that has it can start again. "
+                    "Delete the pod: its owner starts it on another GPU"
+                )
+                self._events.emit(_about(pod), "Warning", protocol.EVENT_GPU_UNUSABLE, text)
+
     def _report_bad(self, gpus: list[Gpu], why: str, before: Mapping[str, str]) -> None:
-        pods = sorted({str(pod) for gpu in gpus for pod in self._pods_of(gpu)})
-        more = f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
-        there = f"Pods there: {', '.join(pods[:_NAMED])}{more}" if pods else "No pod is there"
+        pods = {str(pod) for gpu in gpus for pod in self._pods_of(gpu)}
+        there = f"Pods there: {_names(pods)}" if pods else "No pod is there"
         text = f"{_named(gpus)}: {why}. New pods go to other GPUs. {there}"
         self._events.emit(self._about_node, "Warning", protocol.EVENT_GPU_UNUSABLE, text)
         for gpu in gpus:
@@ -82,8 +116,7 @@ class GpuEvents:
                 continue  # Its pods know already that it is bad.
             text = f"{_named([gpu])} of node {self._name}: {why}. Delete the pod if it does not work: its owner starts it on another GPU"
             for pod in self._pods_of(gpu):
-                about = ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
-                self._events.emit(about, "Warning", protocol.EVENT_GPU_UNUSABLE, text)
+                self._events.emit(_about(pod), "Warning", protocol.EVENT_GPU_UNUSABLE, text)
 
     def _pods_of(self, gpu: Gpu) -> Iterator[LocalPod]:
         users = self._node.usage.gpu_users()
@@ -105,6 +138,27 @@ def _bad_in(published: str) -> dict[str, str]:
         return {gpu.uuid: gpu.health for gpu in Inventory.from_json(published).gpus if gpu.health not in (HEALTHY, MPS_UNKNOWN)}
     except InventoryError:
         return {}
+
+
+def _gone_in(published: str) -> frozenset[tuple[str, str]]:
+    """(pod UID, GPU UUID) of GPUs that are gone, in an annotation of this plugin's process before."""
+    try:
+        return (
+            frozenset((entry.uid, entry.gpu) for entry in Held.from_json(published).entries if entry.why == GONE)
+            if published
+            else frozenset()
+        )
+    except HeldError:
+        return frozenset()
+
+
+def _about(pod: LocalPod) -> ObjectReference:
+    return ObjectReference("Pod", pod.name, pod.uid, pod.namespace)
+
+
+def _names(pods: Iterable[str]) -> str:
+    names = sorted(pods)
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _named(gpus: Iterable[Gpu]) -> str:

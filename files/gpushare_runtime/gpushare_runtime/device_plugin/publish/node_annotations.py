@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_UNITS
+from gpushare_runtime.core.bounds import MOST_UNITS, as_text
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.node_report import Held, HeldEntry
+from gpushare_runtime.core.node_report import GONE, Held, HeldEntry
 from gpushare_runtime.core.quantity import parse_cpu
 from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.id_usage import Usage
@@ -29,6 +29,8 @@ from gpushare_runtime.kube.reflector import Reflector
 OTHERS_IDS: Final = "ids-of-another-device-plugin"
 """In the place of a pod's UID."""
 log = logging.getLogger(__name__)
+# A node has at most 110 pods unless it is told otherwise; so many are a third of what the annotation may have.
+_MOST_GONE: Final = 128
 # At most one PATCH in this time, even if another client keeps writing another value.
 _PAUSE_SECONDS: Final = 0.25
 # One PATCH covers the changes within this time.
@@ -38,11 +40,13 @@ _RECHECK_SECONDS: Final = 5.0
 
 
 def report(node: NodeState) -> Held:
-    """The units that orphaned and unmanaged pods use, and which allocations the plugin rejected; normally empty."""
+    """The units that orphaned and unmanaged pods use, the pods with GPUs that are gone, and which allocations the plugin rejected; normally
+    empty."""
     if node.devices.inventory is None:
         return Held()
     inventory = node.devices.inventory
     entries = [*_orphaned(node.usage, inventory), *_unmanaged(node.usage, node.pods, inventory), *_displaced(node.usage, inventory)]
+    entries += _gone(node, inventory)
     return Held(tuple(sorted(entries, key=lambda e: (e.gpu, e.uid))), tuple(node.rejections.current()))
 
 
@@ -72,6 +76,25 @@ def _displaced(usage: Usage, inventory: Inventory) -> Iterator[HeldEntry]:
     for uuid, shift in usage.displaced().items():
         if shift < 0 and uuid in inventory.by_uuid:
             yield HeldEntry(uuid, OTHERS_IDS, "(ids of pods that another device plugin started)", -shift, "unmanaged")
+
+
+def _gone(node: NodeState, inventory: Inventory) -> list[HeldEntry]:
+    """Of each pod with a GPU that is gone: what it had of that one, and all that it has of the others, since the indexes in its annotations
+    may name other GPUs by now. Pods beyond _MOST_GONE are as their annotations have it."""
+    entries: list[HeldEntry] = []
+    for uid, uuids in sorted(node.devices.gone().items()):
+        pod = node.pods.get(uid)
+        if pod is None or pod.finished or len(entries) >= _MOST_GONE:
+            continue
+        if pod.annotatable:
+            for resource in (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS):
+                entries += _entries(node.usage, inventory, uid, resource, node.usage.recorded_ids(uid, resource), GONE)
+        planned = pod.allocation.by_gpu if pod.allocation is not None else {}
+        memory, wholes = node.usage.memory_of(uid), node.usage.recorded_ids(uid, protocol.RESOURCE_GPUS)
+        for uuid in sorted(uuids):
+            units = sum(planned.values()) // len(planned) if uuid in wholes and planned else memory.get(uuid, 0)
+            entries.append(HeldEntry(as_text(uuid), pod.mirror_uid or uid, str(pod), units, GONE, whole=uuid in wholes))
+    return entries
 
 
 def _entries(usage: Usage, inventory: Inventory, uid: str, resource: str, ids: Collection[str], why: str) -> Iterator[HeldEntry]:

@@ -20,6 +20,7 @@ class Systemd:
         self.loaded: str | None = None
         self.running: str | None = None
         self.enabled = False
+        self.status = ""
         self.calls: list[str] = []
         self.copies: dict[str, str] = {}
 
@@ -37,7 +38,8 @@ class Systemd:
         on_disk = self.path.read_text() if self.path.exists() else None
         reload_due = "no" if self.loaded in (None, on_disk) else "yes"
         load = "not-found" if self.loaded is None else "loaded"
-        return 0, f"LoadState={load}\nMainPID={pid}\nActiveState={active}\nNeedDaemonReload={reload_due}\n", ""
+        found = f"LoadState={load}\nMainPID={pid}\nActiveState={active}\nNeedDaemonReload={reload_due}\nStatusText={self.status}\n"
+        return 0, found, ""
 
     def on_is_enabled(self) -> tuple[int, str, str]:
         return (0 if self.enabled else 1), "", ""

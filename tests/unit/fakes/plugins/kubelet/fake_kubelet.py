@@ -53,6 +53,15 @@ class Health(BaseHTTPRequestHandler):
         pass
 
 
+def unquoted(value: str) -> str:
+    """As systemd 252 reads it in an environment file: only quotes at the beginning count, and what follows them is joined on."""
+    value, found = value.strip(), ""
+    while value[:1] in ("'", '"'):
+        inside, _quote, value = value[1:].partition(value[0])
+        found, value = found + inside, value.lstrip()
+    return found + value
+
+
 class FakeKubelet:
     """One host. version such as "1.9.6"; files: path to text. It is started at once."""
 
@@ -118,7 +127,7 @@ class FakeKubelet:
                     for line in place.read_text().replace("\\\n", "").splitlines()
                     if "=" in line and not line.startswith("#")
                 )
-                environment.update({key: " ".join(shlex.split(value)) for key, _equals, value in lines})
+                environment.update({key: unquoted(value) for key, _equals, value in lines})
         shell = f"set -- {command[0]}; for word; do printf '%s\\0' \"$word\"; done"
         out = subprocess.run(["sh", "-fc", shell], env=environment, capture_output=True, check=True).stdout
         self.argv = [word.decode() for word in out.split(b"\0")[:-1]]

@@ -24,6 +24,8 @@ FACTS: dict[str, Any] = {
     "admission": ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"],
     "nodes": [NODE],
     "number": 3,
+    "homes": ["cp1"],
+    "displaced": [],
     "openshift": False,
     "missing": [],
     "runtime_classes": ["nvidia"],

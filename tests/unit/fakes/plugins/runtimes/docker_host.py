@@ -11,8 +11,7 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import Converged
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import docker_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.systemd import environment, expanded
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import WantedRuntime, converge
 
 from unit.fakes.plugins.runtimes import fake_containerd, fake_docker
@@ -52,7 +51,7 @@ class DockerHost:
     def words(self) -> list[str]:
         """The command line of the next start."""
         variables = environment(self.options.read_text())
-        return [f"--config-file={self.config}", *docker_config.expanded(self.start_words.split()[1:], variables)]
+        return [f"--config-file={self.config}", *(word for word, _by in expanded(self.start_words.split()[1:], variables))]
 
     def start(self) -> bool:
         """The process keeps what it read in a file, so that it outlives a killed test process."""

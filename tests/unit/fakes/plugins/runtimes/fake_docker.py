@@ -28,6 +28,7 @@ KEYS = {
     "log-opt": "log-opts",
     "insecure-registry": "insecure-registries",
 }
+FIELDS = {name.lower(): name for name in ("path", "runtimeArgs", "runtimeType", "options")}
 SHORT = {"H": "host", "s": "storage-driver"}
 # "dockerd" of docs.docker.com, "Daemon configuration file", without those for TLS and Windows.
 OTHERS = (
@@ -97,6 +98,11 @@ def configured(words: Sequence[str], release: str, reload: bool = False) -> dict
     if both:
         told = ", ".join(f"{key}: (from flag: {values[-1]}, from file: {data[key]})" for key, values in both)
         raise DockerdError(f"the following directives are specified both as a flag and in the configuration file: {told}")
+    if isinstance(data.get("runtimes"), dict):
+        # Go's encoding/json takes the keys of a structure in any case, and of several the last one.
+        data["runtimes"] = {
+            name: {FIELDS.get(key.lower(), key): one for key, one in entry.items()} for name, entry in data["runtimes"].items()
+        }
     found: dict[str, Any] = dict(data)
     if not reload:
         found.update({KEYS[name]: values[-1] for name, values in given.items() if name not in ("add-runtime", "host")})

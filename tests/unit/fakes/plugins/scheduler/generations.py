@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 
+import yaml
+
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 POLICY_PATH = "/etc/kubernetes/scheduler-policy-config.json"
@@ -176,6 +178,20 @@ _FOLDER = (("/etc/kubernetes/sched", "/etc/kubernetes/sched"),)
 _FILE = ((POLICY_PATH, POLICY_PATH),)
 _CONFIG = "/etc/kubernetes/sched/config.yaml"
 
+
+def as_json(text: str) -> str:
+    """The same document as JSON, which Kubernetes reads, too."""
+    return json.dumps(yaml.safe_load(text), indent=2) + "\n"
+
+
+_MOUNTED = manifest("1.36.3", f"--config={_CONFIG}", mounts=_FOLDER)
+_V1 = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+# An alias, so that it is written as a whole; strings that are none to Kubernetes without their quotes; a document behind it.
+_LABELS = "    component: &name kube-scheduler\n    app: *name\n    rack: '08'\n    row: 'y'\n    build: '12e4'\n"
+_ALIAS = _MOUNTED.replace("    component: kube-scheduler\n", _LABELS).replace(
+    "\n  name: kube-scheduler\n", "\n  name: kube-scheduler\n  creationTimestamp: 2026-11-29T10:00:00Z\n"
+)
+
 #: Name to (files, kubeadm's ClusterConfiguration or None, policy in the ConfigMap kube-system/scheduler-policy or None).
 STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
     "kubeadm 1.11": ({MANIFEST_PATH: manifest("1.11.10")}, None, None),
@@ -260,4 +276,27 @@ STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
             ("1.36.3", "v1", "Fit"),
         )
     },
+    "1.36.3 in JSON": (
+        {MANIFEST_PATH: as_json(_MOUNTED), _CONFIG: as_json(configuration("v1", PROFILES.replace("LeastAllocated", "Fit")))},
+        as_json(cluster("v1beta4", "1.36.3")),
+        None,
+    ),
+    "1.36.3 in braces": (
+        {
+            MANIFEST_PATH: as_json(_MOUNTED).replace('"name": "kube-scheduler"', "name: kube-scheduler"),
+            _CONFIG: "# of rack 7\n{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration,\n"
+            ' clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}, "leaderElection": {leaderElect: true}}\n',
+        },
+        cluster("v1beta4", "1.36.3"),
+        None,
+    ),
+    "1.36.3 with an alias": (
+        {
+            MANIFEST_PATH: f"{_ALIAS}---\n",
+            _CONFIG: f"---\n{_V1}clientConnection: &all\n  kubeconfig: /etc/kubernetes/scheduler.conf\n  burst: 1e2\n"
+            "leaderElection: {leaderElect: on, leaseDuration: 15s, renewDeadline: 10s}\n---\nkind: Other\n",
+        },
+        cluster("v1beta4", "1.36.3") + "---\n",
+        None,
+    ),
 }

@@ -73,7 +73,7 @@ EXPECTED: dict[str, tuple[str, str, str]] = {
     "1.24.17 with v1beta2": (f"{SCHED}config.yaml", f"{GROUP}v1beta2", "config"),
     "1.24.17 with v1beta3": (f"{SCHED}config.yaml", f"{GROUP}v1beta3", "config"),
     "1.27.16 with v1beta3": (f"{SCHED}config.yaml", f"{GROUP}v1beta3", "config"),
-    "1.36.3 with v1": (f"{SCHED}config.yaml", f"{GROUP}v1", "config"),
+    **{f"1.36.3 {how}": (f"{SCHED}config.yaml", f"{GROUP}v1", "config") for how in ("with v1", "in JSON", "in braces", "with an alias")},
 }
 
 

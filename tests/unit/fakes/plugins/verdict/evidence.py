@@ -167,7 +167,7 @@ def gpu_host() -> Json:
         "device_strategy": "auto",
         "runtime_default": "auto",
     }
-    kubelet = {"running": True, "root": "/var/lib/kubelet"}
+    kubelet = {"running": True}
     return {
         "places": places,
         "node_name": "node-1",
@@ -204,7 +204,7 @@ def plane_host() -> Json:
         "scheduler_manifest": MANIFEST_PATH,
         "scheduler_config": CONFIG_PATH,
     }
-    kubelet = {"running": True, "root": "/var/lib/kubelet"}
+    kubelet = {"running": True}
     return {
         "places": places,
         "node_name": "cp1",

@@ -20,6 +20,14 @@ sys.exit(main(sys.argv[1:], FakeNvml(16384, 16384)))
 
 def start(root: Path, *more: str, command: str = _COMMAND, first: str = "", **environment: str) -> subprocess.Popen[str]:
     given = os.environ | {"NODE_NAME": "gpu1", "KUBECONFIG": str(root / "kubeconfig"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    options = ["--kubelet-root", str(root), "--state-dir", str(root / "state"), *more]
+    options = [
+        "--kubelet-root",
+        str(root / "data"),
+        "--device-plugins-dir",
+        str(root / "device-plugins"),
+        "--state-dir",
+        str(root / "state"),
+        *more,
+    ]
     arguments = [sys.executable, "-c", command, *([first] if first else []), *options]
     return subprocess.Popen(arguments, env=given | environment, stderr=subprocess.PIPE, text=True)

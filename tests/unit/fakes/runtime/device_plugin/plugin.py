@@ -127,11 +127,11 @@ def path_of(pod: dict[str, Any]) -> str:
 
 @asynccontextmanager
 async def world(
-    *mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, registered: bool = True, **settings: Any
+    *mib: int, unit: Unit = UNIT, kubelet: bool = True, node: bool = True, registered: bool = True, by_socket: bool = True, **settings: Any
 ) -> AsyncIterator[World]:
     """A plugin with GPUs of these sizes; unless told otherwise kubelet runs and knows it, and its node exists.
 
-    settings: further ones of the plugin; with `isolation` the driver has memory limits.
+    by_socket: as of FakeKubelet. settings: further ones of the plugin; with `isolation` the driver has memory limits.
     """
     # pytest's own temporary directories make paths that are too long for a unix socket.
     with tempfile.TemporaryDirectory(prefix="gpushare-") as name:
@@ -139,14 +139,15 @@ async def world(
         async with serving(FakeApi()) as api, connected(api, root) as client:
             if node:
                 await api.put(NODE, {"metadata": {"name": "gpu1", "annotations": {}}})
-            fake_kubelet = FakeKubelet(root)
+            fake_kubelet = FakeKubelet(root, by_socket=by_socket)
             if kubelet:
                 await fake_kubelet.start()
             nvml, host = FakeNvml(*mib), FakeHost(root)
             if "isolation" in settings:
                 nvml.unlimited = None
             processes = FakeProcesses()
-            known = PluginSettings("gpu1", unit, kubelet_root=root, state=root / "state", **settings)
+            folders = {"kubelet_root": root / "data", "device_plugins_dir": fake_kubelet.directory, "state": root / "state"}
+            known = PluginSettings("gpu1", unit, **folders, **settings)
             plugin = DevicePlugin(known, nvml, client, gpu_interval=0.05, check_scale=0.01, processes=processes, host=host)
             made = World(nvml, api, fake_kubelet, plugin, asyncio.ensure_future(plugin.run()), processes, host)
             try:

@@ -19,6 +19,7 @@ STAMP = "0123456789abcdef"
 COPIES = "/run/gpushare-extender-copies"
 DASHBOARD_COPIES = "/run/gpushare-dashboard-copies"
 WATCHES = "API server: watching the pods of this node"
+SAYS = f"aliyun.com/gpu-mem: registered with kubelet; aliyun.com/gpu-count: registered with kubelet; {WATCHES}"
 
 UNITS = {
     PLUGIN: """\
@@ -49,7 +50,7 @@ ExecStart=/usr/bin/env $GPUSHARE_COMMAND
 COMMANDS = {
     PLUGIN: f"{ENVIRONMENT}/bin/gpushare-device-plugin --kubeconfig /etc/gpushare/device-plugin.kubeconfig"
     " --seed-token-file /etc/gpushare/device-plugin.token --token-file /var/lib/gpushare-device-plugin/token"
-    " --kubelet-root /var/lib/kubelet",
+    " --kubelet-root /data/kubelet",
     EXTENDER: f"{ENVIRONMENT}/bin/gpushare-extender --kubeconfig {COPIES}/extender.kubeconfig"
     f" --seed-token-file {COPIES}/extender.token --token-file /var/lib/gpushare-extender/token --tls-cert {COPIES}/extender.crt"
     f" --tls-key {COPIES}/extender.key --client-ca {COPIES}/ca.crt --listen 127.0.0.1:32766",
@@ -62,9 +63,6 @@ COMMANDS = {
 def settings(name: str, command: str | None = None, stamp: str = STAMP) -> str:
     """The file that the unit reads at each start."""
     return f'# A comment.\nGPUSHARE_GENERATION={stamp}\nGPUSHARE_COMMAND="{COMMANDS[name] if command is None else command}"\n'
-
-
-WATCHES = "API server: watching the pods of this node"
 
 
 class FakeHost(HostReader):
@@ -96,7 +94,7 @@ class FakeHost(HostReader):
         self.file(f"/etc/systemd/system/{name}.service", UNITS[name] if text is None else text)
         self.file(f"/etc/gpushare/{name}.env", settings(name, command))
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
-        says = WATCHES if name == PLUGIN else ""
+        says = SAYS if name == PLUGIN else ""
         running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": says}
         self.states[f"{name}.service"] = {**running, **state}
         for end in (".socket", "-metrics.socket"):

@@ -59,6 +59,12 @@ def test_never_a_node_without_victims() -> None:
     assert evicted(world(), memory(8)) is None
 
 
+def test_a_node_that_has_room_by_its_sums_needs_the_victims_of_one_gpu() -> None:
+    """As kube-scheduler proposes it from 1.38 on."""
+    assert evicted(world(("a", 0, 8, 0), ("b", 1, 4, 0), ("c", 1, 4, 0)), memory(16)) == Victims(("b", "c"))
+    assert evicted(world(("a", 0, 8, 20), ("b", 1, 4, 0), ("c", 1, 4, 20)), memory(16)) is None
+
+
 def test_those_whose_budget_is_used_up_are_spared_where_that_is_possible() -> None:
     ledger = world(("a", 0, 8, 0), ("b", 1, 8, 0), ("c", 0, 8, 1), ("d", 1, 8, 2))
     used_up = budget(0, matchLabels={"app": "c"})

@@ -17,10 +17,13 @@ from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.device_plugin.gpu import discovery
 from gpushare_runtime.device_plugin.gpu.discovery import GpuPoller, GpuReader, NvmlError
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
-from gpushare_runtime.device_plugin.node.local_pods import PodTable
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml, facts
 from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.pods import inventory
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -174,3 +177,48 @@ async def test_a_list_that_just_fits_is_told_to_kubelet(monkeypatch: pytest.Monk
     monkeypatch.setattr(discovery, "KUBELET_MESSAGE_BYTES", discovery.list_bytes([(facts(0, 0).uuid, 8)]))
     async with running(polled := Polled(FakeNvml(8192))):
         assert polled.health == ["ok"]
+
+
+async def test_a_gpu_that_nvml_cannot_describe_is_said_to_be_omitted() -> None:
+    nvml, why = FakeNvml(16384, 24576), "its memory is the host's; gpushare cannot share it (NVML: Not Supported)"
+    nvml.gpus[0] = NvmlError(why, unable=True, code=3)
+    async with running(polled := Polled(nvml)):
+        assert (polled.told, polled.health) == ((False, f"GPU 0 is omitted: {why}"), ["ok"])
+        nvml.gpus[1] = replace(facts(1, 24576), failed="it has failed")
+        await asyncio.sleep(5)
+        assert polled.told == (False, f"GPU 1 ({facts(1, 0).uuid}): it has failed; GPU 0 is omitted: {why}")
+    nvml.gpus = nvml.gpus[:1]
+    async with running(polled := Polled(nvml)):
+        assert (polled.told, polled.health) == ((False, f"GPU 0 is omitted: {why}"), [])
+        nvml.gpus[0] = facts(0, 16384)
+        await asyncio.sleep(5)
+        assert (polled.told[0], polled.health) == (True, ["ok"])
+
+
+async def test_pods_with_gpus_that_are_not_in_the_node_any_more_are_in_the_status() -> None:
+    nvml = FakeNvml(8192)
+    old = nvml.gpus[0]
+    async with running(polled := Polled(nvml)):
+        assert "GPUs of pods" not in polled.status._parts
+        for name in "abcd":
+            polled.state.pods.event("ADDED", parse_local_pod(memory(inventory(8), 0, 2, name=name, uid=name)))
+        ids = {name: frozenset(f"{facts(0, 0).uuid}-_-{2 * n + slot}" for slot in range(2)) for n, name in enumerate("abcd")}
+        polled.state.usage.set_checkpoint(tuple(CheckpointEntry(name, "main", "aliyun.com/gpu-mem", of) for name, of in ids.items()))
+        nvml.gpus[0] = facts(0, 8192, uuid="GPU-new")
+        await asyncio.sleep(5)
+        gone = f"has GPU {facts(0, 0).uuid}, which is not in this node any more"
+        assert polled.status._parts["GPUs of pods"] == (
+            False,
+            f"pod default/a {gone}, pod default/b {gone}, pod default/c {gone}, and 1 more pods: delete it, and its owner starts it on "
+            "another GPU",
+        )
+        # It may be the one that does not answer, since its number is another one than before.
+        nvml.gpus = [facts(0, 8192, uuid="GPU-new"), NvmlError("the GPU is lost")]
+        await asyncio.sleep(5)
+        assert (polled.state.devices.gone(), polled.status._parts["GPUs of pods"][0]) == ({}, True)
+        nvml.gpus[1] = NvmlError("Not Supported", unable=True)
+        await asyncio.sleep(5)
+        assert len(polled.state.devices.gone()) == 4
+        nvml.gpus = [old]
+        await asyncio.sleep(5)
+        assert polled.status._parts["GPUs of pods"] == (True, "all are in this node")

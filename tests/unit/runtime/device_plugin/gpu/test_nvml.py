@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _recovery
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _mib, _recovery
 
 
 @pytest.mark.parametrize("in_container", [True, False])
@@ -158,3 +158,14 @@ def test_what_the_driver_requires_before_a_gpu_is_used(action: int, words: str, 
     assert _recovery(object()) == ""
     monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda *_: answers(-FUNCTION_MISSING)(None))
     assert _recovery(object()) == ""
+
+
+def test_a_gpu_with_unified_memory_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GB10 answers; of any other failure the reason is another one."""
+    for code, words in ((UNSUPPORTED, r"^its memory is the host's; gpushare cannot share it"), (pynvml.NVML_ERROR_UNKNOWN, "^nvml")):
+        answer = answers(-code)
+        answer.__name__ = "nvmlDeviceGetMemoryInfo"
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", answer)
+        with pytest.raises(NvmlError, match=words) as caught:
+            _mib(None)
+        assert caught.value.code == code

@@ -39,7 +39,7 @@ async def next_process(it: World, **settings: Any) -> AsyncIterator[None]:
     await it.stop()
     yield
     root = it.kubelet.directory.parent
-    known = PluginSettings("gpu1", kubelet_root=root, state=root / "state", **settings)
+    known = PluginSettings("gpu1", device_plugins_dir=it.kubelet.directory, state=root / "state", **settings)
     it.plugin = DevicePlugin(known, it.nvml, it.plugin._client, gpu_interval=0.05, processes=it.processes, host=it.host)
     it.task = asyncio.ensure_future(it.plugin.run())
 

@@ -150,6 +150,15 @@ async def test_before_the_first_answer_no_id_is_healthy(tmp_path: Path) -> None:
         await until(lambda: "run site.yml with gpushare_isolation: mps" in it.inventory.by_index[0].health)
 
 
+async def test_it_has_not_started_before_the_control_daemons_answer(tmp_path: Path) -> None:
+    """systemd starts kubelet after it, and kubelet fails the pods that it admits while no id is healthy."""
+    async with world(16 * GIB, kubelet=False, isolation="mps", mps_folder=tmp_path) as it:
+        await until(lambda: "waiting for kubelet" in it.plugin.status.report()[1])
+        await it.stays(lambda: not it.plugin.status.ready)
+        answers(tmp_path, 0)
+        await until(lambda: it.plugin.status.ready, seconds=5)
+
+
 async def test_a_pod_that_requires_the_drivers_limit_does_not_start_with_mps(tmp_path: Path) -> None:
     async with with_mps(tmp_path, 16 * GIB) as it:
         strict = memory(it.inventory, 0, 4, annotations={"gpushare.request/isolation": "driver"})

@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from gpushare_runtime.device_plugin.kubelet.podresources import (
     CrossCheck,
     Difference,
+    KubeletIds,
     PodResourcesError,
     Reported,
     differences,
@@ -270,7 +272,7 @@ async def admitted(it: World, fake: FakePodResources) -> dict[str, Any]:
 
 
 async def test_while_the_checkpoint_cannot_be_read_kubelets_word_stands_in() -> None:
-    async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent) as fake:
+    async with world(8 * GIB, 8 * GIB) as it, serving_pod_resources(it.kubelet.directory.parent / "data") as fake:
         await it.registered()
         first = await admitted(it, fake)
         await until(lambda: it.annotations(first)["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true")
@@ -298,3 +300,61 @@ def test_ids_that_two_pods_have_by_kubelets_record_are_found() -> None:
     listed.append(CheckpointEntry("a", "first", "aliyun.com/gpu-mem", ids))
     listed.append(CheckpointEntry("c", "main", "aliyun.com/gpu-mem", frozenset({"GPU-0-_-3"})))
     assert list(twice(listed, pods)) == [("aliyun.com/gpu-mem", "default/a", "default/b")]
+
+
+@dataclass(eq=False)
+class Served:
+    """What serves the resource: the ids that kubelet was sent last, and how many lists it reads."""
+
+    healthy: frozenset[str] | None
+    streams: int = 1
+    resource: str = MEMORY
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "served", "lost"),
+    [
+        ({MEMORY: A}, Served(A), False),
+        ({MEMORY: A, "other.com/x": B}, Served(A), False),
+        ({}, Served(frozenset()), False),
+        (None, Served(A), False),
+        ({MEMORY: B}, Served(A, streams=0), False),
+        ({MEMORY: B}, Served(None), False),
+        ({MEMORY: B}, Served(A), True),
+        ({MEMORY: A | B}, Served(A), True),
+        ({}, Served(A), True),
+    ],
+)
+async def test_kubelet_has_the_ids_that_it_was_sent_or_it_has_lost_them(
+    tmp_path: Path, kubelet: dict[str, frozenset[str]] | None, served: Any, lost: bool
+) -> None:
+    async with serving_pod_resources(tmp_path) as resources:
+        resources.healthy = kubelet
+        ids = KubeletIds(tmp_path / "pod-resources/kubelet.sock", scale=0.001)
+        ids.served[MEMORY] = served
+        task = asyncio.ensure_future(ids.run())
+        await until(lambda: resources.asked_for_healthy >= 3 or not served.streams)
+        assert ids.are_lost(served) is lost
+        task.cancel()
+
+
+async def test_one_difference_and_one_of_a_list_that_changes_are_of_a_moment(tmp_path: Path) -> None:
+    async with serving_pod_resources(tmp_path) as resources:
+        served: Any = Served(A)
+        ids = KubeletIds(tmp_path / "pod-resources/kubelet.sock", scale=0.001)
+        ids.served[MEMORY] = served
+        seen = []
+
+        def answers() -> dict[str, frozenset[str]]:
+            """Each second time kubelet has another list, and each third time it is sent a new one meanwhile."""
+            seen.append(ids.are_lost(served))
+            if len(seen) % 3 == 0:
+                served.healthy = B if served.healthy == A else A
+                return {}
+            return {MEMORY: served.healthy} if len(seen) % 2 else {}
+
+        resources.answers = answers
+        task = asyncio.ensure_future(ids.run())
+        await until(lambda: len(seen) > 20)
+        task.cancel()
+        assert not any(seen)

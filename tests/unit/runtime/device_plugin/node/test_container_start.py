@@ -47,6 +47,21 @@ def test_a_container_does_not_start_on_a_gpu_that_is_bad_or_gone() -> None:
         node.state.starts.may_start(MEMORY, ["GPU-gone-_-0"])
 
 
+def test_a_pod_whose_gpu_is_gone_counts_as_one_that_never_starts_after_five_tries() -> None:
+    """kubelet tries again every 10 to 15 s: within a minute a GPU that was away for a moment is back."""
+    node = Node(gpus := inventory(8, 8))
+    pod = node.takes(memory(gpus, 1, 4, uid="a"))
+    node.state.devices.set_inventory(inventory(8))
+    for tries in range(5):
+        assert node.state.starts.never_start() == {}, tries
+        with pytest.raises(AllocationRejected, match="4 of its ids are of no GPU in this node; delete the pod"):
+            node.state.starts.may_start(MEMORY, ids_of(node, pod))
+    assert node.state.starts.never_start() == {"a": 1}
+    node.state.devices.set_inventory(gpus)
+    assert node.state.starts.may_start(MEMORY, ids_of(node, pod))
+    assert node.state.starts.never_start() == {}
+
+
 def test_a_container_that_got_a_pods_gpus_which_asked_for_another_number_of_them_does_not_start() -> None:
     node = Node(gpus := inventory(8, 8))
     first = node.see(bound(gpus, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}, name="two"))

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held, HeldEntry
+from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.node.devices import is_cordoned
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import parse_local_pod
 from gpushare_runtime.device_plugin.node.rejections import LIFETIME
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -52,6 +55,73 @@ def test_units_of_pods_that_are_gone_are_leaving_until_their_processes_are() -> 
     )
     node.live.clear()
     assert said(node.state) == Held()
+
+
+def exchanged(node: Node, *uuids: str) -> Inventory:
+    """The GPUs of the node are others now, in the same places."""
+    read = node.state.devices.inventory
+    assert read is not None
+    made = replace(read, gpus=tuple(replace(one, uuid=uuid) for one, uuid in zip(read.gpus, uuids, strict=True)))
+    node.state.devices.set_inventory(made)
+    return made
+
+
+def test_what_pods_have_of_gpus_that_are_not_in_the_node_any_more_is_gone() -> None:
+    node = Node(gpus := inventory(8, 8, 8))
+    one, all_of_it = node.takes(memory(gpus, 0, 3, name="one", uid="one")), node.takes(whole(gpus, 1, name="whole", uid="whole"))
+    node.takes(memory(gpus, 2, 2, name="stays", uid="stays"))
+    assert (said(node.state), node.state.devices.gone()) == (Held(), {})
+    exchanged(node, "GPU-new0", "GPU-new1", "GPU-00000002")
+    assert said(node.state).entries == (
+        HeldEntry("GPU-00000000", "one", "default/one", 3, "gone"),
+        HeldEntry("GPU-00000001", "whole", "default/whole", 8, "gone", whole=True),
+    )
+    assert node.state.devices.gone() == {"one": {"GPU-00000000"}, "whole": {"GPU-00000001"}}
+    # kube-scheduler goes on counting them for their pods, so kubelet's total has them; for others there are all units of the GPUs.
+    healthy = {resource: {i for i, good in node.state.devices.reported(resource) if good} for resource in RESOURCES}
+    assert (len(healthy[MEMORY]), len(healthy[GPUS])) == (3 * 8 + 3, 3 + 1)
+    assert healthy[MEMORY] > ids_of(node, one)
+    node.manager.healthy |= healthy
+    new = node.takes(memory(node.state.devices.inventory, 0, 8, name="new"))
+    assert {i.partition("-_-")[0] for i in ids_of(node, new)} == {"GPU-new0"}
+    for pod in (one, all_of_it):
+        node.delete(pod)
+    assert (said(node.state), node.state.devices.gone()) == (Held(), {})
+    assert len(node.state.devices.reported(MEMORY)) == 3 * 8
+
+
+def test_of_a_pod_with_one_gpu_that_is_gone_all_is_said() -> None:
+    node = Node(gpus := inventory(8, 8))
+    node.takes(bound(gpus, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}, name="two", uid="two"))
+    exchanged(node, "GPU-new", "GPU-00000001")
+    assert said(node.state).entries == (
+        HeldEntry("GPU-00000000", "two", "default/two", 2, "gone"),
+        HeldEntry("GPU-00000001", "two", "default/two", 2, "gone"),
+    )
+    exchanged(node, "GPU-00000000", "GPU-00000001")
+    assert said(node.state) == Held(), "it is back"
+
+
+def test_what_is_listed_of_gpus_that_are_gone_never_makes_kubelets_list_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(gpus := inventory(4))
+    node.takes(memory(gpus, 0, 4, name="one"))
+    exchanged(node, "GPU-new")
+    all_of_them = node.state.devices.reported(MEMORY)
+    size = pb.ListAndWatchResponse(devices=[pb.Device(ID=i, health="Unhealthy") for i, _ in all_of_them]).ByteSize()
+    for most, listed in ((2 * size, 8), (size, 7), (1, 4)):
+        monkeypatch.setattr("gpushare_runtime.device_plugin.node.devices.KUBELET_MESSAGE_BYTES", most)
+        assert len(node.state.devices.reported(MEMORY)) == listed
+
+
+def test_ids_that_are_not_of_our_form_are_of_no_gpu_that_is_gone() -> None:
+    """Another device plugin's, which has given them before."""
+    node = Node(gpus := inventory(8))
+    node.see(memory(gpus, 0, 2, name="old", uid="old"))
+    node.state.usage.set_checkpoint((CheckpointEntry("old", "main", MEMORY, frozenset({"unit-1", "card/7"})),))
+    assert (said(node.state), node.state.devices.gone()) == (Held(), {})
+    # The original's ids are of our form, but it has given the GPU by its index.
+    node.state.usage.set_checkpoint((CheckpointEntry("old", "main", MEMORY, frozenset({"GPU-x-_-1", "GPU-x-_-2"}), 0),))
+    assert node.state.devices.gone() == {}
 
 
 def test_a_static_pod_is_unmanaged() -> None:

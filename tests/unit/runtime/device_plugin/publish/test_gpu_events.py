@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.device_plugin.gpu.health import describe
 from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
@@ -141,3 +142,47 @@ async def test_a_cordon_a_missing_spec_and_a_state_that_is_not_known_yet_are_no_
     world.node.devices.strategy = "cdi"
     assert await world.set() == []
     assert world.node.devices.unusable_specs()
+
+
+NEW = replace(NODE, gpus=(NODE.gpus[0], replace(NODE.gpus[1], uuid="GPU-new1"), replace(NODE.gpus[2], uuid="GPU-new2")))
+
+
+async def test_pods_whose_gpus_are_not_in_the_node_any_more_are_told_once(world: World) -> None:
+    world.node.pods.synced = True
+    await world.set()
+    world.told = []
+    for gpus in (NEW, NODE, NEW):
+        world.node.devices.set_inventory(gpus)
+        await asyncio.sleep(0.2)
+    await asyncio.sleep(5)
+    assert [(about, kind, reason) for about, kind, reason, _ in world.told] == [
+        (about, "Warning", "GPUShareGPUUnusable") for about in ("Node gpu1", "Pod a", "Node gpu1", "Pod w")
+    ]
+    assert world.told[0][3] == (
+        "GPU GPU-00000001 is not in this node any more. Pods that have it: default/a. Delete them, unless it comes back"
+    )
+    assert world.told[3][3] == (
+        "Its GPU GPU-00000002 is not in node gpu1 any more: no container that has it can start again. "
+        "Delete the pod: its owner starts it on another GPU"
+    )
+    world.node.changes.notify()
+    await asyncio.sleep(5)
+    assert len(world.told) == 4
+
+
+async def test_a_restart_tells_nobody_what_was_published_of_gpus_that_are_gone(virtual_time: None) -> None:
+    """Not before the API server has shown the pods, either."""
+    for known, told in (("a", ["Node gpu1", "Pod w"]), ("b", ["Node gpu1", "Pod a", "Node gpu1", "Pod w"])):
+        made = World(NEW)
+        entry = HeldEntry("GPU-00000001", known, f"default/{known}", 4, "gone")
+        made.publisher.found = {"gpushare/gpus": NEW.to_json(), "gpushare/held": Held((entry,)).to_json()}
+        task = asyncio.create_task(made.events.run())
+        made.node.devices.set_inventory(NEW)
+        await asyncio.sleep(5)
+        assert made.told == []
+        made.node.pods.synced = True
+        made.node.changes.notify()
+        await asyncio.sleep(5)
+        assert [about for about, *_ in made.told] == told
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

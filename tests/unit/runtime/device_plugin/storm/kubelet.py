@@ -39,7 +39,8 @@ async def _abort(code: Any, text: str) -> NoReturn:
 
 
 class Kubelet:
-    """endpoints: resource → the plugin that registered it, and whether it is asked before a start."""
+    """endpoints: resource → the plugin that registered it, and whether it is asked before a start. frozen_until: as long it answers no
+    registration; when that is over it completes those that were asked, also where nobody waits for the answer any more."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,6 +48,10 @@ class Kubelet:
         self.up = False
         self.ready = False
         self.endpoints: dict[str, tuple[Plugin, bool]] = {}
+        self.frozen_until = 0.0
+        self.asked: list[tuple[str, str, Plugin, bool]] = []
+        # (resource, socket) → the plugin of a list that is open; None where nobody forgets it when that ends, as in 1.37.2.
+        self._stored: dict[tuple[str, str], Plugin | None] = {}
         self._known: dict[str, dict[str, Any]] = {}
         self._notes: dict[str, dict[str, str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -83,6 +88,29 @@ class Kubelet:
             pod.worker = None
 
     # Its device manager's calls.
+
+    def connect(self, resource: str, socket: str, plugin: Plugin, asked: bool) -> bool:
+        """Whether it takes the registration. It keeps plugins by resource and socket, and rejects another one there."""
+        if self._world.plugin is not plugin or plugin.sockets.get(resource) != socket:
+            return False
+        self._stored = {key: known for key, known in self._stored.items() if known is None or known is self._world.plugin}
+        if (resource, socket) in self._stored:
+            self._world.counts["already connected"] += 1
+            self._stored[resource, socket] = None
+            return False
+        self._stored[resource, socket] = plugin
+        self.endpoints[resource] = plugin, asked
+        return True
+
+    def disconnect(self, resource: str, socket: str) -> None:
+        """The list has ended."""
+        if self._stored.get((resource, socket)) is not None:
+            del self._stored[resource, socket]
+
+    def awake(self) -> None:
+        asked, self.asked = self.asked, []
+        for registration in asked:
+            self.connect(*registration)
 
     def _write(self) -> None:
         if self.up:

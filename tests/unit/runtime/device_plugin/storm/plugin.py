@@ -19,7 +19,7 @@ from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import PodLimits
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.kubelet.podresources import entries_of
-from gpushare_runtime.device_plugin.kubelet.server import ResourceService
+from gpushare_runtime.device_plugin.kubelet.server import ResourceService, new_socket
 from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # After kubelet's start: by then it has admitted what runs (kubelet/registration.py).
 SETTLED = 15.0
+# So long it waits for kubelet's answer to a registration (same file).
+_REGISTER_SECONDS = 15.0
 
 
 class Plugin:
@@ -45,6 +47,7 @@ class Plugin:
         self._heard: float | None = None
         self._seen = -1
         self._problem = False
+        self.sockets: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._table = PodTable(lambda: self._heard)
         processes = SimpleNamespace(pods=world.live, containers=world.containers)
@@ -176,10 +179,28 @@ class Plugin:
                 node.unasked.add(resource)
             if world.kubelet is not kubelet or not kubelet.up:
                 continue
-            kubelet.endpoints[resource] = self, options.pre_start_required
+            self.sockets[resource] = self._new_socket(resource)
+            if not await self._registered(kubelet, resource, options.pre_start_required):
+                continue
             if options.pre_start_required:
                 node.unasked.discard(resource)
             await self._list(resource, kubelet, asked=options.pre_start_required)
+
+    async def _registered(self, kubelet: Kubelet, resource: str, asked: bool) -> bool:
+        """Whether kubelet answers in time that it takes it."""
+        world, socket, began = self._world, self.sockets[resource], now()
+        if now() < kubelet.frozen_until:
+            world.counts["asked while frozen"] += 1
+            kubelet.asked.append((resource, socket, self, asked))
+            end = began + _REGISTER_SECONDS
+            await until(lambda: now() >= min(end, kubelet.frozen_until) or world.kubelet is not kubelet)
+            kubelet.disconnect(resource, socket)
+            return False
+        kubelet.awake()
+        return world.kubelet is kubelet and kubelet.connect(resource, socket, self, asked)
+
+    def _new_socket(self, resource: str) -> str:
+        return new_socket(Path(), resource).name
 
     async def _list(self, resource: str, kubelet: Kubelet, *, asked: bool) -> None:
         world, began, sent = self._world, now(), None
@@ -194,6 +215,7 @@ class Plugin:
                     kubelet.manager.write()
             if now() - began > SETTLED and asked and not self.services[resource].options().pre_start_required:
                 kubelet.endpoints.pop(resource, None)
+                kubelet.disconnect(resource, self.sockets[resource])
                 kubelet.manager.healthy[resource] = set()
                 await asyncio.sleep(0.3)
                 return

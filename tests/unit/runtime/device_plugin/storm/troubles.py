@@ -97,6 +97,15 @@ async def reboot(world: World) -> None:
         await asyncio.sleep(world.random.choice((0.0, 0.5, 2.0)))
 
 
+async def frozen(world: World) -> None:
+    """kubelet answers no registration for a while, and the plugin is killed at its beginning or in it."""
+    if world.kubelet is not None:
+        world.kubelet.frozen_until = now() + world.random.choice((6.0, 14.0, 30.0, 40.0))
+        world.note(f"kubelet is frozen until {world.kubelet.frozen_until:.1f}")
+        await asyncio.sleep(world.random.choice((0.0, 0.0, 3.0)))
+        await plugin_restart(world)
+
+
 async def plugin_api_away(world: World) -> None:
     world.plugin_api_until = now() + world.random.uniform(3, 40)
     world.note(f"the plugin does not reach the API server until {world.plugin_api_until:.1f}")
@@ -220,6 +229,7 @@ ORDINARY: dict[Act, float] = {
 }
 LOST: dict[Act, float] = {lost_checkpoint: 80.0, corrupt_checkpoint: 300.0}
 ALL = ORDINARY | LOST
+FROZEN: dict[Act, float] = {frozen: 50.0, plugin_restart: 60.0, crash: 8.0, complete: 8.0, delete: 8.0, force: 8.0, kubelet_restart: 120.0}
 
 
 async def happens(world: World, act: Act, mean: float) -> None:

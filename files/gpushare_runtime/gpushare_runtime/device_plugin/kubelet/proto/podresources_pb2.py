@@ -24,23 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n?gpushare_runtime/device_plugin/kubelet/proto/podresources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t2W\n\x12PodResourcesLister\x12\x41\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n?gpushare_runtime/device_plugin/kubelet/proto/podresources.proto\x12\x02v1\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t2\xb5\x01\n\x12PodResourcesLister\x12\x41\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\x12\\\n\x17GetAllocatableResources\x12\x1f.v1.AllocatableResourcesRequest\x1a .v1.AllocatableResourcesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpushare_runtime.device_plugin.kubelet.proto.podresources_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=71
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=96
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=98
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=165
-  _globals['_PODRESOURCES']._serialized_start=167
-  _globals['_PODRESOURCES']._serialized_end=258
-  _globals['_CONTAINERRESOURCES']._serialized_start=260
-  _globals['_CONTAINERRESOURCES']._serialized_end=333
-  _globals['_CONTAINERDEVICES']._serialized_start=335
-  _globals['_CONTAINERDEVICES']._serialized_end=396
-  _globals['_PODRESOURCESLISTER']._serialized_start=398
-  _globals['_PODRESOURCESLISTER']._serialized_end=485
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=71
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=100
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=102
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=171
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=173
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=198
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=200
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=267
+  _globals['_PODRESOURCES']._serialized_start=269
+  _globals['_PODRESOURCES']._serialized_end=360
+  _globals['_CONTAINERRESOURCES']._serialized_start=362
+  _globals['_CONTAINERRESOURCES']._serialized_end=435
+  _globals['_CONTAINERDEVICES']._serialized_start=437
+  _globals['_CONTAINERDEVICES']._serialized_end=498
+  _globals['_PODRESOURCESLISTER']._serialized_start=501
+  _globals['_PODRESOURCESLISTER']._serialized_end=682
 # @@protoc_insertion_point(module_scope)
