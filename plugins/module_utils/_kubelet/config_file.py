@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from .._formats import json_edit
+from .._formats import json_edit, line_ends
 from .._formats.yaml_scalars import BOOLEANS, first_document, scalars
 from .gates import MOST_GATES
 
@@ -52,6 +52,10 @@ def gates_of(text: str) -> Dict[str, bool]:
 
 def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
     """The configuration with these gates, or without them (None). A featureGates that becomes empty goes. ConfigError as for `gates_of`."""
+    return line_ends.kept(text, lambda lines: _with_gates(lines, changes))
+
+
+def _with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
     before = gates_of(text)
     wanted = {**before, **{name: value for name, value in changes.items() if value is not None}}
     wanted = {name: value for name, value in wanted.items() if changes.get(name, value) is not None}

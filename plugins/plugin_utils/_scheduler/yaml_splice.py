@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from ...module_utils._formats import json_edit
+from ...module_utils._formats import json_edit, line_ends
 from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
@@ -41,6 +41,10 @@ def splice(text: str, wanted: Any) -> str:
 
     yaml.YAMLError where Kubernetes would not read `wanted` in any text that is made here.
     """
+    return line_ends.kept(text, lambda lines: _spliced(lines, wanted))
+
+
+def _spliced(text: str, wanted: Any) -> str:
     first, rest = (text, "") if _yaml.is_json(text) else first_document(text)
     try:
         if _same(_yaml.load(text), wanted):

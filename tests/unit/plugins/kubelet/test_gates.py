@@ -159,7 +159,7 @@ CONFIGS = [
     ),
     (
         "kind: KubeletConfiguration\r\nfeatureGates:\r\n  A: true\r\n",
-        "kind: KubeletConfiguration\r\nfeatureGates:\n  A: true\n  DevicePlugins: true\n",
+        "kind: KubeletConfiguration\r\nfeatureGates:\r\n  A: true\r\n  DevicePlugins: true\r\n",
     ),
     (
         '\n{"kind": "KubeletConfiguration", "featureGates": {"DevicePlugins": false}}\n',
