@@ -1,16 +1,17 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ends of lines of a text that is edited: a file of others keeps them, whatever its reader makes of them."""
+"""Edits of texts whose lines all end as on Windows: what is added ends so, too."""
 
 from __future__ import annotations
 
+import re
 from typing import Callable
 
-_CARRIAGE = "\r\n"
+_BARE = re.compile(r"(?<!\r)\n")
 
 
 def kept(text: str, edit: Callable[[str], str]) -> str:
-    """The text after the edit, which gets and makes lines that end in "\\n". Where all ended in "\\r\\n", all do again."""
-    if _CARRIAGE not in text or text.count("\n") != text.count(_CARRIAGE):
+    """The edited text. `edit` sees newlines alone where every line of the text ends in a carriage return and a newline."""
+    if "\r\n" not in text or _BARE.search(text):
         return edit(text)
-    return edit(text.replace(_CARRIAGE, "\n")).replace("\n", _CARRIAGE)
+    return edit(text.replace("\r\n", "\n")).replace("\n", "\r\n")

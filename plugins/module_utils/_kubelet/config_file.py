@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from .._formats import json_edit
-from .._formats.line_ends import kept
+from .._formats import json_edit, line_ends
 from .._formats.yaml_scalars import BOOLEANS, first_document, scalars
 from .gates import MOST_GATES
 
@@ -53,6 +52,10 @@ def gates_of(text: str) -> Dict[str, bool]:
 
 def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
     """The configuration with these gates, or without them (None). A featureGates that becomes empty goes. ConfigError as for `gates_of`."""
+    return line_ends.kept(text, lambda lines: _with_gates(lines, changes))
+
+
+def _with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
     before = gates_of(text)
     wanted = {**before, **{name: value for name, value in changes.items() if value is not None}}
     wanted = {name: value for name, value in wanted.items() if changes.get(name, value) is not None}
@@ -64,7 +67,7 @@ def with_gates(text: str, changes: Mapping[str, Optional[bool]]) -> str:
         # kubelet does not read such a file, and the next line might be anything.
         raise ConfigError(f"line {text.count(chr(10), 0, tab.start()) + 1} is indented by a tab, which YAML does not permit")
     first, rest = first_document(text)
-    after = _json(text, wanted, before) if is_json else kept(first, lambda lines: _yaml(lines, wanted, before)) + rest
+    after = _json(text, wanted, before) if is_json else _yaml(first, wanted, before) + rest
     others = [{key: value for key, value in scalars(content).items() if not key.startswith(KEY)} for content in (text, after)]
     if gates_of(after) != wanted or others[0] != others[1]:
         raise ConfigError(f"{KEY} stands in a form that is not edited")

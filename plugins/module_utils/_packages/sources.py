@@ -101,7 +101,7 @@ def _plain(url: str) -> str:
     address = unquote(re.sub(r"^[A-Za-z+]+://(?:[^/@]*@)?", "", url))
     host, _slash, path = address.partition("/")
     host = re.sub(r":(?:80|443)$", "", host.lower())
-    return f"{host}/{re.sub('/+', '/', path)}".rstrip("/")
+    return f"{host}/{re.sub('/+', '/', path).strip('/')}".rstrip("/")
 
 
 class _Field(NamedTuple):

@@ -28,6 +28,9 @@ DEFAULT_NAME, RUNTIMES = CONTAINERD + ("default_runtime_name",), CONTAINERD + ("
 TABLE_KEY, TABLE = "default_runtime", "default"
 CDI: Path = ("enable_cdi",)
 IMPORTS: Path = ("imports",)
+VERSION: Path = ("version",)
+# The settings whose meaning depends on the version of the file.
+_VERSIONED = ("plugins", "disabled_plugins", "required_plugins", "proxy_plugins", "stream_processors")
 
 _SECRETS = ("password", "auth", "identitytoken", "identity_token", "authorization")
 _SECRET_VALUE = re.compile(
@@ -52,8 +55,15 @@ def plugin_path(version: int) -> Path:
 
 
 def file_version(path: str, data: Mapping[str, Any], newest: int) -> int:
-    """The version that the file declares; Rejected for those that we do not edit."""
-    version, last = data.get("version", 1), min(newest, NEWEST_VERSION)
+    """The version that the file declares; Rejected for those that we do not edit.
+
+    A file that declares none has version 1. One that has nothing of that version, such as that of docker's package without its line
+    `disabled_plugins`, may get any.
+    """
+    last = min(newest, NEWEST_VERSION)
+    if "version" not in data and not any(data.get(key) for key in _VERSIONED):
+        return last
+    version = data.get("version", 1)
     if version in range(2, last + 1):
         return int(version)
     raise Rejected(
@@ -206,6 +216,8 @@ def describe(found: Sequence[str]) -> str:
 
 
 def edited(text: str, version: int, changes: Sequence[Change]) -> str:
+    if "version" not in parse(text).data:
+        text = set_value(text, VERSION, version)
     for path, value in changes:
         text = set_value(text, plugin_path(version) + path, value)
     return text
@@ -246,7 +258,9 @@ def reverted(text: str, original: str, builtin: Mapping[str, Any], imports: Sequ
     for header in reversed(parse(text).headers):
         if header.path not in had and header.path[: len(section)] == section[: len(header.path)]:
             text = remove_empty_header(text, header.path)
-    return None if not original and set(parse(text).data) <= {"version"} else text
+    if original and "version" not in old and not any(parse(text).data.get(key) for key in _VERSIONED):
+        text = remove(text, VERSION)
+    return None if not original and set(parse(text).data) <= set(VERSION) else text
 
 
 def running_runtimes(config: Mapping[str, Any], decoder: Decoder) -> Runtimes:

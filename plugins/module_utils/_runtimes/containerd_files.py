@@ -169,7 +169,7 @@ class Installation:
 
     def _edited_drop_in(self, files: Mapping[str, str], path: str, start: str, changes: List[Change]) -> Texts:
         main = files.get(self.config, start)
-        texts = self._edited(path, read_text(path) or HEADER + start, int(loads(main)["version"]), changes)
+        texts = self._edited(path, read_text(path) or HEADER + start, self._main_version(files), changes)
         patterns = [os.path.join(os.path.dirname(self.config), pattern) for pattern in _imports(self.config, main)]
         if not any(path in _matches(pattern, texts) for pattern in patterns):
             texts[self.config] = append(main, containerd_config.IMPORTS, self.pattern())

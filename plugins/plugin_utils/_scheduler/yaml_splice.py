@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from ...module_utils._formats import json_edit
-from ...module_utils._formats.line_ends import kept
+from ...module_utils._formats import json_edit, line_ends
 from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
@@ -43,16 +42,20 @@ def splice(text: str, wanted: Any) -> str:
 
     yaml.YAMLError where Kubernetes would not read `wanted` in any text that is made here.
     """
+    return line_ends.kept(text, lambda lines: _spliced(lines, wanted))
+
+
+def _spliced(text: str, wanted: Any) -> str:
     first, rest = (text, "") if _yaml.is_json(text) else first_document(text)
     try:
         if _same(_yaml.load(text), wanted):
             return text
-        result = _edited_json(text, wanted) if _yaml.is_json(text) else kept(first, lambda lines: _Splicer(lines).result(wanted)) + rest
+        result = _edited_json(text, wanted) if _yaml.is_json(text) else _Splicer(first).result(wanted) + rest
         if _same(_yaml.load(result), wanted):
             return result
     except (_CannotSplice, yaml.YAMLError):
         pass
-    result = kept(text, lambda lines: as_json(lines, wanted)) if _yaml.is_json(text) else kept(first, lambda _: _yaml.dump(wanted)) + rest
+    result = as_json(text, wanted) if _yaml.is_json(text) else _yaml.dump(wanted) + rest
     if not _same(_yaml.load(result), wanted):
         raise yaml.YAMLError(f"a value that cannot be written for Kubernetes: {str(wanted)[:80]}")
     return result

@@ -48,6 +48,4 @@ def test_a_record(tmp_path: Path, case: Case) -> None:
     assert {resource: set(pods) for resource, pods in holding(host).items()} == (
         {resource: {entry["PodUID"] for entry in entries if entry["ResourceName"] == resource} for resource in resources} if wrapped else {}
     )
-    assert registered(host) == (
-        {name: len(one or []) for name, one in (data["RegisteredDevices"] or {}).items()} if wrapped else {}
-    )
+    assert registered(host) == ({name: len(one or []) for name, one in (data["RegisteredDevices"] or {}).items()} if wrapped else {})

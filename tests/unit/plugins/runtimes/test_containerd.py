@@ -501,8 +501,8 @@ def test_where_no_place_has_the_effect_alone_every_place_is_named(folder: Path) 
         machine.present()
     change = f"plugins.{OLD}.enable_selinux: expected False, found True"
     assert str(error.value) == (
-        "nothing was changed, because no place was found where the change has its effect and no other. "
-        f"in {folder}/a.toml: {change}; in {folder}/config.toml: {change}"
+        "nothing was changed, because no place was found where the change has its effect and no other: make it by hand, restart "
+        f"containerd, see that pods run, and run again. in {folder}/a.toml: {change}; in {folder}/config.toml: {change}"
     )
 
 
@@ -613,11 +613,13 @@ def test_a_dump_without_a_cri_plugin_is_rejected() -> None:
         ({"version": 4}, 4, 4),
         ({"version": 3}, 2, "version 3, expected 2, which .* `containerd config dump`"),
         ({"version": 5}, 9, "version 5, expected one from 2 to 4, which .* `containerd config migrate`"),
-        ({}, 3, r"version 1 \(it declares none\), expected one from 2 to 3, which .* `containerd config migrate`"),
-        ({}, 2, r"version 1 \(it declares none\), expected 2, which this containerd reads: .* `containerd config dump`"),
+        ({"plugins": {"cri": {}}}, 3, r"version 1 \(it declares none\), expected one from 2 to 3, which .* `containerd config migrate`"),
+        ({"disabled_plugins": ["cri"]}, 2, r"version 1 \(it declares none\), expected 2, which .*: .* `containerd config dump`"),
+        ({}, 3, 3),
+        ({"root": "/x", "disabled_plugins": [], "plugins": {}}, 2, 2),
     ],
 )
-def test_the_version_of_a_file_decides(data: dict[str, int], newest: int, found: int | str) -> None:
+def test_the_version_of_a_file_decides(data: dict[str, Any], newest: int, found: int | str) -> None:
     if isinstance(found, int):
         assert containerd_config.file_version("/c", data, newest) == found
     else:
@@ -768,6 +770,9 @@ NVIDIA = f'[{section(2)}.containerd.runtimes.nvidia]\nruntime_type = "old"\n'
         ("imports = ['/p']\n", "imports = ['/p']\n", "imports = ['/p']\n"),
         ("imports = ['/p']\n", "a = 1\n", ""),
         ("imports = ['/p', '/x']\n", "a = 1\n", "imports = ['/x']\n"),
+        # The version of a file that had none, unless somebody has come to rely on it.
+        ("root = '/'\nversion = 2\n" + OURS, "root = '/'\n", "root = '/'\n"),
+        ("version = 2\n" + OURS + "own = 1\n", "root = '/'\n", "version = 2\n" + RUNC + "own = 1\n"),
     ],
 )
 def test_exactly_our_part_is_taken_out_of_a_file(text: str, original: str, reverted: str | None) -> None:
