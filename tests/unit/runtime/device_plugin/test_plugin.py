@@ -293,7 +293,7 @@ async def test_what_processes_before_left_goes_and_what_others_serve_stays() -> 
 @EITHER
 async def test_after_another_plugin_for_the_resource_ours_registers_again(by_socket: bool) -> None:
     """kubelet reads our list all the time: up to 1.36 it has no healthy id when the other one ends, then it goes on with that one's."""
-    async with world(16 * GIB, by_socket=by_socket) as it, serving_pod_resources(it.kubelet.directory.parent) as resources:
+    async with world(16 * GIB, by_socket=by_socket) as it, serving_pod_resources(it.kubelet.directory.parent / "data") as resources:
         resources.healthy = it.kubelet.manager.healthy
         ours = set(it.kubelet.manager.healthy[MEMORY])
         other = server.PluginServer(OtherService(), it.kubelet.directory / "other.sock")  # type: ignore[arg-type]
