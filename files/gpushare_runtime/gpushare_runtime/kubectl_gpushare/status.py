@@ -168,7 +168,7 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
             names = sorted(had)
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             gone = f"GPU {as_text(uuid)} is not in this node any more; pods: {', '.join(names[:_NAMED])}{more}"
-            namespace, _, name = names[0].partition("/")
+            namespace, name = names[0].split("/", 1)
             yield StatusEntry(
                 ERROR, "gpus", node.name, gone, f"kubectl delete pod -n {namespace} {name}: its owner starts it on another GPU"
             )

@@ -147,7 +147,7 @@ class Devices:
         """
         kept = self._used_of_unusable(resource)
         listed = [(i, gpu.usable or i in kept) for gpu in self.gpus for i in self.ids_of(resource, gpu.uuid)]
-        room = KUBELET_MESSAGE_BYTES - sum(len(i) + _DEVICE_BYTES for i, _ in listed)
+        room = KUBELET_MESSAGE_BYTES - sum(len(entry[0]) + _DEVICE_BYTES for entry in listed)
         for device_id in sorted(self._gone_ids(resource)):
             room -= len(device_id) + _DEVICE_BYTES
             if room < 0:
