@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, plan_present
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
@@ -183,7 +184,7 @@ def test_a_manifest_and_a_configuration_in_json_stay_so_and_kubelet_and_the_sche
         # What is written anew as a whole means the same to kubelet: an alias, and strings that YAML could take for something else.
         plane.absent()
         assert (plane.read(MANIFEST), plane.read(theirs)) == texts
-        alias = yaml.safe_dump(pod, sort_keys=False).replace("tier: control-plane", "tier: &tier control-plane\n    again: *tier")
+        alias = _yaml.dump(pod).replace("tier: control-plane", "tier: &tier control-plane\n    again: *tier")
         plane.write(MANIFEST, alias + "---\n")
         plane.cluster.until("kubelet runs the manifest with an alias", lambda: "again" in plane.pod()["metadata"]["labels"], 120)
         assert "changed=1" in plane.role()
