@@ -216,7 +216,7 @@ class Transaction:
                         self._staged(path, before.content, before, before.mode).take_place()
                 self.journal.restore(path, state.entry)
             if service and saved:
-                # What ran at the beginning of this run may be the change of the one that was killed.
+                # The process that ran when this run began may have the change of the one that was killed.
                 if not unfinished:
                     service.restored()
                 if service.due():

@@ -52,9 +52,9 @@ class CgroupDrivers:
 
 
 def cgroup_drivers(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CgroupDrivers:
-    """Those of the running processes. A runtime that does not answer is said elsewhere."""
+    """The drivers of the running processes. A runtime that does not answer is said elsewhere."""
     name = kubelet.runtime or ""
-    runtime = next((one for one in runtimes if one.name == name), None)
+    runtime = next((installed for installed in runtimes if installed.name == name), None)
     if not kubelet.running or runtime is None or name not in KINDS:
         return CgroupDrivers()
     release = (numbers(runtime.version) or ())[:2]

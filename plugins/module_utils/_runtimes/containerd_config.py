@@ -132,7 +132,7 @@ def check_default_table(section: Mapping[str, Any], files: Mapping[str, str]) ->
     paths = [path for path, text in files.items() if default_table(_inside(parse(text).data, plugin + CONTAINERD))]
     raise Rejected(
         f"found the table {TABLE_KEY} in {' and '.join(paths) or 'the configuration of containerd'}, which wins over default_runtime_name "
-        "and is deprecated; expected default_runtime_name alone; nothing was changed: make it the entry runtimes.runc, with its options, "
+        "and is deprecated; expected default_runtime_name alone. Nothing was changed: make it the entry runtimes.runc, with its options, "
         'set default_runtime_name = "runc" beside it, restart containerd, see that pods run, and run again'
     )
 

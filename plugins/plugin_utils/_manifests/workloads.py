@@ -85,7 +85,7 @@ def disruption_budget(values: Values) -> Json:
 
 
 def network_policies(values: Values) -> list[Json]:
-    """Nobody has to call these pods: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
+    """The policies that let no pod call these pods: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
     names = [PLUGIN] if values.default_scheduler else [SCHEDULER, PLUGIN]
     return [
         {

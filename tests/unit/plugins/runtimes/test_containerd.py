@@ -578,7 +578,7 @@ def test_the_deprecated_table_of_the_default_runtime_is_rejected_with_its_file_b
         machine.present()
     assert str(error.value) == (
         f"found the table default_runtime in {folder}/config.toml, which wins over default_runtime_name and is deprecated; expected "
-        "default_runtime_name alone; nothing was changed: make it the entry runtimes.runc, with its options, set default_runtime_name = "
+        "default_runtime_name alone. Nothing was changed: make it the entry runtimes.runc, with its options, set default_runtime_name = "
         '"runc" beside it, restart containerd, see that pods run, and run again'
     )
     # The cure, as the message has it.
