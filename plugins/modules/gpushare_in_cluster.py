@@ -133,13 +133,13 @@ def scheduler(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> di
 
 
 def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
-    """Wait for all pods, and verify each node."""
+    """Wait for all pods, and verify each node. told: warnings."""
     late = [] if check else _late(kubectl, params, False)
     if late or check:
         return _proof([], [], late, LATE)
     displaced = findings(kubectl, params["namespace"]) if params["scheduler"] == "own" and not params["on_gpu_nodes"] else []
     nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"])
-    return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "warnings": told}
+    return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "told": told}
 
 
 def moved(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
@@ -218,6 +218,8 @@ def main() -> None:
         found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
     except (cluster_kubectl.KubectlError, HandoverError, ReplicaError, ValueError) as error:
         module.fail_json(msg=str(error))
+    for words in found.pop("told", ()):
+        module.warn(words)
     if "failed" in found:
         module.fail_json(**found)
     module.exit_json(**{"changed": False, **found})
