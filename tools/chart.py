@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES, RUNTIME_CLASS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
@@ -62,7 +62,7 @@ FULL: Final = Values(
     image="x-image",
     scheduler_image="x-scheduler-image",
     namespace="x-namespace",
-    runtime_class="x-runtime-class",
+    runtime_class=RUNTIME_CLASS,
     api_server="https://x-host:64999",
     openshift=True,
     kubelet_root="/x-kubelet",
@@ -87,6 +87,7 @@ FULL: Final = Values(
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"runtime_class": ""}, ".Values.runtimeClass"),
+    ({"runtime_class": "x-other"}, f'eq .Values.runtimeClass "{RUNTIME_CLASS}"'),
     ({"api_server": ""}, ".Values.apiServer.host"),
     ({"isolation": "watch"}, 'eq .Values.isolation "driver"'),
     # In front of the next, within whose parts it is.
@@ -102,8 +103,14 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"prometheus": ""}, ".Values.prometheus"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
-_CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root)=.*")
-_WORD_OF: Final = {"isolation": "x-isolation", "device-strategy": "x-strategy", "overuse": "x-overuse", "driver-root": "/x-driver"}
+_CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root|runtime-class)=.*")
+_WORD_OF: Final = {
+    "isolation": "x-isolation",
+    "device-strategy": "x-strategy",
+    "overuse": "x-overuse",
+    "driver-root": "/x-driver",
+    "runtime-class": "x-runtime-class",
+}
 
 
 @dataclass
@@ -126,6 +133,7 @@ def made(values: Values) -> list[Any]:
             template["metadata"]["annotations"] = dict.fromkeys(template["metadata"]["annotations"], "x-digest")
         if one["kind"] == "DaemonSet":
             template["spec"].update(tolerations="x-tolerations", nodeSelector="x-node-selector")
+            template["spec"].update({"runtimeClassName": "x-runtime-class"} if "runtimeClassName" in template["spec"] else {})
         for container in template.get("spec", {}).get("containers", ()):
             args = (_CHOSEN.sub(lambda word: f"--{word[1]}={_WORD_OF[word[1]]}", each) for each in container.get("args", ()))
             container.update({"args": list(args)} if "args" in container else {})
@@ -165,6 +173,8 @@ def marked(full: Any, less: Any, condition: str) -> Any:
             if left and plain(one) == left[0]:
                 parts.append(one)
                 left.pop(0)
+            elif left and _identity(plain(one)) == _identity(left[0]) != ():
+                parts.append(marked(one, left.pop(0), condition))
             else:
                 parts.append(If(condition, one))
         if left:
@@ -173,6 +183,11 @@ def marked(full: Any, less: Any, condition: str) -> Any:
     if plain(full) != less:
         raise ValueError(f"{condition}: {full!r} and {less!r}")
     return full
+
+
+def _identity(part: Any) -> tuple[str, ...]:
+    """Of an object of Kubernetes; of another part ()."""
+    return (part["kind"], part["metadata"]["name"]) if isinstance(part, dict) and {"kind", "metadata"} <= part.keys() else ()
 
 
 def scalar(value: Any) -> str:
@@ -306,8 +321,11 @@ def templates() -> dict[str, str]:
     )
     documents = []
     for one in tree():
-        text = "\n".join(["---", *lines(one.part if isinstance(one, If) else one, 0)])
-        documents.append(f"{{{{- if {one.condition} }}}}\n{text}\n{{{{- end }}}}" if isinstance(one, If) else text)
+        condition, inner = "", one
+        while isinstance(inner, If):
+            condition, inner = f"and ({condition}) ({inner.condition})" if condition else inner.condition, inner.part
+        text = "\n".join(["---", *lines(inner, 0)])
+        documents.append(f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}" if condition else text)
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))
     config = re.sub(r'\n( +"preemptVerb": .*)', r"\n{{- if .Values.preemption }}\n\1\n{{- end }}", config)
     helper = f'{{{{- define "gpushare.schedulerConfig" -}}}}\n{config}\n{{{{ end -}}}}\n'

@@ -45,6 +45,7 @@ options:
       - Namespace of the ServiceAccounts, for V(identity). Without it C(kube-system).
     type: str
   objects: {description: "Complete Kubernetes objects, those that others need first.", type: list, elements: dict}
+  gone: {description: "Objects to delete, with kind, name and namespace.", type: list, elements: dict, default: []}
   create:
     description: Whether missing objects may be created. If not, they are left out and listed in RV(missing).
     type: bool
@@ -180,6 +181,7 @@ def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
         create=params["create"],
         skip_unserved=params["unserved"] == "skip",
         namespace=params["namespace"] or "",
+        gone=params["gone"],
         taints={str(name): module.boolean(value) for name, value in params["taints"].items()},
     )
     check_ours(wanted)
@@ -241,6 +243,7 @@ def main() -> None:
             what={"type": "str", "choices": list(subjects), "required": True},
             namespace={"type": "str"},
             objects={"type": "list", "elements": "dict"},
+            gone={"type": "list", "elements": "dict", "default": []},
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
             taints={"type": "dict", "default": {}},

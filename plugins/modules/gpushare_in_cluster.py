@@ -43,6 +43,7 @@ options:
     elements: str
     default: []
   image: {description: "gpushare's image.", type: str, default: ""}
+  rules: {description: "Rights of the accounts that this user will have to grant, for V(facts).", type: list, elements: dict, default: []}
   wait: {description: "Seconds within which kubelet must have told of O(image), for V(facts).", type: int, default: 0}
   runtime_class: {description: "The RuntimeClass of the pods, or nothing.", type: str, default: ""}
   kubelet_root: {description: "The --root-dir of the nodes' kubelets, for V(trial).", type: path, default: /var/lib/kubelet}
@@ -113,8 +114,8 @@ BROKEN = "gpushare does not work:"
 
 def facts(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
     """The facts as soon as kubelet has told of the image."""
-    namespace, nodes = params["namespace"], params["nodes"]
-    return {"facts": when_told(lambda: gather(kubectl, namespace, nodes), params["image"], params["wait"])}
+    what = params["namespace"], params["nodes"], params["rules"]
+    return {"facts": when_told(lambda: gather(kubectl, *what), params["image"], params["wait"])}
 
 
 def trial(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
@@ -132,13 +133,13 @@ def scheduler(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> di
 
 
 def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
-    """Wait for all pods, and verify each node."""
+    """Wait for all pods, and verify each node. told: warnings."""
     late = [] if check else _late(kubectl, params, False)
     if late or check:
         return _proof([], [], late, LATE)
     displaced = findings(kubectl, params["namespace"]) if params["scheduler"] == "own" and not params["on_gpu_nodes"] else []
-    nodes, unproven, found = verify(kubectl, _image(params), params["timeout"])
-    return _proof(nodes, unproven, [*displaced, *found], BROKEN)
+    nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"])
+    return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "told": told}
 
 
 def moved(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
@@ -191,6 +192,7 @@ def main() -> None:
             namespace={"type": "str", "required": True},
             nodes={"type": "list", "elements": "str", "default": []},
             image={"type": "str", "default": ""},
+            rules={"type": "list", "elements": "dict", "default": []},
             wait={"type": "int", "default": 0},
             runtime_class={"type": "str", "default": ""},
             on_gpu_nodes={"type": "bool", "default": False},
@@ -216,6 +218,8 @@ def main() -> None:
         found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
     except (cluster_kubectl.KubectlError, HandoverError, ReplicaError, ValueError) as error:
         module.fail_json(msg=str(error))
+    for words in found.pop("told", ()):
+        module.warn(words)
     if "failed" in found:
         module.fail_json(**found)
     module.exit_json(**{"changed": False, **found})

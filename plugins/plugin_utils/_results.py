@@ -213,7 +213,7 @@ RESULTS: Mapping[str, Shape] = {
             "unit": str,
             "scheduler": str,
             "pods": [str],
-            "may_bind": str,
+            "may_grant": str,
         }
     },
     **dict.fromkeys(("gpushare_in_cluster trial", "gpushare_in_cluster scheduler", "gpushare_in_cluster everything"), _PROOF),

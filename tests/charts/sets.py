@@ -18,6 +18,7 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"image": "registry.example.org/gpushare@sha256:00"}, {"image": "registry.example.org/gpushare@sha256:00"}, "v1.36.3"),
     ({"schedulerImage": "m.example.org/s:v1.36.0"}, {"scheduler_image": "m.example.org/s:v1.36.0"}, "v1.36.3"),
     ({"runtimeClass": "", "kubeletRoot": "/data/kubelet"}, {"runtime_class": "", "kubelet_root": "/data/kubelet"}, "v1.36.3"),
+    ({"runtimeClass": "nvidia"}, {"runtime_class": "nvidia"}, "v1.36.3"),
     ({"apiServer": {"host": "10.0.0.1", "port": 8443}}, {"api_server": "https://10.0.0.1:8443"}, "v1.36.3"),
     ({"annotationWriters": ["a:b", "c/d@e"]}, {"writers": ["a:b", "c/d@e"]}, "v1.36.3"),
     ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}, "v1.36.3"),

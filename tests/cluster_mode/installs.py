@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from cluster_mode.in_cluster import NAMESPACE, RUNTIME_CLASS
+from cluster_mode.in_cluster import NAMESPACE
 from e2e.api import Json
 from e2e.cluster import GPU_NODES, MEMORY, REPOSITORY, Cluster, run
 from gpushare_lab import components
@@ -38,8 +38,7 @@ def values(cluster: Cluster) -> dict[str, Any]:
 
 
 def prepare(cluster: Cluster) -> None:
-    """What the page asks of a cluster: a RuntimeClass, and the label of the GPU nodes."""
-    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(RUNTIME_CLASS))
+    """What the page asks of a cluster: the label of the GPU nodes."""
     cluster.kubectl("label", "nodes", *GPU_NODES, LABEL, "--overwrite")
 
 

@@ -79,10 +79,10 @@ def kube_proxy(cluster: Cluster) -> Iterator[None]:
 
 
 def test_the_api_server_by_its_service(bare: Bare, here: InCluster) -> None:
-    """No address of the API server is given: the pods take the one that kubelet gives to every container."""
+    """No address of the API server is given: the pods take the one that kubelet gives to every container. Nor is the RuntimeClass ours."""
     manifest = Manifest(bare.cluster, kubeletRoot=OTHER_KUBELET_ROOT)
     with kube_proxy(bare.cluster):
-        manifest.install(apiServer={})
+        manifest.install(apiServer={}, runtimeClass="nvidia")
         assert "KUBERNETES_SERVICE_HOST" not in manifest.printed(apiServer={})
         shares(bare.cluster, "by-service")
         bare.cluster.clear()

@@ -50,20 +50,24 @@ UNBOUND = Who(POD_PLUGIN.name)
 
 @dataclass(frozen=True)
 class Request:
-    """A request of `who`: to create an object, or to make the one before into it. where: the resource, with its subresource."""
+    """A request of `who`: to create an object, to make the one before into it, or to delete that one, without an object.
+
+    where: the resource, with its subresource. group: of the resource.
+    """
 
     who: Who
     where: str
-    object: Json
+    object: Json | None
     before: Json | None = None
     measured: int = 0
+    group: str = ""
 
     def as_json(self) -> Json:
         resource, _, subresource = self.where.partition("/")
         who: Json = {"user": self.who.name, "groups": list(self.who.groups), "may_all": self.who.may_all}
         who["extra"] = {"authentication.kubernetes.io/node-name": [self.who.node]} if self.who.node else {}
         asked = {"object": self.object, "before": self.before, "measured": self.measured}
-        return {**who, **asked, "resource": resource, "subresource": subresource}
+        return {**who, **asked, "group": self.group, "resource": resource, "subresource": subresource}
 
 
 @dataclass(frozen=True)

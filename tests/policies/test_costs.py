@@ -76,6 +76,14 @@ REQUESTS = {
 }
 
 WAITS = {"conditions": [{"type": "PodScheduled", "status": "False"}]}
+NODE = {"volume.kubernetes.io/selected-node": "gpu1"}
+A_CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "c", "namespace": "default", "annotations": ALL},
+    "spec": {},
+    "status": {},
+}
 # The same, and what is only there, where the daemons are pods.
 IN_CLUSTER = {
     **{name: one for name, one in REQUESTS.items() if one.who in (TENANT, KUBELET)},
@@ -83,6 +91,8 @@ IN_CLUSTER = {
     "a tenant creates a pod with many containers": Request(TENANT, "pods", containers(NUMBER)),
     "a plugin marks a pod": replace(REQUESTS["a plugin marks a pod"], who=POD_PLUGIN),
     "a plugin publishes": replace(REQUESTS["a plugin publishes"], who=POD_PLUGIN),
+    "preemption deletes a pod": Request(POD_SCHEDULER, "pods", None, OF_GPU),
+    "kube-scheduler names a claim's node": Request(POD_SCHEDULER, "persistentvolumeclaims", changed(A_CLAIM, annotations=NODE), A_CLAIM),
     "kube-scheduler says why a pod waits": Request(POD_SCHEDULER, "pods/status", changed(LARGE, status=WAITS), LARGE),
     "the extender requeues": replace(REQUESTS["the extender requeues"], who=POD_SCHEDULER),
     "the extender binds with labels": replace(REQUESTS["the extender binds with labels"], who=POD_SCHEDULER),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,37 @@ LARGE = pod(many(251), memory="1")
 GPU1, GPU2 = node({GPUS: "{}"}), node(name="gpu2")
 SAYS_WHY = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}]}
 NOMINATES = {**SAYS_WHY, "nominatedNodeName": "gpu1"}
+OURS = {"schedulerName": "gpushare-scheduler"}
+READY, GOES = {"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+CROWD = [{"type": f"x/{number}", "status": "True"} for number in range(251)]
+RUNS = changed(HERE, status={"phase": "Running", "conditions": [READY]})
+VOLUME = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolume",
+    "metadata": {"name": "v", "annotations": {"team": "a"}},
+    "spec": {"persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/data"}, "capacity": {"storage": "1Gi"}},
+    "status": {"phase": "Available"},
+}
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "c", "namespace": "default", "annotations": {"team": "a"}, "finalizers": ["kubernetes.io/pvc-protection"]},
+    "spec": {"storageClassName": "local"},
+    "status": {"phase": "Pending"},
+}
+DEVICES = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "d", "namespace": "default", "annotations": {}},
+    "spec": {"devices": {"requests": [{"name": "r"}]}},
+    "status": {},
+}
+CLAIMS = "persistentvolumeclaims"
+ITS_OWN = "no pod to the node on which it runs itself"
+CONDITIONS = "only the conditions PodScheduled and DisruptionTarget"
+DELETES, ONE_LEASE = "may delete only pods that preemption could choose", "one Lease only, gpushare-system/gpushare-scheduler"
+A_VOLUME, A_CLAIM = "may only give a PersistentVolume without a claim", "only the annotation volume.kubernetes.io/selected-node"
+DEVICES_ONLY = "only the allocation of a ResourceClaim"
 Case = tuple[str, Request, str]
 
 
@@ -108,7 +140,11 @@ def of_scheduler() -> list[Case]:
     running = changed(WAITING, status={"phase": "Running", "podIP": "10.0.0.1"})
     return [
         ("binds a pod with GPUs", Request(POD_SCHEDULER, "pods/binding", binding(FULL, {"topology.kubernetes.io/zone": "a"})), ALLOWED),
-        ("binds a pod without", Request(POD_SCHEDULER, "pods/binding", binding()), ALLOWED),
+        ("binds a pod without", Request(POD_SCHEDULER, "pods/binding", binding()), "only pods that get GPUs"),
+        ("binds in the old way without", Request(POD_SCHEDULER, "bindings", binding()), "only pods that get GPUs"),
+        ("binds to its own node", Request(Who(POD_SCHEDULER.name, node="gpu1"), "pods/binding", binding(FULL)), ITS_OWN),
+        ("binds to its own node in the old way", Request(Who(POD_SCHEDULER.name, node="gpu1"), "bindings", binding(FULL)), ITS_OWN),
+        ("binds with a token of no node", Request(Who(POD_SCHEDULER.name), "pods/binding", binding(FULL)), ITS_OWN),
         ("binds with a label", Request(POD_SCHEDULER, "pods/binding", binding(FULL, {"app": "web"})), STATUS_ONLY),
         (
             "binds with another's annotation",
@@ -120,6 +156,10 @@ def of_scheduler() -> list[Case]:
         ("says it of one with many annotations", status(LARGE, changed(LARGE, status=SAYS_WHY)), ALLOWED),
         ("nominates a node", status(said, changed(WAITING, status=NOMINATES)), ALLOWED),
         ("takes the nomination back", status(changed(WAITING, status=NOMINATES), said), ALLOWED),
+        ("marks a pod that another one takes the place of", status(RUNS, changed(RUNS, status={"conditions": [READY, GOES]})), ALLOWED),
+        ("says that a pod is not ready", status(RUNS, changed(RUNS, status={"conditions": [{**READY, "status": "False"}]})), CONDITIONS),
+        ("a condition away", status(RUNS, changed(RUNS, status={"conditions": []})), CONDITIONS),
+        ("many conditions", status(RUNS, changed(RUNS, status={"conditions": [READY, *CROWD]})), CONDITIONS),
         ("requeues", status(said, notes(said, **{REQUEUED: "1"})), ALLOWED),
         ("requeues and says why", status(WAITING, changed(WAITING, status=SAYS_WHY, annotations={REQUEUED: "1"})), ALLOWED),
         ("sets a GPU", status(WAITING, notes(WAITING, **{IDX: "0"})), f"not the annotations {IDX}"),
@@ -148,11 +188,99 @@ def of_scheduler() -> list[Case]:
     ]
 
 
+def of_the_schedulers_other_rights() -> list[Case]:
+    """What RBAC gives it in the whole cluster, and what preemption and volumes need of that."""
+
+    def deletes(of: Json, **spec: Any) -> Request:
+        return Request(POD_SCHEDULER, "pods", None, {**of, "spec": {**of["spec"], **spec}})
+
+    def lease(name: str, namespace: str = SYSTEM) -> Request:
+        made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name, "namespace": namespace}, "spec": {}}
+        return Request(POD_SCHEDULER, "leases", made, group="coordination.k8s.io")
+
+    def volume(before: Json, status: Json | None = None, spec: Json | None = None, **metadata: Any) -> Request:
+        return Request(POD_SCHEDULER, "persistentvolumes", changed(before, status, spec, **metadata), before)
+
+    def claim(status: Json | None = None, spec: Json | None = None, **metadata: Any) -> Request:
+        return Request(POD_SCHEDULER, "persistentvolumeclaims", changed(CLAIM, status, spec, **metadata), CLAIM)
+
+    def devices(part: str = "", status: Json | None = None, spec: Json | None = None, **metadata: Any) -> Request:
+        after = changed(DEVICES, status, spec, **metadata)
+        return Request(POD_SCHEDULER, f"resourceclaims{part}", after, DEVICES, group="resource.k8s.io")
+
+    static = {**HERE, "metadata": {**HERE["metadata"], "annotations": {"kubernetes.io/config.mirror": "x"}}}
+    crowd = {f"a{number}": "" for number in range(251)}
+    reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "c", "uid": "u"}
+    whose, by_controller = {"claimRef": reference}, {"pv.kubernetes.io/bound-by-controller": "yes"}
+    named = changed(VOLUME, spec={"claimRef": {"namespace": "default", "name": "c"}})
+    taken = changed(VOLUME, spec={"claimRef": {**reference, "uid": "other"}})
+    node, finalizer = {"volume.kubernetes.io/selected-node": "gpu1"}, ["resource.kubernetes.io/delete-protection"]
+    given = {"allocation": {"devices": {}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
+    return [
+        ("deletes a pod of less priority", deletes(HERE, priority=-5), ALLOWED),
+        ("deletes one of the highest that users may give", deletes(HERE, priority=999999999), ALLOWED),
+        ("deletes one of another scheduler", deletes(HERE, schedulerName="default-scheduler"), ALLOWED),
+        ("deletes one on its way", deletes(WAITING, schedulerName="gpushare-scheduler"), ALLOWED),
+        ("deletes one that waits for another scheduler", deletes(WAITING), DELETES),
+        ("deletes a control plane", deletes(HERE, priority=2000001000), DELETES),
+        ("deletes a device plugin", deletes(HERE, priority=1000000000), DELETES),
+        ("deletes the copy of a static pod", deletes(static), DELETES),
+        ("its Lease", lease("gpushare-scheduler"), ALLOWED),
+        ("kube-scheduler's Lease", lease("kube-scheduler"), ONE_LEASE),
+        ("its Lease elsewhere", lease("gpushare-scheduler", "kube-system"), ONE_LEASE),
+        ("another Lease beside it", lease("x"), ONE_LEASE),
+        ("gives a volume to a claim", volume(VOLUME, spec=whose, annotations=by_controller), ALLOWED),
+        ("gives a volume to the claim that it names", volume(named, spec=whose), ALLOWED),
+        ("gives a volume to another than it names", volume(named, spec={"claimRef": {**reference, "name": "d"}}), A_VOLUME),
+        ("gives a volume of another", volume(taken, spec=whose), A_VOLUME),
+        ("frees a volume", volume(taken, spec={"claimRef": None}), A_VOLUME),
+        ("a volume's reclaim policy", volume(VOLUME, spec={"persistentVolumeReclaimPolicy": "Delete"}), A_VOLUME),
+        ("a volume's place", volume(VOLUME, spec={"hostPath": {"path": "/etc"}}), A_VOLUME),
+        ("a volume's mount options", volume(VOLUME, spec={"mountOptions": ["suid"]}), A_VOLUME),
+        ("a volume's labels", volume(VOLUME, labels={"a": "b"}), A_VOLUME),
+        ("a volume's annotation", volume(VOLUME, annotations={"team": "b"}), A_VOLUME),
+        ("a volume's annotation away", volume(VOLUME, annotations={"team": None}), A_VOLUME),
+        ("a volume's phase", volume(VOLUME, {"phase": "Failed"}), A_VOLUME),
+        ("names the node of a claim", claim(annotations=node), ALLOWED),
+        ("names no node of a claim any more", Request(POD_SCHEDULER, CLAIMS, CLAIM, changed(CLAIM, annotations=node)), ALLOWED),
+        ("a claim's volume", claim(spec={"volumeName": "v"}), A_CLAIM),
+        ("a claim's annotation", claim(annotations={"team": "b"}), A_CLAIM),
+        ("a claim's annotations without an end", claim(annotations={**crowd, **node}), A_CLAIM),
+        ("a claim's finalizers", claim(finalizers=[]), A_CLAIM),
+        ("gives devices", devices("/status", given), ALLOWED),
+        ("protects a claim of devices", devices(finalizers=finalizer), ALLOWED),
+        ("a claim of devices itself", devices(spec={"devices": {"requests": []}}), DEVICES_ONLY),
+        ("labels of a claim of devices", devices(labels={"a": "b"}), "only the finalizer"),
+        ("annotations of a claim of devices", devices("/status", given, annotations={"a": "b"}), "only the finalizer"),
+        ("other finalizers of a claim of devices", devices(finalizers=["a/b"]), "only the finalizer"),
+    ]
+
+
+def of_nodes() -> list[Case]:
+    """A kubelet may write labels of its own node. Ours keeps the scheduler's token off it."""
+    label = {"gpushare.kubernetes/node": "true"}
+    labelled = changed(GPU1, labels=label)
+    unlabelled = changed(GPU1, labels={})
+    return [
+        ("removes its label", Request(KUBELET, "nodes", unlabelled, labelled), "may not remove its label"),
+        ("removes its label with its status", Request(KUBELET, "nodes/status", unlabelled, labelled), "may not remove its label"),
+        ("keeps its label", Request(KUBELET, "nodes/status", changed(labelled, status={"capacity": {"cpu": "8"}}), labelled), ALLOWED),
+        ("gets its label", Request(KUBELET, "nodes", labelled, unlabelled), ALLOWED),
+        ("an administrator removes it", Request(ADMINISTRATOR, "nodes", unlabelled, labelled), ALLOWED),
+    ]
+
+
 def of_all_others() -> list[Case]:
     def named(name: str, memory: str = "") -> Json:
         made = pod(memory=memory)
         return {**made, "spec": {**made["spec"], "schedulerName": name}}
 
+    def of_class(name: str, **metadata: Any) -> Json:
+        made = pod(**metadata)
+        return {**made, "spec": {**made["spec"], "runtimeClassName": name}}
+
+    full = named("gpushare-scheduler", memory="1")
+    full["spec"]["containers"] += [{"name": f"c{number}", "image": "x"} for number in range(249)]
     crowded = pod(memory="1")
     crowded["spec"]["containers"] += [{"name": f"c{number}", "image": "x"} for number in range(251)]
     init = pod()
@@ -165,7 +293,16 @@ def of_all_others() -> list[Case]:
         ("a pod whose init container asks", Request(TENANT, "pods", init), WRITE),
         ("an administrator's for another", Request(ADMINISTRATOR, "pods", named("volcano", memory="1")), WRITE),
         ("a pod without GPUs for another", Request(TENANT, "pods", named("volcano")), ALLOWED),
-        ("a pod with more containers than are looked at", Request(TENANT, "pods", crowded), ALLOWED),
+        ("a pod with more containers than are looked at", Request(TENANT, "pods", crowded), "at most 250 containers"),
+        ("one for our scheduler", Request(TENANT, "pods", {**crowded, "spec": {**crowded["spec"], **OURS}}), "at most 250 containers"),
+        ("a pod with as many as are looked at", Request(TENANT, "pods", full), ALLOWED),
+        ("a pod without GPUs for our scheduler", Request(TENANT, "pods", named("gpushare-scheduler")), "leave spec.schedulerName out"),
+        ("a pod with zero units for our scheduler", Request(TENANT, "pods", named("gpushare-scheduler", memory="0")), "only pods that ask"),
+        ("a pod with zero units", Request(TENANT, "pods", pod(memory="0")), ALLOWED),
+        ("our RuntimeClass", Request(TENANT, "pods", of_class("gpushare-nvidia")), "is for gpushare's own pods"),
+        ("our RuntimeClass by an administrator", Request(ADMINISTRATOR, "pods", of_class("gpushare-nvidia")), "is for gpushare's own pods"),
+        ("our RuntimeClass in our namespace", Request(CONTROLLER, "pods", of_class("gpushare-nvidia", namespace=SYSTEM)), ALLOWED),
+        ("another RuntimeClass", Request(TENANT, "pods", of_class("nvidia")), ALLOWED),
         (
             "a pod that places itself",
             Request(TENANT, "pods", {**HERE, "spec": {**HERE["spec"], "schedulerName": "gpushare-scheduler"}, "metadata": {"name": "p"}}),
@@ -202,7 +339,13 @@ def of_all_others() -> list[Case]:
 
 CASES = {
     f"{who}: {what}": (request, words)
-    for who, cases in (("plugin", of_plugin()), ("scheduler", of_scheduler()), ("others", of_all_others()))
+    for who, cases in (
+        ("plugin", of_plugin()),
+        ("scheduler", of_scheduler()),
+        ("the scheduler's rights", of_the_schedulers_other_rights()),
+        ("node", of_nodes()),
+        ("others", of_all_others()),
+    )
     for what, request, words in cases
 }
 

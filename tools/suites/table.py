@@ -326,6 +326,7 @@ SUITES = (
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
             "tests/cluster_mode/test_rights.py",
+            "tests/cluster_mode/test_flooded.py",
             "tests/cluster_mode/test_killed.py",
             "tests/cluster_mode/test_uninstall.py",
             # On the cluster that is bare again.
@@ -336,7 +337,8 @@ SUITES = (
             CORE,
             f"{RUNTIME}/extender/*",
             f"{RUNTIME}/device_plugin/*",
-            f"{RUNTIME}/daemon/health_server.py",
+            f"{RUNTIME}/daemon/*_server.py",
+            f"{RUNTIME}/daemon/listener.py",
             f"{PLUGIN_UTILS}/_manifests/*",
             f"{PLUGIN_UTILS}/_preflight/in_cluster.py",
             f"{UTILS}/_in_cluster/*",

@@ -31,6 +31,8 @@ ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
 # Labels of nodes: that ours serves it, and how its GPUs are filled.
 LABEL_NODE = "gpushare.kubernetes/node"
+#: Of NVIDIA's feature discovery and GPU Operator, on nodes with a GPU (gpu-operator controllers/state_manager.go, read on 2026-11-29).
+LABEL_NVIDIA_GPU = "nvidia.com/gpu.present"
 #: While the mode changes: a service of the host still serves the node, and the DaemonSet stays away.
 LABEL_ON_HOST = "gpushare.kubernetes/on-host"
 LABEL_PLACEMENT = "ack.node.gpu.placement"
@@ -52,6 +54,9 @@ ANNOTATION_OPERATOR = "gpushare.kubernetes/gpu-operator"
 #: On the ConfigMap with OpenShift's scheduler policy: what it was before our extender was in it.
 ANNOTATION_POLICY = "gpushare.kubernetes/scheduler-policy"
 
+#: The RuntimeClass of our own pods, and NVIDIA's runtime as container runtimes call it. A policy keeps pods of others off that class: by
+#: NVIDIA's runtime any container may get every GPU.
+RUNTIME_CLASS, RUNTIME_HANDLER = "gpushare-nvidia", "nvidia"
 NAMESPACE = "kube-system"
 #: A pattern of the namespaces that daemons in the cluster may have; objects elsewhere are not ours to change.
 NAMESPACES = r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?"

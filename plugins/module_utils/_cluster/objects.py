@@ -43,12 +43,13 @@ _OWN_IN_CLUSTER = {
     "PodDisruptionBudget": ("policy/v1", _ANY),
     "NetworkPolicy": ("networking.k8s.io/v1", _ANY),
     "Namespace": ("v1", ""),
+    "RuntimeClass": ("node.k8s.io/v1", ""),
     "SecurityContextConstraints": ("security.openshift.io/v1", ""),
     "MutatingAdmissionPolicy": (_ADMISSION, ""),
     "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
 }
-#: The rights that kube-scheduler needs of Kubernetes' own roles.
-_OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader")
+#: The role of Kubernetes by which kube-scheduler finds who its callers are.
+_AUTH_READER = "extension-apiserver-authentication-reader"
 _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE)
 
@@ -61,7 +62,7 @@ class ForeignError(RuntimeError):
 class WantedObjects:
     """apply: complete objects. create: whether those that are not there may be made. namespace: of daemons that are pods, "" for none.
 
-    taints: node name to whether it has our taint.
+    taints: node name to whether it has our taint. gone: references of objects that shall not be there, such as those of older releases.
     """
 
     apply: Sequence[Object] = ()
@@ -70,6 +71,7 @@ class WantedObjects:
     skip_unserved: bool = False
     field_manager: str = FIELD_MANAGER
     taints: Mapping[str, bool] = field(default_factory=dict)
+    gone: Sequence[Object] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class ObjectChange:
 
 def check_ours(wanted: WantedObjects) -> None:
     """ForeignError unless all of them are of kinds and names that this collection makes."""
-    stranger = foreign(wanted.apply, wanted.namespace)
+    stranger = foreign(wanted.apply, wanted.namespace) or next((title(key(item)) for item in wanted.gone if not _goes(item)), None)
     if stranger is not None:
         raise ForeignError(f"not an object of gpushare's: {stranger}; nothing was changed")
 
@@ -107,14 +109,17 @@ def converge(kubectl: Kubectl, wanted: WantedObjects, check_mode: bool) -> Dict[
     if wanted.skip_unserved:
         apply, unserved = _split(kubectl, apply)
     found, missing = _apply(kubectl, apply, wanted, check_mode)
+    gone = kubectl.items(["get", "--ignore-not-found", "-f", "-"], as_list(wanted.gone)) if wanted.gone else []
+    if gone and not check_mode:
+        kubectl.text(["delete", "--ignore-not-found", "-f", "-"], as_list(gone))
     for name, before, after in taint.taint(kubectl, wanted.taints, check_mode):
         found.append(ObjectChange(taint.key(name), {"taints": before}, {"taints": after}))
     return {
-        "changed": bool(found),
-        "objects": [change.title for change in found],
+        "changed": bool(found or gone),
+        "objects": [*(change.title for change in found), *(title(key(item)) for item in gone)],
         "unserved": unserved,
         "missing": missing,
-        "diff": diff(found),
+        "diff": [*diff(found), *diff_of([title(key(item)) for item in gone])],
     }
 
 
@@ -191,10 +196,15 @@ def _foreign(item: Mapping[str, Any], pods_namespace: str) -> Optional[str]:
         return "expected a name that begins with gpushare-"
     if str(kind).endswith("RoleBinding"):
         role, subjects = item["roleRef"]["name"], item["subjects"]
-        known = _NAME.fullmatch(role) or (pods_namespace and role in _OF_KUBERNETES)
+        known = _NAME.fullmatch(role) or (pods_namespace and kind == "RoleBinding" and role == _AUTH_READER)
         if not known or [subject for subject in subjects if not _NAME.fullmatch(subject["name"]) or subject["kind"] != "ServiceAccount"]:
             return "expected roles and ServiceAccounts whose names begin with gpushare-"
     return None
+
+
+def _goes(item: Mapping[str, Any]) -> bool:
+    """Whether this collection may delete it: by its kind and name it is one of its own."""
+    return str(item.get("kind")) in _OWN_IN_CLUSTER and bool(_NAME.fullmatch(str((item.get("metadata") or {}).get("name"))))
 
 
 def changes(live: Sequence[Mapping[str, Any]], applied: Sequence[Mapping[str, Any]]) -> List[ObjectChange]:

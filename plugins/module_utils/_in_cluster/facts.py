@@ -19,7 +19,7 @@ from .._removal.cluster import gpu_pods, of_hosts
 from .._takeover import operator as gpu_operator
 from .._takeover.plugins import other_plugins, place_of
 from .pods import SCHEDULER, is_ready
-from .replicas import displaced, homes, is_gpu_node
+from .replicas import displaced, has_gpus, homes
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
@@ -32,15 +32,15 @@ _ENFORCE = "pod-security.kubernetes.io/enforce"
 _POLL_SECONDS = 5.0
 
 
-def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str, Any]:
-    """wanted: names of the GPU nodes, none for those with our label. KubectlError with kubectl's words."""
+def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Sequence[Mapping[str, Any]] = ()) -> Dict[str, Any]:
+    """wanted: names of the GPU nodes, none for those with our label. rules: of our accounts. KubectlError with kubectl's words."""
     nodes = kubectl.pages("/api/v1/nodes", optional=True)
     daemon_sets = kubectl.pages("/apis/apps/v1/daemonsets", optional=True)
     accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", optional=True)
     own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
     others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
     pods = kubectl.pages("/api/v1/pods", optional=True)
-    coming = {str(item["metadata"]["name"]) for item in nodes if item["metadata"]["name"] in wanted or is_gpu_node(item)}
+    coming = {str(item["metadata"]["name"]) for item in nodes if item["metadata"]["name"] in wanted or has_gpus(item)}
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
@@ -60,7 +60,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str]) -> Dict[str,
         "unit": _unit(own[0]) if own else "",
         "scheduler": _scheduler(kubectl, namespace),
         "pods": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)],
-        "may_bind": _may_bind(kubectl, namespace),
+        "may_grant": _may_grant(kubectl, rules),
     }
 
 
@@ -145,17 +145,11 @@ def _scheduler(kubectl: Kubectl, namespace: str) -> str:
     return found[0] if found else ""
 
 
-def _may_bind(kubectl: Kubectl, namespace: str) -> str:
-    """Why this user may not bind system:kube-scheduler, "" if it may: the API server's own word for a request that writes nothing."""
-    binding = {
-        "apiVersion": _RBAC,
-        "kind": "ClusterRoleBinding",
-        "metadata": {"generateName": "gpushare-preflight-"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kube-scheduler"},
-        "subjects": [{"kind": "ServiceAccount", "name": "gpushare-scheduler", "namespace": namespace}],
-    }
+def _may_grant(kubectl: Kubectl, rules: Sequence[Mapping[str, Any]]) -> str:
+    """Why this user may not grant these rights, "" if it may: the API server's own word for a request that writes nothing."""
+    role = {"apiVersion": _RBAC, "kind": "ClusterRole", "metadata": {"generateName": "gpushare-preflight-"}, "rules": list(rules)}
     try:
-        kubectl.text(["create", "--dry-run=server", "-f", "-"], json.dumps(binding))
+        kubectl.text(["create", "--dry-run=server", "-f", "-"], json.dumps(role))
     except KubectlError as error:
         return " ".join(str(error).split())[-300:]
     return ""

@@ -24,7 +24,9 @@ STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 CDI_FILE = "gpushare.json"
 CONTAINER = "main"
 #: The label's values.
-PROBE, CLEANUP = "in-cluster", "cleanup"
+PROBE, CLEANUP, VISIBLE = "in-cluster", "cleanup", "visible"
+#: Of images, which tenants choose themselves.
+_NOBODY = 65534
 _ENDED = ("Succeeded", "Failed")
 #: More than a probe prints.
 _LOG_BYTES = 65536
@@ -75,6 +77,15 @@ def probe(node: str, image: Image) -> Dict[str, Any]:
         **({"runtimeClassName": image.runtime_class} if image.runtime_class else {}),
     }
     return simple_pod("verify", node, image, PROBE, container, spec)
+
+
+def looks(node: str, image: Image) -> Dict[str, Any]:
+    """A tenant's pod on this node that asks for no GPU, and whose image wants all of them. kubelet starts it, no scheduler."""
+    rights = {**RESTRICTED, "readOnlyRootFilesystem": True, "runAsUser": _NOBODY, "seccompProfile": {"type": "RuntimeDefault"}}
+    wants = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    container = {"command": [PROBE_PROGRAM], "env": wants, "securityContext": rights}
+    spec = {"nodeName": node, **({"runtimeClassName": image.runtime_class} if image.runtime_class else {})}
+    return simple_pod("visible", node, image, VISIBLE, container, spec)
 
 
 def cleanup(node: str, image: Image, cdi_dir: str = "") -> Dict[str, Any]:

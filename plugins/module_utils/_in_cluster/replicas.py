@@ -11,7 +11,8 @@ import time
 from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import LABEL_NODE
+from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY
+from .._formats.quantity import quantity
 from .pods import SCHEDULER, is_ready
 from .ready import wait
 
@@ -20,26 +21,38 @@ _TOLERATED = "node-role.kubernetes.io/control-plane"
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _ENDED = ("Succeeded", "Failed")
 _SHOWN = 20
+#: Of nodes with GPUs, also those of others.
+_RESOURCES = (MEMORY, GPUS, "nvidia.com/gpu")
+
+
+Node = Mapping[str, Any]
 
 
 class ReplicaError(RuntimeError):
     """Why a pod stays on a GPU node."""
 
 
-def is_gpu_node(node: Mapping[str, Any]) -> bool:
+def is_gpu_node(node: Node) -> bool:
     """Whether the Deployment's affinity keeps its pods off this node."""
-    return LABEL_NODE in (node["metadata"].get("labels") or {})
+    labels = node["metadata"].get("labels") or {}
+    return LABEL_NODE in labels or labels.get(LABEL_NVIDIA_GPU) == "true"
 
 
-def homes(nodes: Sequence[Mapping[str, Any]], coming: Collection[str]) -> List[str]:
+def has_gpus(node: Node) -> bool:
+    """The same, or it has GPUs and no label that says so."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return is_gpu_node(node) or any((quantity(capacity.get(name, 0)) or 0) > 0 for name in _RESOURCES)
+
+
+def homes(nodes: Sequence[Node], coming: Collection[str]) -> List[str]:
     """Names of nodes that may run the scheduler's pods, some of them where there are many. coming: nodes that get our label."""
     return [str(node["metadata"]["name"]) for node in nodes if _is_home(node) and node["metadata"]["name"] not in coming][:_SHOWN]
 
 
-def _is_home(node: Mapping[str, Any]) -> bool:
+def _is_home(node: Node) -> bool:
     spec, linux = node.get("spec") or {}, (node["metadata"].get("labels") or {}).get("kubernetes.io/os", "linux") == "linux"
     taints = [taint for taint in spec.get("taints") or [] if taint.get("effect") in _KEEPS_OFF and taint.get("key") != _TOLERATED]
-    return linux and not is_gpu_node(node) and not spec.get("unschedulable") and not taints and is_ready(node)
+    return linux and not has_gpus(node) and not spec.get("unschedulable") and not taints and is_ready(node)
 
 
 def displaced(pods: Sequence[Mapping[str, Any]], namespace: str, gpu_nodes: Collection[str]) -> Dict[str, str]:
@@ -53,19 +66,20 @@ def displaced(pods: Sequence[Mapping[str, Any]], namespace: str, gpu_nodes: Coll
     return found
 
 
-def live(kubectl: Kubectl, namespace: str, coming: Collection[str] = ()) -> Dict[str, str]:
-    """Those that run on a GPU node now. coming: nodes that get our label."""
-    gpu_nodes = {str(node["metadata"]["name"]) for node in kubectl.items(["get", "nodes", "--selector", LABEL_NODE])}
+def live(kubectl: Kubectl, namespace: str, coming: Collection[str] = (), known: Callable[[Node], bool] = is_gpu_node) -> Dict[str, str]:
+    """Those that run on a GPU node now. coming: nodes that get our label; known: whether a node is one."""
     pods = kubectl.items(["get", "pods", "--namespace", namespace, "--selector", f"app.kubernetes.io/name={SCHEDULER}"])
-    return displaced(pods, namespace, gpu_nodes | set(coming))
+    nodes = {str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods} - {""}
+    found = kubectl.items(["get", "nodes", *sorted(nodes), "--ignore-not-found"]) if nodes else []
+    return displaced(pods, namespace, {*coming, *(str(node["metadata"]["name"]) for node in found if known(node))})
 
 
 def findings(kubectl: Kubectl, namespace: str) -> List[str]:
     """Of verify: as found, expected and what to do."""
     return [
-        f"pod {name}: found the scheduler on the GPU node {node}, whose root can read its token; expected it on another node; run the "
-        f"playbook `cluster`, or kubectl -n {namespace} delete pod {name}"
-        for name, node in sorted(live(kubectl, namespace).items())
+        f"pod {name}: found the scheduler on the GPU node {node}, whose root can read its token; expected it on another node; give that "
+        f"node the label {LABEL_NODE} or {LABEL_NVIDIA_GPU}=true, then kubectl -n {namespace} delete pod {name}"
+        for name, node in sorted(live(kubectl, namespace, known=has_gpus).items())
     ]
 
 

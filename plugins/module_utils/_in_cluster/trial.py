@@ -9,12 +9,13 @@ pod. Afterwards nothing of the trial is left.
 from __future__ import annotations
 
 import json
+import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import DEVICE_PLUGINS, PLUGIN
+from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, PLUGIN, PREFIX, RUNTIME_CLASS, RUNTIME_HANDLER
 from .pods import LONGEST, PROBE_PROGRAM, Ended, Image, Runs, is_ready, simple_pod, warnings
 
 TRIAL = "trial"
@@ -80,13 +81,30 @@ class Trial:
             self._kubectl.text(["create", "-f", "-"], json.dumps(space))
         try:
             self._runs.remove(60)
-            ended = self._runs.run({node: trial_pod(node, self._needs) for node in tried}, seconds, self._hopeless())
+            needs = self._with_a_class()
+            ended = self._runs.run({node: trial_pod(node, needs) for node in tried}, seconds, self._hopeless())
             said = warnings(self._kubectl, self._space)
         finally:
             self._runs.remove(60)
+            self._remove_class()
             if made:
                 self._kubectl.text(["delete", "namespace", self._space, "--ignore-not-found", "--wait=true", "--timeout=60s"])
         return tried, [self._words(pod, said) for pod in ended if pod.phase != "Succeeded"]
+
+    def _with_a_class(self) -> DevicePluginNeeds:
+        """Ours may not be there yet, nor the policy that keeps pods of others off it: a class with a random name does for the trial."""
+        if self._needs.image.runtime_class != RUNTIME_CLASS:
+            return self._needs
+        self._remove_class()
+        name = f"{PREFIX}{TRIAL}-{secrets.token_hex(16)}"
+        metadata = {"name": name, "labels": {LABEL_PROBE: TRIAL}}
+        made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": RUNTIME_HANDLER}
+        self._kubectl.text(["create", "-f", "-"], json.dumps(made))
+        return replace(self._needs, image=replace(self._needs.image, runtime_class=name))
+
+    def _remove_class(self) -> None:
+        if self._needs.image.runtime_class == RUNTIME_CLASS:
+            self._kubectl.text(["delete", "runtimeclasses.node.k8s.io", "--selector", f"{LABEL_PROBE}={TRIAL}", "--ignore-not-found"])
 
     def _proven(self) -> List[str]:
         """The nodes on which the device plugin serves that is to be installed."""
@@ -132,7 +150,7 @@ class Trial:
             seen, cure = f"no image {image.reference}", "import it there, or name an image of a registry in gpushare_image"
         elif "no runtime for" in said or "RuntimeHandler" in said or "runtime handler" in said:
             seen = f"no runtime for the RuntimeClass {image.runtime_class}"
-            cure = "add NVIDIA's runtime to the container runtime, or correct gpushare_runtime_class"
+            cure = f"add NVIDIA's runtime to the container runtime as {RUNTIME_HANDLER}, or correct gpushare_runtime_class"
         else:
             seen, cure = "that a pod of gpushare's image does not run", "see the reason"
         return f"node {ended.node}: found {seen} ({said[:LONGEST]}); expected a node that can run the device plugin; {cure}"

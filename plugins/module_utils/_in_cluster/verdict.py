@@ -57,6 +57,26 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
     return found
 
 
+def judge_visible(ended: Ended, runtime_class: str) -> List[str]:
+    """Whether a pod that asks for no GPU sees some: gpus_visible. One that did not run, as where there is no such runtime, saw none."""
+    if ended.phase != "Succeeded":
+        return []
+    try:
+        devices, _ = seen(ended.log)
+    except ValueError as error:
+        return [f"gpus_visible on {ended.node}: found {error}; expected JSON with the device nodes of a pod; use the image of this release"]
+    if not devices:
+        return []
+    by = f"of the RuntimeClass {runtime_class}" if runtime_class else "of the default runtime"
+    cure = "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's config.toml there"
+    if runtime_class:
+        cure += f", or keep tenants' pods off {runtime_class} by an admission policy"
+    return [
+        f"gpus_visible on {ended.node}: found that any pod {by} with NVIDIA_VISIBLE_DEVICES=all sees {', '.join(devices)} without asking "
+        f"for a GPU; expected none; {cure} (docs/operate/isolation.md)"
+    ]
+
+
 def seen(log: str) -> Tuple[List[str], Dict[str, str]]:
     """(device nodes of GPUs, variables) that a probe has printed; ValueError where it printed something else."""
     try:

@@ -1,6 +1,8 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The verification of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says."""
+"""The verification of an installation in the cluster: a pod with one unit on each GPU node has the GPU that its annotation says, and one
+that asks for nothing sees none.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,21 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Tuple
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY
+from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY, PREFIX, RUNTIME_CLASS, RUNTIME_HANDLER
 from .._evidence.cluster import pods as gpu_pods
 from .._facts.capacity import AnnotationError, published
 from .._formats.quantity import quantity
-from .pods import PROBE, Image, Runs, probe
-from .verdict import judge
+from .pods import PROBE, VISIBLE, Image, Runs, looks, probe
+from .verdict import judge, judge_visible
+
+#: Device strategies, as nodes publish them.
+CDI, ENVIRONMENT = "cdi", "envvar"
+#: RuntimeClasses of others that are tried.
+_CLASSES = 3
 
 
-def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], List[str], List[str]]:
-    """(nodes that were verified, nodes without a free unit, findings)."""
+def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], List[str], List[str], List[str]]:
+    """(nodes that were verified, nodes without a free unit, findings, warnings)."""
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     nodes: Dict[str, Mapping[str, Any]] = {str(item["metadata"]["name"]): item for item in labelled}
     full = _full(kubectl, nodes)
@@ -31,16 +38,50 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
     findings = [words for pod in ended for words in judge(pod, nodes[pod.node])]
     if not nodes:
         findings = [f"found no node with the label {LABEL_NODE}=true; expected at least one; name the GPU nodes in gpushare_cluster_nodes"]
-    return chosen, full, findings
+    visible, told = gpus_visible(kubectl, image, nodes, seconds)
+    return chosen, full, [*findings, *visible], told
+
+
+def gpus_visible(kubectl: Kubectl, image: Image, nodes: Mapping[str, Mapping[str, Any]], seconds: int) -> Tuple[List[str], List[str]]:
+    """(findings, warnings) about pods that see GPUs without asking for them: by the default runtime of a node, and by each RuntimeClass of
+    others with NVIDIA's runtime, which any pod may name. The strategy envvar means that they do.
+    """
+    classes = ["", *_of_nvidia(kubectl)]
+    runs = Runs(kubectl, image.namespace, VISIBLE)
+    found: List[str] = []
+    told: List[str] = []
+    for runtime_class in classes:
+        used = replace(image, runtime_class=runtime_class)
+        runs.remove(seconds)
+        try:
+            ended = runs.run({node: looks(node, used) for node in sorted(nodes)}, seconds)
+        finally:
+            runs.remove(seconds)
+        for pod in ended:
+            weak = bool(runtime_class) or _strategy(nodes[pod.node]) == ENVIRONMENT
+            (told if weak else found).extend(judge_visible(pod, runtime_class))
+    return found, told
+
+
+def _of_nvidia(kubectl: Kubectl) -> List[str]:
+    """Names of RuntimeClasses of others whose handler is NVIDIA's runtime, some where there are many."""
+    items = kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True)
+    names = [str(item["metadata"]["name"]) for item in items if str(item.get("handler", "")).startswith(RUNTIME_HANDLER)]
+    return sorted(name for name in names if not name.startswith(PREFIX))[:_CLASSES]
+
+
+def _strategy(node: Mapping[str, Any]) -> str:
+    """As its device plugin has published it, "" where it has not."""
+    try:
+        return published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).strategy
+    except AnnotationError:
+        return ""
 
 
 def _of_users(image: Image, node: Mapping[str, Any]) -> Image:
-    """As users' pods on that node run: CDI devices need no RuntimeClass."""
-    try:
-        by_cdi = published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, "")).strategy == "cdi"
-    except AnnotationError:
-        by_cdi = False
-    return replace(image, runtime_class="") if by_cdi else image
+    """As users' pods on that node run: CDI devices need no RuntimeClass, and ours is for our own pods."""
+    without = image.runtime_class == RUNTIME_CLASS or _strategy(node) == CDI
+    return replace(image, runtime_class="") if without else image
 
 
 def _full(kubectl: Kubectl, nodes: Mapping[str, Mapping[str, Any]]) -> List[str]:

@@ -46,6 +46,7 @@ KINDS = (
     (_ADMISSION + "/mutatingadmissionpolicybindings", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding"),
     (_ADMISSION + "/mutatingadmissionpolicies", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"),
     ("/apis/security.openshift.io/v1/securitycontextconstraints", "security.openshift.io/v1", "SecurityContextConstraints"),
+    ("/apis/node.k8s.io/v1/runtimeclasses", "node.k8s.io/v1", "RuntimeClass"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
@@ -57,8 +58,9 @@ KINDS = (
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
-# An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints.
-OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/")
+# An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints, and one before 1.20 has no
+# RuntimeClass.
+OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/", "/apis/node.k8s.io/")
 
 
 @dataclass(frozen=True)

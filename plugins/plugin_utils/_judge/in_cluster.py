@@ -11,7 +11,8 @@ from ...module_utils._formats.finding import ERROR, Finding
 from ...module_utils._scheduler.config import percentage_by_default
 from .._answers import ask
 from .._manifests import presets
-from .._manifests.in_cluster import objects
+from .._manifests.accounts import device_plugin_rules, extender_rules, kube_scheduler_rules
+from .._manifests.in_cluster import objects, obsolete
 from .._manifests.values import Values, scheduler_image
 from .._manifests.workloads import node
 from .._preflight import variables as preflight_variables
@@ -78,6 +79,8 @@ class InClusterJudge(Judge):
         question = {"what": "facts", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}
         question |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         question |= {"image": settings["gpushare_image"], "wait": arguments["wait"] if waits else 0}
+        evicts = settings["gpushare_overuse"] == "evict"
+        question |= {"rules": [*extender_rules(evicts), *kube_scheduler_rules(), *device_plugin_rules()]}
         answer = ask(self._action, self._known, "gpushare.kubernetes.gpushare_in_cluster", question)
         if answer.get("failed"):
             why = " ".join(str(answer.get("msg")).split())[-300:]
@@ -94,7 +97,7 @@ class InClusterJudge(Judge):
             runtime_class=settings["gpushare_runtime_class"],
             isolation=settings["gpushare_isolation"],
             memory_unit=settings["gpushare_memory_unit"],
-            evicts=settings["gpushare_overuse"] == "evict",
+            evicts=evicts,
             without_policies=settings["gpushare_without_policies"],
             scheduler=settings["gpushare_scheduler"],
             wires=arguments["wires"],
@@ -127,6 +130,7 @@ class InClusterJudge(Judge):
         return {
             **result,
             "objects": made,
+            "obsolete": obsolete(values),
             "labels": labels,
             "nodes": [fact["name"] for fact in facts["nodes"]],
             "runtime_class": asked.runtime_class,

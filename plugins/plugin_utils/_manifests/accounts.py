@@ -17,8 +17,6 @@ from .policies import EXTENDER, SCHEDULER, Json
 RBAC_GROUP = "rbac.authorization.k8s.io"
 RBAC = f"{RBAC_GROUP}/v1"
 _LEASES = "coordination.k8s.io"
-#: The roles that kube-scheduler itself needs, roles that every cluster has.
-OF_KUBERNETES = ("system:kube-scheduler", "system:volume-scheduler")
 #: Lease of the cluster's own.
 DEFAULT_SCHEDULER = "kube-scheduler"
 AUTH_READER = "extension-apiserver-authentication-reader"
@@ -45,6 +43,36 @@ def extender_rules(evict: bool) -> list[Json]:
         _EVENTS,
         # Whom preemption may evict.
         rule("policy", ["poddisruptionbudgets"], ["list", "watch"]),
+    ]
+
+
+def kube_scheduler_rules() -> list[Json]:
+    """The rights of kube-scheduler besides the extender's: the part of system:kube-scheduler and system:volume-scheduler that it uses here.
+
+    Sources, v1.30.14, v1.36.3 and v1.37.2, on 2026-11-29: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, and the calls of
+    pkg/scheduler. policies.py restricts these rights further. The parts that are missing: Leases but ours, LeaseCandidates (the feature
+    CoordinatedLeaderElection is off), and ResourceClaims that the scheduler makes itself (for extended resources of DRA drivers).
+    """
+    read = ["get", "list", "watch"]
+    return [
+        # Preemption.
+        rule("", ["pods"], ["delete"]),
+        rule("events.k8s.io", ["events"], ["create", "patch"]),
+        # Where the other pods of a workload are.
+        rule("", ["namespaces", "services", "replicationcontrollers"], read),
+        rule("apps", ["replicasets", "statefulsets"], read),
+        rule("scheduling.k8s.io", ["podgroups", "compositepodgroups"], read),
+        rule("scheduling.k8s.io", ["podgroups/status", "compositepodgroups/status"], ["patch"]),
+        # Volumes.
+        rule("", ["persistentvolumes", "persistentvolumeclaims"], [*read, "update"]),
+        rule("storage.k8s.io", ["csidrivers", "csinodes", "csistoragecapacities", "storageclasses", "volumeattachments"], read),
+        # Dynamic resource allocation.
+        rule("resource.k8s.io", ["deviceclasses", "resourceslices", "devicetaintrules"], read),
+        rule("resource.k8s.io", ["resourceclaims"], [*read, "update"]),
+        rule("resource.k8s.io", ["resourceclaims/status", "resourceclaims/binding"], ["update", "patch"]),
+        # Callers of its metrics.
+        rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     ]
 
 
@@ -96,8 +124,8 @@ def in_cluster(namespace: str, evict: bool, default_scheduler: bool = False) -> 
         rules = [*extender_rules(evict), rule(_LEASES, ["leases"], ["get"], [DEFAULT_SCHEDULER])]
         return [service_account(EXTENDER, namespace), *_granted(EXTENDER, rules, namespace), *plugin]
     lease = [rule(_LEASES, ["leases"], ["create"]), rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER])]
-    scheduler = [service_account(SCHEDULER, namespace), *_granted(SCHEDULER, extender_rules(evict), namespace)]
-    scheduler += [cluster_role_binding(f"{SCHEDULER}-{role.partition(':')[2]}", role, SCHEDULER, namespace) for role in OF_KUBERNETES]
+    rules = [*extender_rules(evict), *kube_scheduler_rules()]
+    scheduler = [service_account(SCHEDULER, namespace), *_granted(SCHEDULER, rules, namespace)]
     scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]
     # kube-scheduler asks by it who its own callers are.
     scheduler += [role_binding(f"{SCHEDULER}-auth-reader", AUTH_READER, SCHEDULER, namespace, NAMESPACE)]

@@ -7,19 +7,39 @@ Pure.
 
 from __future__ import annotations
 
-from ...module_utils._cluster.names import NAMESPACE
+from ...module_utils._cluster.names import NAMESPACE, RUNTIME_CLASS
 from ...module_utils._cluster.public import public
 from . import accounts, openshift, policies, workloads
 from .policies import Json
 from .values import Values
+
+_FORMER = (
+    # Of older releases: Kubernetes' own roles for the scheduler's account, which has one of its own now. A binding's role is immutable.
+    ("ClusterRoleBinding", accounts.RBAC, "gpushare-scheduler-kube-scheduler"),
+    ("ClusterRoleBinding", accounts.RBAC, "gpushare-scheduler-volume-scheduler"),
+    # Of another value of runtime_class.
+    ("ValidatingAdmissionPolicyBinding", policies.API, "gpushare-runtime-class"),
+    ("ValidatingAdmissionPolicy", policies.API, "gpushare-runtime-class"),
+    ("RuntimeClass", "node.k8s.io/v1", RUNTIME_CLASS),
+)
+
+
+def obsolete(values: Values) -> list[Json]:
+    """References of the objects that an older release or other values may have made, and these have not."""
+    there = {(made["kind"], made["metadata"]["name"]) for made in objects(values)}
+    served = [former for former in _FORMER if values.policies or former[1] != policies.API]
+    return [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name}} for kind, version, name in served if (kind, name) not in there
+    ]
 
 
 def objects(values: Values) -> list[Json]:
     """Those that others need first: the policies are there before the accounts whose rights they restrict."""
     rules: list[Json] = []
     if values.policies:
-        rules = policies.in_cluster(values.namespace, values.writers, values.mutating, values.default_scheduler)
+        own = values.default_scheduler, values.scheduler_on_gpu_nodes, values.own_class
+        rules = policies.in_cluster(values.namespace, values.writers, values.mutating, *own)
     rights = accounts.in_cluster(values.namespace, values.evict, values.default_scheduler)
-    own = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
+    space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     use = openshift.objects(values.namespace) if values.openshift else []
-    return [*own, *rules, *rights, *use, *public(values.prometheus), *workloads.workloads(values)]
+    return [*space, *rules, *rights, *use, *public(values.prometheus), *workloads.workloads(values)]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES
+from ...module_utils._cluster.names import LABEL_NODE, NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES, RUNTIME_CLASS
 
 Json = dict[str, Any]
 
@@ -51,7 +51,15 @@ EVENT_CHARACTERS = 1024
 
 _WRITES = ("pods", "pods/status", "nodes", "nodes/status")
 _BINDS = ("pods", "pods/status", "pods/binding", "bindings", "nodes", "nodes/status")
-_CREATE, _UPDATE = "CREATE", "UPDATE"
+_CREATE, _UPDATE, _DELETE = "CREATE", "UPDATE", "DELETE"
+#: Above it, Kubernetes' own classes alone have their priorities: no pod of a user preempts a pod that has one.
+SYSTEM_PRIORITY = 1000000000
+#: Of what kube-scheduler says about a pod: why it waits, and that another one takes its place.
+_OF_KUBE_SCHEDULER = ("PodScheduled", "DisruptionTarget")
+#: By which kube-scheduler tells the controllers of volumes what it has chosen (component-helpers, storage/volume/helpers.go, v1.37.2).
+_SELECTED_NODE, _BOUND_BY = "volume.kubernetes.io/selected-node", "pv.kubernetes.io/bound-by-controller"
+#: That of ResourceClaims with devices (api/resource/v1/types.go, v1.37.2).
+_CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 #: Of what kubelet mounts into a pod as its token.
 _POD_TOKEN_SECONDS = 3607
 _ANNOTATIONS: tuple[Json, ...] = (
@@ -84,8 +92,8 @@ _BINDING_OR_STATUS = (
     "&& request.?subResource.orValue('') == 'status')"
 )
 _ALL_CONTAINERS = {"name": "containers", "expression": "object.spec.containers + object.spec.?initContainers.orValue([])"}
-# In the cluster only: a pod with GPUs must have our scheduler. One with more containers than are checked passes; another scheduler would
-# place it by the node's sum, and the device plugin gives it nothing.
+# In the cluster only: a pod with GPUs must have our scheduler, and no other pod may. One with more containers than are checked could ask
+# for GPUs, too, and the device plugin would give them.
 _NAMES_A_POD = "object.spec.?schedulerName.orValue('default-scheduler')"
 # Conditions have no variables.
 _CONTAINERS = f"({_ALL_CONTAINERS['expression']})"
@@ -153,10 +161,18 @@ def on_hosts(writers: Sequence[str], token_seconds: int) -> list[Json]:
     return _with_bindings([*made, _annotations(daemons)])
 
 
-def in_cluster(namespace: str, writers: Sequence[str], mutating: bool, default_scheduler: bool = False) -> list[Json]:
+def in_cluster(
+    namespace: str,
+    writers: Sequence[str],
+    mutating: bool,
+    default_scheduler: bool = False,
+    on_gpu_nodes: bool = False,
+    own_class: bool = True,
+) -> list[Json]:
     """The policies for daemons that are pods. mutating: whether the API server has MutatingAdmissionPolicy (1.36).
 
-    default_scheduler: the extender is beside the cluster's own kube-scheduler, whose name pods have anyway.
+    default_scheduler: the extender is beside the cluster's own kube-scheduler, whose name pods have anyway. on_gpu_nodes: the scheduler's
+    pods may run there. own_class: the device plugin's pods have our RuntimeClass.
     """
     binder = EXTENDER if default_scheduler else SCHEDULER
     daemons = Daemons(
@@ -168,9 +184,11 @@ def in_cluster(namespace: str, writers: Sequence[str], mutating: bool, default_s
         writers=tuple(writers),
     )
     made = [_device_plugin(daemons), _events(daemons), _tokens(daemons), _placement(daemons)]
+    made += [_runtime_class(daemons)] if own_class else []
     if default_scheduler:
         return _with_bindings([*made, _extender(daemons), _annotations(daemons)])
-    made += [_scheduler(daemons), _scheduler_name(), _annotations(daemons)]
+    made += [_scheduler(daemons, on_gpu_nodes), _scheduler_name(), _annotations(daemons), _gpu_nodes()]
+    made += [_deletes(daemons), _leases(daemons), _volumes(daemons), _volume_claims(daemons), _resource_claims(daemons)]
     return [*_with_bindings(made), *(_sets_the_name() if mutating else [])]
 
 
@@ -190,12 +208,15 @@ def _policy(
     conditions: Mapping[str, str],
     validations: Sequence[Json],
     variables: Sequence[Json] = (),
+    group: str = "",
 ) -> Json:
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": list(operations), "resources": list(resources)}
+    """group: of the resources. One that is not the core has several versions at a time, which differ in nothing that is read here."""
+    versions = ["*"] if group else ["v1"]
+    rule = {"apiGroups": [group], "apiVersions": versions, "operations": list(operations), "resources": list(resources)}
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()],
+        **({"matchConditions": [{"name": key, "expression": value} for key, value in conditions.items()]} if conditions else {}),
         **({"variables": list(variables)} if variables else {}),
         "validations": list(validations),
     }
@@ -236,9 +257,10 @@ def _those_of_others(own: str) -> list[Json]:
     ]
 
 
+# Zero units ask for nothing.
 _ASK_FOR_GPUS = (
-    f"variables.containers.exists(c, {_list(RESOURCES)}.exists(name, name in c.?resources.?limits.orValue({{}}) "
-    "|| name in c.?resources.?requests.orValue({})))"
+    f"variables.containers.exists(c, {_list(RESOURCES)}.exists(name, c.?resources.?limits[?name].orValue('0') != '0' "
+    "|| c.?resources.?requests[?name].orValue('0') != '0'))"
 )
 
 
@@ -373,6 +395,23 @@ def _placement(daemons: Daemons) -> Json:
     )
 
 
+def _runtime_class(daemons: Daemons) -> Json:
+    """Its handler is NVIDIA's runtime. As NVIDIA configures it, a container gets every GPU that its environment names."""
+    return _policy(
+        "runtime-class",
+        [_CREATE],
+        ["pods"],
+        {"has-it": f"object.spec.?runtimeClassName.orValue('') == {_text(RUNTIME_CLASS)}"},
+        [
+            _must(
+                f"request.namespace == {_text(daemons.namespace)}",
+                f"the RuntimeClass {RUNTIME_CLASS} is for gpushare's own pods: leave spec.runtimeClassName out, and ask for GPU memory in "
+                "resources.limits with aliyun.com/gpu-mem",
+            )
+        ],
+    )
+
+
 def _extender(daemons: Daemons) -> Json:
     own = f"variables.binding ? {_list(_ALLOCATION)} : {_list(_OF_BINDER_ON_PODS)}"
     return _policy(
@@ -396,17 +435,31 @@ def _extender(daemons: Daemons) -> Json:
     )
 
 
-def _scheduler(daemons: Daemons) -> Json:
+def _scheduler(daemons: Daemons, on_gpu_nodes: bool) -> Json:
     """The account that kube-scheduler and the extender of one pod share.
 
     kube-scheduler writes why a pod waits and where it will go, also on pods with many annotations, which it leaves as they are. The fields
     of a status are those of its type, some twenty: they may be walked.
+
+    A Binding does not have its pod. But it names the node, and a token that was stolen on a node binds no pod to that node: all pods with
+    GPUs go to GPU nodes, where the scheduler is not.
     """
     own = f"variables.binding ? {_list(_ALLOCATION)} : {_list(_OF_BINDER_ON_PODS)}"
     status = (
         "dyn(object.?status.orValue({})).all(k, k in ['conditions', 'nominatedNodeName'] "
         "|| (k in variables.status && variables.status[k] == object.status[k])) "
         "&& variables.status.all(k, k in ['conditions', 'nominatedNodeName'] || k in dyn(object.?status.orValue({})))"
+    )
+
+    def others(status: str) -> str:
+        return f"{status}.?conditions.orValue([]).filter(c, !(c.type in {_list(_OF_KUBE_SCHEDULER)}))"
+
+    now = "dyn(object.?status.orValue({}))"
+    few = f"{now}.?conditions.orValue([]).size() <= {FEW} && variables.status.?conditions.orValue([]).size() <= {FEW}"
+    conditions = f"variables.binding || ({few} && {others(now)} == {others('variables.status')})"
+    elsewhere = _must(
+        "!variables.binding || (variables.node != '' && variables.node != object.target.name)",
+        "the scheduler of gpushare may bind no pod to the node on which it runs itself",
     )
     return _policy(
         "scheduler",
@@ -424,12 +477,163 @@ def _scheduler(daemons: Daemons) -> Json:
                 f"variables.binding ? {_LABELS_OF_A_BINDING} : object.spec == oldObject.spec && {_SAME_METADATA} && {status}",
                 "the scheduler of gpushare may change only its annotations, status.conditions and status.nominatedNodeName of a pod",
             ),
+            _must(conditions, f"the scheduler of gpushare may set only the conditions {' and '.join(_OF_KUBE_SCHEDULER)} of a pod"),
+            _must(
+                f"!variables.binding || {_text(_ALLOCATION[-1])} in variables.now",
+                f"the scheduler of gpushare may bind only pods that get GPUs: its Bindings have the annotation {_ALLOCATION[-1]}",
+            ),
+            *([] if on_gpu_nodes else [elsewhere]),
         ],
         [
+            *daemons.node,
             _IS_A_BINDING,
             *_ANNOTATIONS,
             {"name": "status", "expression": "oldObject == null ? dyn({}) : dyn(oldObject.?status.orValue({}))"},
             *_those_of_others(own),
+        ],
+    )
+
+
+def _is_scheduler(daemons: Daemons) -> dict[str, str]:
+    return {"is-the-scheduler": f"request.userInfo.username == {daemons.binder_user}"}
+
+
+def _deletes(daemons: Daemons) -> Json:
+    """Preemption deletes pods of any namespace and any scheduler that are on a node, with a priority that a user's pod may exceed; and pods
+    of this scheduler on their way to one.
+    """
+    return _policy(
+        "scheduler-deletes",
+        [_DELETE],
+        ["pods"],
+        _is_scheduler(daemons),
+        [
+            _must(
+                f"(oldObject.spec.?nodeName.orValue('') != '' || oldObject.spec.?schedulerName.orValue('') == {_text(SCHEDULER)}) "
+                f"&& oldObject.spec.?priority.orValue(0) < {SYSTEM_PRIORITY} "
+                "&& !('kubernetes.io/config.mirror' in oldObject.metadata.?annotations.orValue({}))",
+                "the scheduler of gpushare may delete only pods that preemption could choose: on a node, no static ones, with a priority "
+                f"below {SYSTEM_PRIORITY}",
+            )
+        ],
+    )
+
+
+def _leases(daemons: Daemons) -> Json:
+    return _policy(
+        "scheduler-leases",
+        [_CREATE],
+        ["leases"],
+        _is_scheduler(daemons),
+        [
+            _must(
+                f"object.metadata.name == {_text(SCHEDULER)} && object.metadata.namespace == {_text(daemons.namespace)}",
+                f"the scheduler of gpushare may create one Lease only, {daemons.namespace}/{SCHEDULER}",
+            )
+        ],
+        group="coordination.k8s.io",
+    )
+
+
+def _but(key: str) -> str:
+    """That no annotation but this one differs. Annotations are as many as anybody writes: up to so many they are walked."""
+    few = f"variables.now.size() <= {FEW} && variables.before.size() <= {FEW}"
+    kept = f"k == {_text(key)} || (k in variables.before && variables.before[k] == variables.now[k])"
+    gone = f"k == {_text(key)} || k in variables.now"
+    return f"(variables.now == variables.before || ({few} && variables.now.all(k, {kept}) && variables.before.all(k, {gone})))"
+
+
+def _volumes(daemons: Daemons) -> Json:
+    """A volume gets the claim of the pod that is placed."""
+    fields = "dyn(object.spec).all(k, k == 'claimRef' || (k in dyn(oldObject.spec) && dyn(oldObject.spec)[k] == dyn(object.spec)[k]))"
+    same = f"{fields} && dyn(oldObject.spec).all(k, k == 'claimRef' || k in dyn(object.spec)) && object.?status == oldObject.?status"
+    # Its administrator may have named a claim, without its UID.
+    named = " && ".join(f"object.spec.?claimRef.?{key} == oldObject.spec.?claimRef.?{key}" for key in ("name", "namespace"))
+    claimed = (
+        "!has(oldObject.spec.claimRef) || object.spec.?claimRef == oldObject.spec.?claimRef "
+        f"|| (oldObject.spec.claimRef.?uid.orValue('') == '' && {named})"
+    )
+    return _policy(
+        "scheduler-volumes",
+        [_UPDATE],
+        ["persistentvolumes", "persistentvolumes/status"],
+        _is_scheduler(daemons),
+        [
+            _must(
+                f"{same} && ({claimed}) && {_but(_BOUND_BY)} && {_SAME_METADATA}",
+                "the scheduler of gpushare may only give a PersistentVolume without a claim the claim of a pod",
+            )
+        ],
+        _ANNOTATIONS,
+    )
+
+
+def _volume_claims(daemons: Daemons) -> Json:
+    """A claim gets the node for which its volume is to be made."""
+    return _policy(
+        "scheduler-volume-claims",
+        [_UPDATE],
+        ["persistentvolumeclaims", "persistentvolumeclaims/status"],
+        _is_scheduler(daemons),
+        [
+            _must(
+                f"object.spec == oldObject.spec && object.?status == oldObject.?status && {_but(_SELECTED_NODE)} && {_SAME_METADATA}",
+                f"the scheduler of gpushare may change only the annotation {_SELECTED_NODE} of a PersistentVolumeClaim",
+            )
+        ],
+        _ANNOTATIONS,
+    )
+
+
+def _resource_claims(daemons: Daemons) -> Json:
+    """A claim of dynamic resource allocation gets devices and the pod that they are for."""
+    changed = "['allocation', 'reservedFor', 'devices']"
+    status, before = "dyn(object.?status.orValue({}))", "dyn(oldObject.?status.orValue({}))"
+    metadata = (
+        "object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
+    )
+    finalizers = (
+        f"object.metadata.?finalizers.orValue([]).size() <= {FEW} && oldObject.metadata.?finalizers.orValue([]).size() <= {FEW} "
+        f"&& object.metadata.?finalizers.orValue([]).filter(f, f != {_text(_CLAIM_FINALIZER)}) "
+        f"== oldObject.metadata.?finalizers.orValue([]).filter(f, f != {_text(_CLAIM_FINALIZER)})"
+    )
+    return _policy(
+        "scheduler-resource-claims",
+        [_UPDATE],
+        ["resourceclaims", "resourceclaims/status"],
+        _is_scheduler(daemons),
+        [
+            _must(
+                f"object.spec == oldObject.spec && {status}.all(k, k in {changed} || (k in {before} && {before}[k] == {status}[k])) "
+                f"&& {before}.all(k, k in {changed} || k in {status})",
+                "the scheduler of gpushare may change only the allocation of a ResourceClaim, and the pods that it is reserved for",
+            ),
+            _must(
+                f"variables.now == variables.before && {metadata} && {finalizers}",
+                f"the scheduler of gpushare may change only the finalizer {_CLAIM_FINALIZER} of a ResourceClaim's metadata",
+            ),
+        ],
+        _ANNOTATIONS,
+        group="resource.k8s.io",
+    )
+
+
+def _gpu_nodes() -> Json:
+    """A kubelet may write the labels of its node. A GPU node without ours would get a pod of the scheduler, and root there its token."""
+    label = _text(LABEL_NODE)
+    return _policy(
+        "gpu-nodes",
+        [_UPDATE],
+        ["nodes", "nodes/status"],
+        {
+            "is-a-kubelet": "'system:nodes' in request.userInfo.?groups.orValue([])",
+            "is-a-gpu-node": f"{label} in oldObject.metadata.?labels.orValue({{}})",
+        },
+        [
+            _must(
+                f"{label} in object.metadata.?labels.orValue({{}})",
+                f"a node may not remove its label {LABEL_NODE}: it keeps the scheduler of gpushare off GPU nodes",
+            )
         ],
     )
 
@@ -469,15 +673,27 @@ def _scheduler_name() -> Json:
         "scheduler-name",
         [_CREATE],
         ["pods"],
-        {"has-another-scheduler": f"{_NAMES_A_POD} != '{SCHEDULER}'"},
+        {},
         [
             _must(
-                f"variables.containers.size() > {FEW} || !{_ASK_FOR_GPUS}",
+                f"variables.containers.size() <= {FEW}",
+                f"a pod has at most {FEW} containers in this cluster, since gpushare reads each for GPU memory (aliyun.com/*)",
+            ),
+            _must(
+                "variables.ours || !variables.asks",
                 "a pod that asks for GPU memory (aliyun.com/*) is placed by gpushare's own scheduler in this cluster: write "
                 f"spec.schedulerName: {SCHEDULER}",
-            )
+            ),
+            _must(
+                f"!variables.ours || variables.asks || variables.containers.size() > {FEW}",
+                f"{SCHEDULER} places only pods that ask for GPU memory (aliyun.com/*): leave spec.schedulerName out",
+            ),
         ],
-        [_ALL_CONTAINERS],
+        [
+            _ALL_CONTAINERS,
+            {"name": "ours", "expression": f"{_NAMES_A_POD} == '{SCHEDULER}'"},
+            {"name": "asks", "expression": f"variables.containers.size() <= {FEW} && {_ASK_FOR_GPUS}"},
+        ],
     )
 
 
@@ -493,7 +709,7 @@ def closed() -> list[Json]:
                 {"is-not-of-the-system": f"request.namespace != '{NAMESPACE}'"},
                 [
                     _must(
-                        f"variables.containers.size() > {FEW} || !{_ASK_FOR_GPUS}",
+                        f"variables.containers.size() <= {FEW} && !{_ASK_FOR_GPUS}",
                         "gpushare gets another scheduler at this moment: create pods that ask for GPU memory (aliyun.com/*) in a minute",
                     )
                 ],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from ...module_utils._cluster.names import LABEL_NODE
+from ...module_utils._cluster.names import LABEL_NODE, RUNTIME_CLASS
 
 #: Where a release of Kubernetes has its images.
 SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
@@ -29,7 +29,7 @@ class Values:
     image: gpushare's.
     default_scheduler: pods beside the kube-schedulers of kubeadm's control planes instead of a scheduler of our own.
     scheduler_image: kube-scheduler's of the API server's minor version.
-    runtime_class: "" where the nodes' default runtime is NVIDIA's.
+    runtime_class: our own, the name of another one that is there, or "" where the nodes' default runtime is NVIDIA's.
     api_server: a URL for clusters in which the Service `kubernetes` cannot be reached, "" otherwise.
     mutating: whether the API server has MutatingAdmissionPolicy.
     openshift: whether it has SecurityContextConstraints.
@@ -44,7 +44,7 @@ class Values:
     image: str
     scheduler_image: str
     namespace: str = "gpushare-system"
-    runtime_class: str = "nvidia"
+    runtime_class: str = RUNTIME_CLASS
     api_server: str = ""
     openshift: bool = False
     kubelet_root: str = "/var/lib/kubelet"
@@ -76,6 +76,11 @@ class Values:
     @property
     def evict(self) -> bool:
         return self.overuse == "evict"
+
+    @property
+    def own_class(self) -> bool:
+        """Whether the RuntimeClass is ours, to which a policy lets our pods alone."""
+        return self.runtime_class == RUNTIME_CLASS
 
     @property
     def limits_by_driver(self) -> bool:

@@ -10,7 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 
-from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DEVICE_PLUGINS, LABEL_NODE, LABEL_ON_HOST, NAMESPACE, RESOURCES
+from ...module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    DEVICE_PLUGINS,
+    LABEL_NODE,
+    LABEL_NVIDIA_GPU,
+    LABEL_ON_HOST,
+    NAMESPACE,
+    RESOURCES,
+    RUNTIME_CLASS,
+    RUNTIME_HANDLER,
+)
 from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ...module_utils._scheduler.releases import V1
 from . import openshift
@@ -84,8 +94,13 @@ def disruption_budget(values: Values) -> Json:
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": _named(SCHEDULER, values), "spec": spec}
 
 
+def runtime_class() -> Json:
+    """NVIDIA's runtime for our own pods, under a name of our own."""
+    return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": RUNTIME_CLASS}, "handler": RUNTIME_HANDLER}
+
+
 def network_policies(values: Values) -> list[Json]:
-    """The policies that let no pod call these pods: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
+    """No pod has to call ours: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
     names = [PLUGIN] if values.default_scheduler else [SCHEDULER, PLUGIN]
     return [
         {
@@ -130,7 +145,8 @@ def deployment(values: Values) -> Json:
 def _off_gpu_nodes(values: Values) -> Json:
     """Root of a node reads the tokens of its pods, and the scheduler's binds pods to every node: so no weight, but a condition."""
     on_planes = {"matchExpressions": [{"key": _CONTROL_PLANE, "operator": "Exists"}]}
-    elsewhere = {"matchExpressions": [{"key": LABEL_NODE, "operator": "DoesNotExist"}]}
+    others = {"key": LABEL_NVIDIA_GPU, "operator": "NotIn", "values": ["true"]}
+    elsewhere = {"matchExpressions": [{"key": LABEL_NODE, "operator": "DoesNotExist"}, others]}
     preferred = [{"weight": 50, "preference": on_planes}, {"weight": 100, "preference": elsewhere}]
     rule: Json = {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
     if not values.scheduler_on_gpu_nodes:
@@ -349,7 +365,7 @@ def _environment(values: Values) -> Json:
 
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
+    first = [*([runtime_class()] if values.own_class else []), *network_policies(values)]
     if values.default_scheduler:
-        return [*network_policies(values), extender_daemon_set(values), daemon_set(values)]
-    first = [config_map(values), disruption_budget(values), *network_policies(values)]
-    return [*first, deployment(values), daemon_set(values)]
+        return [*first, extender_daemon_set(values), daemon_set(values)]
+    return [*first, config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]

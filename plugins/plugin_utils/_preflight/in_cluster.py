@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils._cluster.names import NAMESPACES
+from ...module_utils._cluster.names import NAMESPACES, RUNTIME_CLASS
 from ...module_utils._facts.device_managers import OPERATOR
 from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
@@ -93,9 +93,9 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
         seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({few(facts['pods'])})"
         found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")
-    if facts["may_bind"]:
+    if facts["may_grant"]:
         cure = "name a kubeconfig that may in gpushare_kubeconfig (the cluster's administrator)"
-        found.error("rights", f"no right to bind system:kube-scheduler ({facts['may_bind']})", "that right", cure)
+        found.error("rights", f"no right to grant the scheduler its rights ({facts['may_grant']})", "that right", cure)
     return found.list
 
 
@@ -192,9 +192,9 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
             "from a registry of yours by gpushare_preflight_accept: [image]"
         )
         found.error("image", f"no image {asked.scheduler_image[:120]} on {few(without)}", "the scheduler's image on every node", cure)
-    if asked.runtime_class and asked.runtime_class not in facts["runtime_classes"]:
+    if asked.runtime_class not in ("", RUNTIME_CLASS, *facts["runtime_classes"]):
         known = few(facts["runtime_classes"]) or "none"
-        cure = "make it (docs/operate/kubernetes.md), or set gpushare_runtime_class: '' where NVIDIA's runtime is the nodes' default"
+        cure = f"leave gpushare_runtime_class out for {RUNTIME_CLASS}, or set it to '' where NVIDIA's runtime is the nodes' default"
         found.error("runtime", f"no RuntimeClass {asked.runtime_class} ({known})", "it, for containers with GPUs", cure)
 
 

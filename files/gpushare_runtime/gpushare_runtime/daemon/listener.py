@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # Connections that the kernel keeps for us while the event loop has other work.
 _WAITING: Final = 1024
-# The connections of one turn of the event loop: their requests are read before many newer ones are there.
+# Connections accepted in one turn of the event loop: the loop reads their requests before many newer ones are there.
 _AT_ONCE: Final = 16
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_SECONDS: Final = 1.0
@@ -146,7 +146,7 @@ async def _serve(protocol: Callable[[], asyncio.BaseProtocol], connection: socke
 
 
 def _caller(address: str) -> str:
-    """The source by which connections are counted: a process of this host may call from any address of 127.0.0.0/8."""
+    """The name by which connections count. A user of this host may call from any address of 127.0.0.0/8."""
     return "loopback" if address == "::1" or address.startswith("127.") else address
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge, diff_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import (
+    ForeignError,
+    WantedObjects,
+    check_ours,
+    converge,
+    diff_of,
+)
 
 from unit.fakes.plugins.cluster.api_server import NOT_FOUND, ApiServer, Json, thing
 
@@ -37,6 +43,24 @@ def test_an_object_that_may_not_be_made_is_left_out_and_named() -> None:
     assert list(api.objects) == [("Node", "gpu1")]
     assert api.converge(WantedObjects(apply=wanted[1:], create=False))["missing"] == ["Node gpu2"]
     assert api.writes == ["apply"]
+
+
+def test_what_an_older_release_has_made_goes() -> None:
+    old, other = (thing(f"gpushare-{name}", "ClusterRoleBinding") for name in ("old", "other"))
+    api = ApiServer(old, other)
+    gone = [old, thing("gpushare-never-there", "ClusterRoleBinding")]
+    assert api.converge(WantedObjects(gone=gone), check_mode=True)["objects"] == ["ClusterRoleBinding gpushare-old"]
+    assert api.writes == []
+    result = api.converge(WantedObjects(gone=gone))
+    assert (result["changed"], result["objects"]) == (True, ["ClusterRoleBinding gpushare-old"])
+    assert list(api.objects) == [("ClusterRoleBinding", "gpushare-other")]
+    assert api.converge(WantedObjects(gone=gone))["changed"] is False
+
+
+@pytest.mark.parametrize("item", [thing("cluster-admin", "ClusterRoleBinding"), thing("gpushare-x", "Pod")])
+def test_nothing_of_others_goes(item: Json) -> None:
+    with pytest.raises(ForeignError):
+        check_ours(WantedObjects(gone=[item]))
 
 
 POLICY = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
@@ -65,7 +67,7 @@ def test_what_is_there() -> None:
     assert [one["name"] for one in facts["nodes"]] == ["gpu1", "gpu2"]
     # kubelet tells of 50 images, so the second may have more.
     assert [one["all"] for one in facts["nodes"]] == [True, False]
-    assert (facts["unit"], facts["enforces"], facts["number"], facts["may_bind"]) == ("MiB", "restricted", 3, "")
+    assert (facts["unit"], facts["enforces"], facts["number"], facts["may_grant"]) == ("MiB", "restricted", 3, "")
     assert facts["on_hosts"] == ["gpushare-device-plugin-gpu1"]
     assert facts["others"] == []
     assert facts["openshift"] is False
@@ -137,6 +139,7 @@ def test_nodes_that_may_run_the_scheduler() -> None:
         node("away", label=False, ready="Unknown"),
         node("later", label=False),
         node("gpu1"),
+        {**node("of-nvidia", label=False), "status": {**node("x")["status"], "capacity": {"nvidia.com/gpu": "8"}}},
     ]
     windows = node("windows", label=False)
     windows["metadata"]["labels"]["kubernetes.io/os"] = "windows"
@@ -168,7 +171,9 @@ def test_nodes_by_name() -> None:
     assert ([one["name"] for one in facts["nodes"]], facts["missing"]) == (["cp1"], ["gone"])
 
 
-def test_who_may_not_bind_is_told_in_the_servers_words() -> None:
+def test_who_may_not_grant_is_told_in_the_servers_words() -> None:
     fake = Fake({**ANSWERS, "create --dry-run=server": lambda: RuntimeError("Forbidden: attempting to grant")})
-    assert "attempting to grant" in gather(fake.kubectl, SPACE, [])["may_bind"]
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}]
+    assert "attempting to grant" in gather(fake.kubectl, SPACE, [], rules)["may_grant"]
+    assert [json.loads(data)["rules"] for words, data in fake.inputs if words.startswith("create")] == [rules]
     assert all("--dry-run=server" in words for words in fake.writes())

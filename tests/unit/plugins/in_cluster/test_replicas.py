@@ -19,6 +19,12 @@ def replica(name: str, on: str) -> Json:
     return {"metadata": {"name": name, "namespace": SPACE, "labels": labels}, "spec": {"nodeName": on}, "status": {"phase": "Running"}}
 
 
+def node(name: str) -> Json:
+    """By its name: with our label, with NVIDIA's, or with GPUs that no label tells of."""
+    labels = {"gpu": {"gpushare.kubernetes/node": "true"}, "nvi": {"nvidia.com/gpu.present": "true"}}.get(name[:3], {})
+    return {"metadata": {"name": name, "labels": labels}, "status": {"capacity": {"nvidia.com/gpu": "4"} if name == "bare" else {}}}
+
+
 class Cluster(Fake):
     """gpu1 and gpu2 are GPU nodes. A pod that is deleted comes back as another one, on `home`. good: of the two pods, those that serve."""
 
@@ -28,7 +34,7 @@ class Cluster(Fake):
         deployment = named("Deployment", "gpushare-scheduler", SPACE, spec={"replicas": 2}, status=status)
         super().__init__(
             {
-                "get nodes --selector gpushare.kubernetes/node": [{"metadata": {"name": "gpu1"}}, {"metadata": {"name": "gpu2"}}],
+                "get nodes": lambda: [node(name) for name in self.asked[-1].split()[2:-3]],
                 "get pods --namespace gpushare-system --selector app.kubernetes.io/name=": lambda: self.pods,
                 "get deployments.apps": [deployment],
             }
@@ -51,6 +57,10 @@ def test_those_on_gpu_nodes_are_told() -> None:
     (said,) = findings(cluster.kubectl, SPACE)
     assert said.startswith("pod a: found the scheduler on the GPU node gpu1, whose root can read its token")
     assert live(cluster.kubectl, SPACE, ["cp1"]) == {"a": "gpu1", "b": "cp1"}
+    # Of others; from the second the Deployment cannot keep away.
+    others = Cluster(replica("a", "nvidia1"), replica("b", "bare"))
+    assert [said.split(":")[0] for said in findings(others.kubectl, SPACE)] == ["pod a", "pod b"]
+    assert live(others.kubectl, SPACE) == {"a": "nvidia1"}
 
 
 def test_they_end_one_by_one() -> None:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
@@ -44,6 +46,20 @@ def test_a_good_node_and_nothing_stays() -> None:
         "delete pods",
         "delete namespace",
     ]
+
+
+def test_a_runtime_class_of_its_own_is_tried_by_one_that_nobody_knows() -> None:
+    """Ours has its policy only after the trial."""
+    fake = Fake({PODS: tried("Succeeded"), **NO_SPACE})
+    needs = DevicePluginNeeds(Image(IMAGE, SPACE, "gpushare-nvidia"), "/var/lib/kubelet")
+    assert Trial(fake.kubectl, needs, clock=lambda: 0.0, sleep=lambda _: None).run(["gpu1"], 60) == (["gpu1"], [])
+    _, made, pods = (json.loads(data) for words, data in fake.inputs)
+    assert re.fullmatch("gpushare-trial-[0-9a-f]{32}", made["metadata"]["name"])
+    assert (made["kind"], made["handler"]) == ("RuntimeClass", "nvidia")
+    assert pods["items"][0]["spec"]["runtimeClassName"] == made["metadata"]["name"]
+    classes = [words for words in fake.writes() if words.startswith("delete runtimeclasses")]
+    # Also one that a run has left that was killed.
+    assert classes == ["delete runtimeclasses.node.k8s.io --selector gpushare.kubernetes/probe=trial --ignore-not-found"] * 2
 
 
 def test_a_namespace_that_was_there_stays() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import gpus_visible, verify
 
 from gpushare_runtime.probe import main as probe
 from unit.fakes.plugins.in_cluster.kubectl import Fake, Json
@@ -110,8 +111,9 @@ def test_pods_run_where_there_is_room_and_are_removed() -> None:
         "spec": {"nodeName": "gpu2", "containers": [{"name": "c", "resources": {"limits": {"aliyun.com/gpu-mem": "8"}}}]},
     }
     fake = Fake({"get nodes": [NODE, full], "get --raw /api/v1/pods": [held], "get pods": [live], "logs": printed()})
-    assert verify(fake.kubectl, IMAGE, 5) == (["gpu1"], ["gpu2"], [])
-    assert [words.split()[0] for words in fake.writes()] == ["delete", "create", "delete"]
+    assert verify(fake.kubectl, IMAGE, 5)[:2] == (["gpu1"], ["gpu2"])
+    # One pod each with a unit, and without.
+    assert [words.split()[0] for words in fake.writes()] == ["delete", "create", "delete"] * 2
 
 
 def test_without_a_gpu_node_nothing_is_proven() -> None:
@@ -119,11 +121,60 @@ def test_without_a_gpu_node_nothing_is_proven() -> None:
     assert "gpushare_cluster_nodes" in said
 
 
-@pytest.mark.parametrize(("strategy", "runtime_class"), [("cdi", None), ("envvar", "nvidia"), ("", "nvidia")])
-def test_a_probe_runs_as_pods_of_users_do(strategy: str, runtime_class: str | None) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "asked", "runtime_class"),
+    [("cdi", "nvidia", None), ("envvar", "nvidia", "nvidia"), ("", "nvidia", "nvidia"), ("envvar", "gpushare-nvidia", None)],
+)
+def test_a_probe_runs_as_pods_of_users_do(strategy: str, asked: str, runtime_class: str | None) -> None:
     node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps({**json.loads(GPUS), "strategy": strategy})}}}
     live = {"metadata": {"name": "gpushare-verify-gpu1", "annotations": GIVEN}, "status": {"phase": "Succeeded"}}
     fake = Fake({"get nodes": [node], "get --raw /api/v1/pods": [], "get pods": [live], "logs": printed()})
-    verify(fake.kubectl, IMAGE, 5)
-    (created,) = (json.loads(text) for words, text in fake.inputs if words.startswith("create"))
+    verify(fake.kubectl, replace(IMAGE, runtime_class=asked), 5)
+    created = next(json.loads(text) for words, text in fake.inputs if words.startswith("create"))
     assert created["items"][0]["spec"].get("runtimeClassName") == runtime_class
+
+
+def looked(sees: Json, strategy: str = "cdi", classes: tuple[tuple[str, str], ...] = ()) -> tuple[list[str], list[str]]:
+    """sees: the device nodes of a pod that asks for none, by its RuntimeClass; None where no pod of it starts."""
+    node = {**NODE, "metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": json.dumps({**json.loads(GPUS), "strategy": strategy})}}}
+
+    def live() -> list[Json]:
+        made = json.loads(fake.inputs[-1][1])["items"][0]
+        (container,) = made["spec"]["containers"]
+        assert (container["securityContext"]["runAsUser"], container["securityContext"]["runAsNonRoot"]) == (65534, True)
+        assert container["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+        assert ("resources" not in container, made["spec"]["nodeName"]) == (True, "gpu1")
+        found = sees[made["spec"].get("runtimeClassName", "")]
+        return [{"metadata": made["metadata"], "status": {"phase": "Failed" if found is None else "Succeeded"}}]
+
+    def log() -> str:
+        return printed(sees[json.loads(fake.inputs[-1][1])["items"][0]["spec"].get("runtimeClassName", "")] or ())
+
+    listed = [{"metadata": {"name": name}, "handler": handler} for name, handler in classes]
+    fake = Fake({"get --raw /apis/node.k8s.io/v1/runtimeclasses": listed, "get pods": live, "logs": log})
+    found = gpus_visible(fake.kubectl, IMAGE, {"gpu1": node}, 5)
+    assert fake.writes()[-1].startswith("delete")
+    return found
+
+
+def test_a_pod_that_asks_for_nothing_sees_nothing() -> None:
+    classes = (("nvidia", "nvidia"), ("gpushare-nvidia", "nvidia"), ("gvisor", "runsc"))
+    assert looked({"": [], "nvidia": []}, classes=classes) == ([], [])
+    assert looked({"": None, "nvidia": None}, classes=classes) == ([], [])
+
+
+def test_gpus_that_any_pod_sees_are_found() -> None:
+    (said,), told = looked({"": ["nvidia3", "nvidia5"]})
+    assert said.startswith(
+        "gpus_visible on gpu1: found that any pod of the default runtime with NVIDIA_VISIBLE_DEVICES=all sees /dev/nvidia3"
+    )
+    assert "accept-nvidia-visible-devices-envvar-when-unprivileged = false" in said
+    assert told == []
+
+
+def test_what_is_not_ours_to_mend_is_a_warning() -> None:
+    found, (said,) = looked({"": [], "nvidia": ["nvidia3"]}, classes=(("nvidia", "nvidia"),))
+    assert (found, "of the RuntimeClass nvidia with" in said) == ([], True)
+    # The strategy envvar is just that.
+    found, told = looked({"": ["nvidia3"]}, strategy="envvar")
+    assert (found, len(told)) == ([], 1)

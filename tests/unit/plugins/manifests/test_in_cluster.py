@@ -192,8 +192,35 @@ def test_the_scheduler_is_never_on_a_gpu_node() -> None:
         )
 
     off = {"key": "gpushare.kubernetes/node", "operator": "DoesNotExist"}
-    assert required(VALUES) == {"nodeSelectorTerms": [{"matchExpressions": [off]}]}
+    of_nvidia = {"key": "nvidia.com/gpu.present", "operator": "NotIn", "values": ["true"]}
+    # Both at once.
+    assert required(VALUES) == {"nodeSelectorTerms": [{"matchExpressions": [off, of_nvidia]}]}
     assert required(replace(VALUES, scheduler_on_gpu_nodes=True)) is None
+
+
+def test_the_runtime_class_is_ours_and_has_its_policy() -> None:
+    def names(values: Values) -> set[tuple[str, str]]:
+        return {(one["kind"], one["metadata"]["name"]) for one in in_cluster.objects(values)}
+
+    own = {("RuntimeClass", "gpushare-nvidia"), ("ValidatingAdmissionPolicy", "gpushare-runtime-class")}
+    assert own <= names(VALUES)
+    assert own <= names(BESIDE)
+    assert of("RuntimeClass")["handler"] == "nvidia"
+    for other in ("nvidia", ""):
+        values = replace(VALUES, runtime_class=other)
+        assert not own & names(values)
+        assert own <= {(one["kind"], one["metadata"]["name"]) for one in in_cluster.obsolete(values)}
+
+
+def test_what_older_releases_have_made_goes() -> None:
+    """The role of a binding cannot be changed, so the bindings to Kubernetes' own roles go by name."""
+    gone = in_cluster.obsolete(VALUES)
+    assert [(one["kind"], one["metadata"]["name"]) for one in gone] == [
+        ("ClusterRoleBinding", "gpushare-scheduler-kube-scheduler"),
+        ("ClusterRoleBinding", "gpushare-scheduler-volume-scheduler"),
+    ]
+    without = in_cluster.obsolete(replace(VALUES, policies=False, runtime_class=""))
+    assert {one["kind"] for one in without} == {"ClusterRoleBinding", "RuntimeClass"}
 
 
 def test_no_pod_connects_to_those_of_the_daemons() -> None:
@@ -209,6 +236,18 @@ def test_the_rights_write_no_pod_and_no_node_itself() -> None:
     rules = [rule for one in in_cluster.objects(SETS[2]) for rule in one.get("rules", [])]
     may = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
     assert {(resource, verb) for resource, verb in may if verb not in ("get", "list", "watch")} == {
+        ("pods", "delete"),
+        ("persistentvolumes", "update"),
+        ("persistentvolumeclaims", "update"),
+        ("resourceclaims", "update"),
+        ("resourceclaims/status", "update"),
+        ("resourceclaims/status", "patch"),
+        ("resourceclaims/binding", "update"),
+        ("resourceclaims/binding", "patch"),
+        ("podgroups/status", "patch"),
+        ("compositepodgroups/status", "patch"),
+        ("tokenreviews", "create"),
+        ("subjectaccessreviews", "create"),
         ("pods/status", "patch"),
         ("nodes/status", "patch"),
         ("pods/binding", "create"),
@@ -219,6 +258,34 @@ def test_the_rights_write_no_pod_and_no_node_itself() -> None:
         ("leases", "update"),
     }
     assert not {resource for resource, _ in may} & {"secrets", "configmaps", "serviceaccounts/token"}
+    # None of Kubernetes' own roles but the one by which it knows its callers.
+    granted = {one["roleRef"]["name"] for one in in_cluster.objects(SETS[2]) if one["kind"].endswith("RoleBinding")}
+    assert {name for name in granted if not name.startswith("gpushare-")} == {"extension-apiserver-authentication-reader"}
+
+
+def test_what_the_scheduler_writes_is_its_own_or_has_a_policy() -> None:
+    """A right in the whole cluster that no policy narrows is one that SECURITY.md would have to name."""
+    made = in_cluster.objects(VALUES)
+    (role,) = (one for one in made if one["kind"] == "ClusterRole" and one["metadata"]["name"] == "gpushare-scheduler")
+    writes = {(group, name) for rule in role["rules"] for group in rule["apiGroups"] for name in rule["resources"] if _writes(rule)}
+    policies_of = [one["spec"]["matchConstraints"]["resourceRules"][0] for one in made if one["kind"] == "ValidatingAdmissionPolicy"]
+    seen = {(group, name) for rule in policies_of for group in rule["apiGroups"] for name in rule["resources"]}
+    assert writes - seen == {
+        # The policy of events sees both kinds of them.
+        ("events.k8s.io", "events"),
+        # They write nothing.
+        ("authentication.k8s.io", "tokenreviews"),
+        ("authorization.k8s.io", "subjectaccessreviews"),
+        # A part of resourceclaims/status, which has its own right.
+        ("resource.k8s.io", "resourceclaims/binding"),
+        # Of the conditions of a group of pods, which nothing but schedulers reads.
+        ("scheduling.k8s.io", "podgroups/status"),
+        ("scheduling.k8s.io", "compositepodgroups/status"),
+    }
+
+
+def _writes(rule: Json) -> bool:
+    return bool(set(rule["verbs"]) - {"get", "list", "watch"})
 
 
 def test_another_configuration_makes_other_pods() -> None:

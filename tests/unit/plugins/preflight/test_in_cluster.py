@@ -25,6 +25,7 @@ from unit.fakes.plugins.preflight.operator_facts import operator, policy
         ({"unit": "MiB"}, {}),
         ({"nodes": [{**NODE, "kubelet": "v1.27.0"}]}, {}),
         ({"runtime_classes": []}, {"runtime_class": ""}),
+        ({"runtime_classes": []}, {"runtime_class": "gpushare-nvidia"}),
         # kubelet has not told of all its images; a registry has the other one.
         ({"nodes": [{**NODE, "images": [], "all": False}]}, {}),
         ({"nodes": [{**NODE, "images": []}]}, {"image": "registry.example.org/gpushare@sha256:00"}),
@@ -68,7 +69,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"homes": []}, {}, "scheduler_nodes", "gpushare_scheduler_on_gpu_nodes: true"),
         ({"scheduler": "own"}, {"scheduler": "default", "wires": True}, "scheduler", "an installation with own"),
         ({"scheduler": "default"}, {}, "scheduler", "an installation with default"),
-        ({"may_bind": "Forbidden: x"}, {}, "rights", "no right to bind system:kube-scheduler (Forbidden: x)"),
+        ({"may_grant": "Forbidden: x"}, {}, "rights", "no right to grant the scheduler its rights (Forbidden: x)"),
     ],
 )
 def test_it_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str, words: str) -> None:

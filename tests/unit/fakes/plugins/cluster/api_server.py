@@ -38,6 +38,9 @@ class ApiServer:
             return 0, json.dumps({"resources": [{"kind": kind} for kind in self.served[version]]}), ""
         if words[0] == "get":
             found = [self.objects[self.key(item)] for item in given if self.key(item) in self.objects]
+        elif words[0] == "delete":
+            self.writes.append("delete")
+            found = [self.objects.pop(self.key(item)) for item in given]
         else:
             assert words[0] == "apply"
             found = given

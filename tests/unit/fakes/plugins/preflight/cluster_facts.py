@@ -37,7 +37,7 @@ FACTS: dict[str, Any] = {
     "unit": "",
     "scheduler": "",
     "pods": [],
-    "may_bind": "",
+    "may_grant": "",
 }
 NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
 OPERATORS = {"title": "DaemonSet gpu-operator/nvidia-device-plugin-daemonset", "kind": "NVIDIA GPU Operator", "nodes": ["gpu1"]}
