@@ -50,7 +50,10 @@ class Installation:
         """The effective configuration of the files on the disk. It raises Rejected, in containerd's words, if it cannot read them."""
         config = config or self.config
         if self.release >= (2, 0):  # `dump` of 2.0 does not migrate older versions; 1.x has no `migrate`
-            return loads(self._must(["--config", config, "config", "migrate"]))
+            found = loads(self._must(["--config", config, "config", "migrate"]))
+            if config == self.config:
+                self._check_imports()
+            return found
         return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
 
     def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:
@@ -120,6 +123,17 @@ class Installation:
         main = read_text(self.config)
         if os.path.isdir(folder) and not os.listdir(folder) and self.pattern() not in _imports(self.config, main or ""):
             os.rmdir(folder)
+
+    def _check_imports(self) -> None:
+        """It raises Rejected where an imported file is missing. Without it 2.x does not start, and its `migrate` passes over it (2.4.2)."""
+        for path, text in self.read({}).items():
+            for pattern in _imports(path, text):
+                named = os.path.normpath(os.path.join(os.path.dirname(path), pattern))
+                if "*" not in named and not os.path.exists(named):
+                    raise Rejected(
+                        f"{path} imports {named}: no such file, and containerd does not start without it; nothing was changed: restore it, "
+                        "or take it out of imports"
+                    )
 
     def pattern(self) -> str:
         """The entry that we add to `imports` where nothing imports a folder yet."""

@@ -83,7 +83,10 @@ def effective(config: str | None, major: int, newest: int) -> dict[str, Any]:
         if path in files:
             continue
         files.append(path)
-        with open(path, encoding="utf-8-sig", newline="") as stream:
+        if major > 1 and not os.path.exists(path):
+            # The process does not start without it, and `migrate` says nothing (2.4.2).
+            continue
+        with open(path, encoding="utf-8-sig" if major == 1 else "utf-8", newline="") as stream:
             loaded = tomllib.loads(stream.read())
         if major > 1 and loaded.get("version", 1) == 2:
             loaded["plugins"] = migrated(loaded.get("plugins", {}))
