@@ -95,6 +95,11 @@ def test_the_manifest(bare: Bare, here: InCluster) -> None:
     manifest.install()
     shares(bare.cluster, "first", "second")
     bare.cluster.clear()
+    # What a manifest of before has left, and the page's command.
+    old = "gpushare-scheduler-kube-scheduler"
+    who = f"--serviceaccount={NAMESPACE}:gpushare-scheduler"
+    bare.cluster.kubectl("create", "clusterrolebinding", old, "--clusterrole=system:kube-scheduler", who)
+    bare.cluster.kubectl("delete", "--ignore-not-found", "clusterrolebinding", old, "gpushare-scheduler-volume-scheduler")
     manifest.remove()
     assert set(here.objects()) == bare.objects
 
