@@ -10,6 +10,7 @@ need not start here, because kubelet has the other cgroup driver.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,9 @@ def with_runtimes(text: str, runc: list[str], nvidia: list[str]) -> str:
         if options:
             lines += [f"[{section}.runtimes.{runtime}]", 'runtime_type = "io.containerd.runc.v2"', 'base_runtime_spec = ""']
             lines += [f"[{section}.runtimes.{runtime}.options]", *options]
-    return text + "\n".join(lines) + "\n"
+    # The lab's own runtimes are of no use here.
+    tables = re.split(r"(?m)^(?=[ \t]*\[)", text)
+    return "".join(table for table in tables if not table.lstrip().startswith(f"[{section}")) + "\n".join(lines) + "\n"
 
 
 def started_with(cluster: Cluster, node: str, program: str) -> bool:
@@ -98,7 +101,8 @@ def started_with(cluster: Cluster, node: str, program: str) -> bool:
 def options_of_nvidia(cluster: Cluster, node: str) -> dict[str, Any]:
     """Over all files, as they are written."""
     found: dict[str, Any] = {}
-    for path in sh(cluster, node, "ls /etc/containerd/config.toml /etc/containerd/conf.d/*.toml 2>/dev/null || true").split():
+    # In containerd's order: what is imported wins.
+    for path in [CONFIG, *sh(cluster, node, "ls /etc/containerd/conf.d/*.toml 2>/dev/null || true").split()]:
         for plugin in tomllib.loads(cluster.on(node, "cat", path)).get("plugins", {}).values():
             found |= plugin.get("containerd", {}).get("runtimes", {}).get("nvidia", {}).get("options", {})
     return found
