@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kubelet's feature gates about devices: in which versions they exist, which ones a kubelet must be given, and how a flag writes them.
 
-Pure. Versions are those of kubernetes.io, "Feature Gates" and "Feature Gates (removed)".
+Pure. Versions are those of kubernetes.io, "Feature Gates" and "Feature Gates (removed)", and of the CHANGELOG of 1.38.0-beta.0
+(kubernetes#141946), read on 2026-11-29.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ TABLE: Mapping[str, Gate] = {
         Gate("KubeletPodResources", 13, 15, 28, 29),
         Gate("TopologyManager", 16, 18, 27, 28),
         Gate("KubeletPodResourcesGetAllocatable", 21, 23, 28, 29),
-        Gate("DynamicResourceAllocation", 26, 34, 35, None),
+        Gate("DynamicResourceAllocation", 26, 34, 35, 37),
         Gate("DevicePluginCDIDevices", 28, 29, 31, 33),
     )
 }

@@ -60,7 +60,7 @@ RELEASES = {
     "KubeletPodResources": (13, 15, 28, 30),
     "TopologyManager": (16, 18, 27, 29),
     "KubeletPodResourcesGetAllocatable": (21, 23, 28, 30),
-    "DynamicResourceAllocation": (26, 34, 35, 41),
+    "DynamicResourceAllocation": (26, 34, 35, 38),
     "DevicePluginCDIDevices": (28, 29, 31, 34),
 }
 
@@ -81,6 +81,7 @@ def test_what_the_next_kubernetes_no_longer_takes() -> None:
     assert gates.obsolete(now, (1, 26)) == [("DevicePlugins", False)]
     assert gates.obsolete(now, (1, 27)) == [("DevicePlugins", False)]
     assert gates.obsolete(now, (1, 37)) == [("DevicePlugins", True), ("DynamicResourceAllocation", False)]
+    assert gates.obsolete(now, (1, 38)) == [("DevicePlugins", True), ("DynamicResourceAllocation", True)]
 
 
 def test_each_flag_adds_to_the_ones_before_it() -> None:
