@@ -152,6 +152,17 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
     """kubelet admits its pods anew. Those that come before the pod of the device plugin serves fail, as failures.md says."""
     node = GPU_NODES[0]
     cluster.clear()
+
+    def serves() -> bool:
+        pods = [one for one in here.pods("gpushare-device-plugin") if one["spec"].get("nodeName") == node]
+        return any(map(is_running, pods)) and _offers(cluster, node)
+
+    # The test before has killed it. kubelet still has its units then, and would reject pods.
+    def ready_before() -> bool:
+        pods = [one for one in here.pods("gpushare-device-plugin") if one["spec"].get("nodeName") == node]
+        return any(all(status["ready"] for status in one["status"].get("containerStatuses", [{"ready": False}])) for one in pods)
+
+    cluster.until("the device plugin's pod is ready before the reboot", lambda: serves() and ready_before(), 240)
     names = [f"stay-{number}" for number in range(8)]
     for name in names:
         cluster.create(pod(name, memory=2, node=node))
@@ -165,11 +176,6 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
     begin = time.monotonic()
     cluster.lab("up", seconds=300)
     ready = time.monotonic() - begin
-
-    def serves() -> bool:
-        pods = [one for one in here.pods("gpushare-device-plugin") if one["spec"].get("nodeName") == node]
-        return any(map(is_running, pods)) and _offers(cluster, node)
-
     cluster.until("the device plugin's pod serves", serves, 240)
     offered = time.monotonic() - begin
 

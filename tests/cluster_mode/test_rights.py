@@ -16,7 +16,7 @@ import pytest
 
 from cluster_mode.in_cluster import NAMESPACE, InCluster
 from e2e.api import Api, ApiError, Json
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, CommandError, is_running
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, OTHER_KUBELET_ROOT, Cluster, CommandError, is_running
 from e2e.manifests import pod
 
 ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
@@ -102,8 +102,9 @@ def test_another_scheduler_is_told_what_to_write(cluster: Cluster) -> None:
 
 def test_no_token_of_the_scheduler_is_on_a_gpu_node(cluster: Cluster, here: InCluster) -> None:
     assert {one["spec"]["nodeName"] for one in here.pods("gpushare-scheduler")} == {CONTROL_PLANE}
+    tokens = f"{OTHER_KUBELET_ROOT}/pods/*/volumes/kubernetes.io~projected/*/token"
     for node in GPU_NODES:
-        found = cluster.on(node, "sh", "-c", "cat /var/lib/kubelet/pods/*/volumes/kubernetes.io~projected/*/token | tr '.' '\\n'")
+        found = cluster.on(node, "sh", "-ec", f"cat {tokens} | tr '.' '\\n'")
         accounts = {one for line in found.splitlines() if (one := _subject(line))}
         assert accounts == {f"system:serviceaccount:{NAMESPACE}:gpushare-device-plugin"}
 

@@ -19,6 +19,8 @@ Object = Mapping[str, Any]
 
 # Fields that the server writes by itself, and fields that differ although nothing of ours does.
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
+# Of a Node we apply labels alone. Device plugins, kubelet and controllers may change these between our reading and the dry run.
+_OF_OTHERS: Mapping[str, Tuple[str, ...]] = {"Node": ("annotations", "spec")}
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
 # Kind to (its API, its namespace or "" for none) of what this collection makes of its own.
@@ -256,9 +258,10 @@ def diff(found: Sequence[ObjectChange]) -> List[Dict[str, str]]:
 
 
 def content(item: Mapping[str, Any]) -> Dict[str, Any]:
-    """The object without its status, and without the fields that the server writes by itself."""
-    metadata = {name: value for name, value in item["metadata"].items() if name not in _OF_THE_SERVER}
-    return {**{name: value for name, value in item.items() if name not in ("metadata", "status")}, "metadata": metadata}
+    """The object without its status, and without the fields that the server writes by itself, or others at any time."""
+    others = _OF_OTHERS.get(str(item.get("kind")), ())
+    metadata = {name: value for name, value in item["metadata"].items() if name not in (*_OF_THE_SERVER, *others)}
+    return {**{name: value for name, value in item.items() if name not in ("metadata", "status", *others)}, "metadata": metadata}
 
 
 def _shown(known: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:

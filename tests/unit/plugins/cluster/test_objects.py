@@ -12,6 +12,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import (
     ForeignError,
     WantedObjects,
+    changes,
     check_ours,
     converge,
     diff_of,
@@ -123,9 +124,20 @@ def test_each_call_of_kubectl_as_the_module_promises_it() -> None:
 
 def test_an_object_that_may_not_be_made_and_is_there_is_changed() -> None:
     api = ApiServer(thing("gpu1", "Node"))
-    wanted = WantedObjects(apply=[thing("gpu1", "Node", spec={"x": 1})], create=False)
+    wanted = WantedObjects(apply=[{**thing("gpu1", "Node"), "metadata": {"name": "gpu1", "labels": {"x": "1"}}}], create=False)
     assert api.converge(wanted)["objects"] == ["Node gpu1"]
     assert api.writes == ["apply"]
+
+
+def test_what_others_write_to_a_node_between_our_reading_and_the_dry_run_is_no_change_of_ours() -> None:
+    before: Json = {"kind": "Node", "metadata": {"name": "gpu1", "labels": {"a": "1"}}, "spec": {"unschedulable": True}}
+    after: Json = {"kind": "Node", "metadata": {"name": "gpu1", "labels": {"a": "1"}, "annotations": {"gpushare/held": "{}"}}, "spec": {}}
+    assert changes([before], [after]) == []
+    labelled = {**after, "metadata": {**after["metadata"], "labels": {"a": "2"}}}
+    assert [change.title for change in changes([before], [labelled])] == ["Node gpu1"]
+    # Of other objects all counts.
+    one, other = ({"kind": "ConfigMap", "metadata": {"name": "c", "annotations": {"a": value}}} for value in ("1", "2"))
+    assert [change.title for change in changes([one], [other])] == ["ConfigMap c"]
 
 
 @pytest.mark.parametrize("words", [NOT_FOUND, "Error from server (NotFound): x", "error: the server could not find the requested resource"])
