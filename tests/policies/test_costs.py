@@ -100,6 +100,8 @@ IN_CLUSTER = {
 
 # What is walked is bounded: it costs less than what any policy does for the largest of its kind.
 AS_LARGE = {"a tenant places a pod with as many as are looked at": "a tenant places a pod with many containers"}
+# Looked at by one policy alone, whose own work is then more beside that of converting the object once. The square would be twenty times.
+ALONE = {"preemption deletes a pod": 8, "kube-scheduler names a claim's node": 8}
 
 
 def seconds(requests: Iterable[Request], never_matching: bool = False, of: Sequence[Json] | None = None) -> list[float]:
@@ -131,7 +133,7 @@ def test_a_large_object_costs_what_any_policy_would(name: str) -> None:
 @pytest.mark.parametrize("name", IN_CLUSTER)
 def test_so_it_does_where_the_daemons_are_pods(name: str) -> None:
     ours, least = costs(IN_CLUSTER[name], IN_CLUSTER[AS_LARGE.get(name, name)], policies_in_cluster())
-    assert ours <= MOST * least, f"{ours:.4f} s of CPU time, and {least:.4f} s where no policy matches"
+    assert ours <= ALONE.get(name, MOST) * least, f"{ours:.4f} s of CPU time, and {least:.4f} s where no policy matches"
 
 
 def test_so_does_the_largest() -> None:

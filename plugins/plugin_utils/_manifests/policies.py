@@ -511,7 +511,7 @@ def _deletes(daemons: Daemons) -> Json:
             _must(
                 f"(oldObject.spec.?nodeName.orValue('') != '' || oldObject.spec.?schedulerName.orValue('') == {_text(SCHEDULER)}) "
                 f"&& oldObject.spec.?priority.orValue(0) < {SYSTEM_PRIORITY} "
-                "&& !('kubernetes.io/config.mirror' in oldObject.metadata.?annotations.orValue({}))",
+                "&& !oldObject.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()",
                 "the scheduler of gpushare may delete only pods that preemption could choose: on a node, no static ones, with a priority "
                 f"below {SYSTEM_PRIORITY}",
             )
