@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Dict, Mapping, Optional, Tuple
 
-from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DASHBOARD_PKI, EXTENDER, PLUGIN, SOCKETS
+from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DASHBOARD_PKI, EXTENDER, LEFT_SOCKETS, PLUGIN
 from .._host.container_runtimes import KINDS
 from .._host.systemd import UNITS
 
@@ -94,7 +94,7 @@ DAEMONS = (
         (PLUGIN + "-metrics.socket", PLUGIN + ".service"),
         ("device-plugin.kubeconfig", "device-plugin.token", "device-plugin-metrics.token"),
         (PLUGIN,),
-        sockets=SOCKETS,
+        sockets=LEFT_SOCKETS,
     ),
     # Its units have the UUIDs of GPUs in their names.
     HostDaemon("gpushare-mps", state=("gpushare-mps", MPS_FOLDER), mounts=(f"{MPS_FOLDER}/*/{SHARED_MEMORY}",)),

@@ -76,6 +76,8 @@ DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 #: The original's socket, one that only a former release of ours has beside it, and a pattern of ours: each registration has its own.
 ORIGINAL_SOCKET, FORMER_SOCKET = "aliyungpushare.sock", "aliyungpushare-gpus.sock"
 SOCKETS = r"aliyungpushare-(mem|gpus)-[0-9a-f]{8}\.sock"
+#: Beside ours those of former releases, which one that was killed has left; the original may listen on the first.
+LEFT_SOCKETS = rf"{SOCKETS}|aliyungpushare(-gpus)?\.sock"
 
 #: The files by which kube-scheduler authenticates to the extender: authority, certificate, key.
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")

@@ -18,7 +18,7 @@ from .._facts.kubelet_checkpoint import held, holding
 from .._facts.nvidia_smi import CAPS
 from .._facts.pods import Pods, uids_in
 from .._host.command import RunWithin
-from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
+from .._host.container_runtimes import KINDS, socket_path
 from .._host.host import Host
 from .._runtimes import cri
 from .._runtimes.default_runtime import SERVICES
@@ -72,7 +72,7 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) ->
 
 def images(host: Host, endpoint: Optional[str]) -> List[str]:
     """Images on the node that run without a command and do no harm: those of the pod sandbox. endpoint: kubelet's; any runtime's."""
-    address = host.outside((endpoint or DEFAULT_SOCKET).replace("unix://", ""))
+    address = host.outside(socket_path(endpoint))
     try:
         return pause_images(cri.call(address, "/runtime.v1.ImageService/ListImages", b"", 10.0))
     except (OSError, EOFError, ValueError, LookupError, cri.CriError):

@@ -14,7 +14,7 @@ from typing import Mapping, Optional, Sequence, Tuple
 from .._formats import toml
 from .._formats.finding import Finding
 from .._formats.versions import numbers
-from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
+from .._host.container_runtimes import KINDS, socket_path
 from .._host.host import Host
 from .._runtimes import cri, docker, unix_http
 from .._runtimes.containerd_config import running_runtimes
@@ -103,7 +103,7 @@ def _of_runtime(host: Host, name: str, endpoint: Optional[str], release: Sequenc
     if name == "docker":
         driver = docker.info(host.outside(KINDS[name].sockets[0]), _ASK_SECONDS).get("CgroupDriver")
         return (driver if driver in _PODS else ""), ""
-    address = host.outside((endpoint or DEFAULT_SOCKET).replace("unix://", ""))
+    address = host.outside(socket_path(endpoint))
     if name == "cri-o":
         found = toml.loads(unix_http.get(address, "/config", _ASK_SECONDS).decode())
         driver = found.get("crio", {}).get("runtime", {}).get("cgroup_manager", SYSTEMD)

@@ -14,7 +14,7 @@ from typing import Collection, List, Optional, Sequence, Tuple
 from .._formats import toml
 from .._formats.finding import Finding, few
 from .._formats.versions import numbers
-from .._host.container_runtimes import DEFAULT_SOCKET, KINDS, CdiReleases
+from .._host.container_runtimes import KINDS, CdiReleases, socket_path
 from .._host.host import Host
 from .._runtimes import cri
 from .cdi_specs import FOLDERS, specs
@@ -228,7 +228,7 @@ def _incapable(name: Optional[str], runtime: Optional[Runtime], version: Optiona
 
 def _switched(host: Host, endpoint: Optional[str], runtime: str, default: bool) -> Tuple[str, bool]:
     """Of the process that runs: its files may say something else by now. default: whether it has CDI on unless told otherwise."""
-    address = host.outside((endpoint or DEFAULT_SOCKET).replace("unix://", ""))
+    address = host.outside(socket_path(endpoint))
     try:
         enabled = cri.status(address).config.get("enableCDI", default)
     except cri.CriError as error:

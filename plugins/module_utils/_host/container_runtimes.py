@@ -98,3 +98,8 @@ KINDS: Mapping[str, RuntimeKind] = {
     ),
 }
 DEFAULT_SOCKET = KINDS["containerd"].sockets[0]
+
+
+def socket_path(endpoint: Optional[str]) -> str:
+    """The path of the socket that kubelet's endpoint means; None is kubelet's own default."""
+    return (endpoint or DEFAULT_SOCKET).replace("unix://", "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
-from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, MEMORY, SOCKETS, pod_name
+from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, LEFT_SOCKETS, MEMORY, SOCKETS, pod_name
 from .._scheduler.proof import RESTRICTED, scheduling_message
 
 #: Characters of what a pod, kubelet or the API server says.
@@ -32,9 +32,18 @@ _ENDED = ("Succeeded", "Failed")
 _LOG_BYTES = 65536
 # Root's files are root's, and no power beside that is needed.
 _SWEEP = """\
-import os, re, shutil
+import os, re, shutil, socket
+def dead(name):
+    probe = socket.socket(socket.AF_UNIX)
+    probe.settimeout(2)
+    try:
+        probe.connect(f"/host/device-plugins/{name}")
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
 shutil.rmtree("/host/lib/gpushare-device-plugin", ignore_errors=True)
-sockets = [f"device-plugins/{name}" for name in os.listdir("/host/device-plugins") if re.fullmatch(%r, name)]
+there = [name for name in os.listdir("/host/device-plugins") if re.fullmatch(%r, name)]
+sockets = [f"device-plugins/{name}" for name in there if re.fullmatch(%r, name) or dead(name)]
 for name in [*sockets, *%r]:
     try:
         os.unlink("/host/" + name)
@@ -98,7 +107,7 @@ def cleanup(node: str, image: Image, cdi_dir: str = "") -> Dict[str, Any]:
     }
     files = [f"cdi/{name}" for name in (CDI_FILE, f".{CDI_FILE}.new") if cdi_dir]
     mounts = [{"name": name, "mountPath": f"/host/{name}"} for name in folders]
-    container = {"command": [PYTHON, "-c", _SWEEP % (SOCKETS, files)], "volumeMounts": mounts, "securityContext": rights}
+    container = {"command": [PYTHON, "-c", _SWEEP % (LEFT_SOCKETS, SOCKETS, files)], "volumeMounts": mounts, "securityContext": rights}
     volumes = [{"name": name, "hostPath": {"path": path, "type": kind}} for name, (path, kind) in folders.items()]
     return simple_pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
-from .._host.container_runtimes import KINDS
+from .._host.container_runtimes import KINDS, socket_path
 from . import cri
 from .plan import SilentError
 
@@ -26,7 +26,7 @@ class ImagesError(RuntimeError):
 def listed(endpoint: str, call: Call = cri.call) -> Dict[str, Set[str]]:
     """Reference to the ids of the image that has it, "sha256:…" of its configuration. ImagesError."""
     try:
-        message = call(endpoint.replace("unix://", ""), _LIST, b"", _SECONDS)
+        message = call(socket_path(endpoint), _LIST, b"", _SECONDS)
         found: Dict[str, Set[str]] = {}
         for number, value in cri.fields(message):
             if number != 1 or isinstance(value, int):
@@ -53,7 +53,7 @@ def importer(runtime: Optional[str], endpoint: str, program: Callable[[str], Opt
     for name, *arguments in commands:
         path = program(name)
         if path:
-            return [path, *(word.format(address=endpoint.replace("unix://", "")) for word in arguments)]
+            return [path, *(word.format(address=socket_path(endpoint)) for word in arguments)]
     needed = commands[0][0] if commands else "program that imports images"
     raise ImagesError(
         f"kubelet's container runtime is {runtime or 'not known'}, and this host has no {needed}; nothing "

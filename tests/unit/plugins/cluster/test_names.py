@@ -35,3 +35,7 @@ def test_most_are_compared() -> None:
         assert re.fullmatch(names.SOCKETS, f"{begin}0123cdef.sock")
     for other in ("aliyungpushare-mem-.sock", "aliyungpushare-mem-0123cdefg.sock", "xaliyungpushare-mem-0123cdef.sock", "kubelet.sock"):
         assert not re.fullmatch(names.SOCKETS, other)
+        assert not re.fullmatch(names.LEFT_SOCKETS, other)
+    for former in protocol.FORMER_SOCKETS:
+        assert re.fullmatch(names.LEFT_SOCKETS, former)
+        assert not re.fullmatch(names.SOCKETS, former)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_files_that_stay_stop_it_before_the_objects_go() -> None:
     assert not [words for words in fake.writes() if words.startswith(("delete daemonsets", "delete namespace"))]
 
 
-def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
+def test_the_pod_removes_our_files_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = cleanup("gpu1", Image("x", SPACE), "/run/cdi")["spec"]
     assert {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]} == {
         "lib": "/var/lib",
@@ -126,9 +127,15 @@ def test_the_pod_removes_our_files_and_no_others(tmp_path: Path) -> None:
     ):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    script = container["command"][2].replace("/host/", f"{tmp_path}/")
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", script], check=True)
+    script = container["command"][2].replace("/host/", "./")
+    monkeypatch.chdir(tmp_path)  # a socket's path may have few characters only
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as left:
+        listening.bind("device-plugins/aliyungpushare.sock")
+        listening.listen()
+        left.bind("device-plugins/aliyungpushare-gpus.sock")
+        for _ in range(2):
+            subprocess.run([sys.executable, "-c", script], check=True)
+    assert [path.name for path in plugins.iterdir() if path.is_socket()] == ["aliyungpushare.sock"]
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
         "cdi/nvidia.yaml",
         "device-plugins/aliyungpushare-gpus-9876.sock",

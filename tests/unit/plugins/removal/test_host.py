@@ -30,6 +30,7 @@ ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 LINK = "/usr/local/bin/kubectl-inspect-gpushare"
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 SOCKET = "/var/lib/kubelet/device-plugins/aliyungpushare-mem-0123cdef.sock"
+FORMER = "/var/lib/kubelet/device-plugins/aliyungpushare.sock"
 
 
 class Killed(BaseException):
@@ -146,6 +147,7 @@ class Host:
         self.root.link("/opt/gpushare/current", "0.1.0-0123456789ab")
         self.root.link(LINK, "/opt/gpushare/current/bin/kubectl-inspect-gpushare")
         self.root.socket(SOCKET)  # nobody listens: left by a plugin that was killed
+        self.root.socket(FORMER)  # and by one of a former release
 
     def tree(self) -> dict[str, str]:
         """Every path with what it is and holds."""
@@ -726,6 +728,7 @@ def test_only_the_stop_of_the_device_plugin_takes_its_socket(host: Host) -> None
             assert host.at(SOCKET).is_socket()
         if step.what == "gpushare-device-plugin.service":
             assert not host.at(SOCKET).exists()
+            assert not host.at(FORMER).exists()
             break
 
 
