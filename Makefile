@@ -116,6 +116,10 @@ unit: venv ## Unit and property tests only
 house: venv ## The order of this repository in numbers: lines, modules, language in code, names twice; WHERE=1 for the places
 	@$(BIN)/python tools/house.py $(if $(WHERE),--where)
 
+.PHONY: outdated
+outdated: venv ## Which programs of others the tests run, and which of them have a newer release today
+	@$(BIN)/python tools/outdated.py
+
 .PHONY: test
 test: venv ## What a change needs: linters, types, unit tests, the release, and the life of a cluster from install to uninstall (root, 15 minutes)
 	@$(SUITES) $(MODE)

@@ -3,19 +3,22 @@
 """The labs that suites stand on: their shapes, and one of them in the state that a test wants, in seconds where it was in it before.
 
 A run of pytest brings its lab up and removes it (GPUSHARE_OWN_LAB: under this name). Where the runner of the suites names one
-(GPUSHARE_SHARED_LAB) it stays for the next suite, with its states saved. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and
+(GPUSHARE_SHARED_LAB) it stays for the next suite, with its states saved. GPUSHARE_KUBERNETES=RELEASE brings it up with another release
+of versions.ini, where its shape names none. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and
 leaves it: for one test by hand.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from e2e.cluster import Cluster
 from gpushare_lab import saved
 from gpushare_lab import state as lab_state
+from gpushare_lab.versions import released
 
 BARE, INSTALLED = "bare", "installed"
 Install = Callable[[Cluster], object]
@@ -23,14 +26,22 @@ Install = Callable[[Cluster], object]
 
 @dataclass(frozen=True)
 class Shape:
-    """What `lab up` is asked for, and how long that may take where everything has to be built first."""
+    """What `lab up` is asked for, and how long that may take where everything has to be built first.
+
+    variables: those of hosts in the inventory, besides the lab's own.
+    """
 
     name: str
     arguments: tuple[str, ...]
     seconds: float = 1800
+    variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-TWO = Shape("two", ("--no-nvidia-runtime",))
+#: containerd of the newest release and of the one with long-term support, so that of the device strategies the strictest, and the one
+#: for which the container runtime is changed.
+TWO = Shape(
+    "two", ("--no-nvidia-runtime", "--runtime", "gpu2=containerd-2.3"), variables={"gpu2": {"gpushare_device_strategy": "volume-mounts"}}
+)
 #: Its container runtime knows the nvidia runtime, which is the default. GPUs for 50 pods and more.
 TWO_NVIDIA = Shape("two-nvidia", ("--gpus", "gpu1=2x32,gpu2=32+40"))
 #: The same GPUs as TWO; the daemons will be pods.
@@ -38,33 +49,19 @@ IN_CLUSTER = Shape("in-cluster", ())
 #: Its GPU nodes become nodes of NVIDIA's GPU Operator, tests/cdi_nodes.
 GPU_OPERATOR = Shape("gpu-operator", ("--no-nvidia-runtime", "--runtime", "gpu1=containerd-2.4,gpu2=containerd-1.7"), seconds=3600)
 ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
-RUNTIMES = Shape(
-    "runtimes",
-    (
-        "--no-nvidia-runtime",
-        "--gpu-nodes",
-        "3",
-        "--gpus",
-        "gpu1=2x16,gpu2=2x16,gpu3=2x16",
-        "--runtime",
-        "gpu1=docker,gpu2=containerd-2.4,gpu3=containerd-1.7",
-    ),
-    seconds=3600,
-)
 FOUR_RUNTIMES = {"gpu1": "docker", "gpu2": "containerd-2.4", "gpu3": "containerd-1.7", "gpu4": "containerd-1.6"}
-VISIBILITY = Shape(
-    "visibility",
-    (
-        "--no-nvidia-runtime",
-        "--gpu-nodes",
-        str(len(FOUR_RUNTIMES)),
-        "--gpus",
-        ",".join(f"{node}=2x16" for node in FOUR_RUNTIMES),
-        "--runtime",
-        ",".join(f"{node}={runtime}" for node, runtime in FOUR_RUNTIMES.items()),
-    ),
-    seconds=3600,
+_OF_FOUR = (
+    "--no-nvidia-runtime",
+    "--gpu-nodes",
+    str(len(FOUR_RUNTIMES)),
+    "--gpus",
+    ",".join(f"{node}=2x16" for node in FOUR_RUNTIMES),
+    "--runtime",
+    ",".join(f"{node}={runtime}" for node, runtime in FOUR_RUNTIMES.items()),
 )
+VISIBILITY = Shape("visibility", _OF_FOUR, seconds=3600)
+#: With the release of Kubernetes before the lab's own.
+RUNTIMES = Shape("runtimes", ("--kubernetes", released("1.36"), *_OF_FOUR), seconds=3600)
 #: Its GPU node has an older kubelet than the cluster.
 DOCKERSHIM = Shape(
     "dockershim", ("--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"), seconds=3600
@@ -95,7 +92,8 @@ class Labs:
                 cluster.lab("restore", BARE, seconds=600)
             else:
                 cluster.lab("down", seconds=300)
-                cluster.lab("up", *shape.arguments, seconds=shape.seconds)
+                cluster.lab("up", *_of_release(shape), seconds=shape.seconds)
+                _write_variables(cluster, shape)
                 self._save(cluster, BARE)
         self._state = BARE
         return cluster
@@ -146,3 +144,17 @@ class Labs:
         """Unless another suite has, in this lab."""
         if self._shared and state not in self._saved(cluster):
             cluster.lab("save", state, seconds=600)
+
+
+def _of_release(shape: Shape) -> tuple[str, ...]:
+    wanted = os.environ.get("GPUSHARE_KUBERNETES")
+    if not wanted or "--kubernetes" in shape.arguments:
+        return shape.arguments
+    return (*shape.arguments, "--kubernetes", released(wanted))
+
+
+def _write_variables(cluster: Cluster, shape: Shape) -> None:
+    folder = cluster.inventory.parent / "host_vars"
+    for host, variables in shape.variables.items():
+        folder.mkdir(exist_ok=True)
+        (folder / f"{host}.yml").write_text(json.dumps(variables))

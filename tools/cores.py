@@ -68,13 +68,13 @@ def newest() -> Core:
     return _core(there, on, lacks)
 
 
-def offered(on: str) -> str:
-    """The newest release of ansible-core that pip offers for a version of Python."""
+def offered(on: str, name: str = "ansible-core") -> str:
+    """The newest release of a package that pip offers for a version of Python."""
     of_python = ["--python-version", on, "--only-binary", ":all:"]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", *of_python]
-    done = subprocess.run([*command, "--report", "-", "ansible-core"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*command, "--report", "-", name], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
-        raise OSError(f"pip cannot say which ansible-core it offers: {done.stderr[-500:]}")
+        raise OSError(f"pip cannot say which {name} it offers: {done.stderr[-500:]}")
     return str(json.loads(done.stdout)["install"][0]["metadata"]["version"])
 
 

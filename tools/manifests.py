@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime")]
+sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime"), str(ROOT / "tools/lab")]
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 
 import chart  # noqa: E402
+from gpushare_lab.versions import version  # noqa: E402
 from gpushare_runtime.kubectl_gpushare.manifests import written  # noqa: E402
 
 FOLDER = Path("docs/manifests")
 CHART = Path("charts/gpushare")
 TEMPLATE = "files/gpushare_runtime/gpushare_runtime/kubectl_gpushare/manifests.json"
 #: Of the images, where a cluster has another version it needs another one.
-KUBERNETES = "v1.36.3"
+KUBERNETES = f"v{version('kubernetes')}"
 HEADER = """\
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors

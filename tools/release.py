@@ -35,6 +35,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import 
 
 import address  # noqa: E402
 import krew  # noqa: E402
+import outdated  # noqa: E402
 from tree import copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
@@ -95,8 +96,7 @@ def changelog(tree: Path, number: str, when: datetime) -> str:
 
 def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
     """Write all files; those that are named in SHA256SUMS and that file itself. trial: they are not published."""
-    reasons = [*address.problems(), *filter(None, [address.rejected(address.repository())])]
-    if reasons and not trial:
+    if not trial and (reasons := [*address.problems(), *filter(None, [address.rejected(address.repository())]), *outdated.problems()]):
         sys.exit("\n".join(reasons))
     number, when = version(), commit_time()
     shutil.rmtree(folder, ignore_errors=True)

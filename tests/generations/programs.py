@@ -9,14 +9,15 @@ from pathlib import Path
 
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
+from gpushare_lab.versions import released
 
 FULL = bool(os.environ.get("GPUSHARE_FULL"))
+#: That of the lab's own Kubernetes.
+NEWEST = ".".join(components.KUBERNETES.split(".")[:2])
 #: Minor release to version of kube-scheduler: those that a smaller run has, and those that a run at full size builds besides.
-VERSIONS = {"1.22": "1.22.17", "1.24": "1.24.17", "1.36": components.KUBERNETES}
-if FULL:
-    VERSIONS |= {"1.34": "1.34.4", "1.35": "1.35.8"}
+VERSIONS = {release: released(release) for release in ("1.22", "1.24", "1.36", NEWEST, "1.38", *(("1.34", "1.35") if FULL else ()))}
 #: The same of kubeadm.
-KUBEADMS = VERSIONS if FULL else {"1.36": components.KUBERNETES}
+KUBEADMS = VERSIONS if FULL else {NEWEST: components.KUBERNETES}
 
 
 _RAISED = components._REFLECT2
@@ -29,13 +30,9 @@ def release_of(version: str) -> str:
 
 def kube_scheduler(release: str) -> Path:
     """The real kube-scheduler of this minor release."""
-    if VERSIONS[release] == components.KUBERNETES:
-        return components.kubernetes(the_cache(), components.KUBERNETES) / "kube-scheduler"
     return components.kube_scheduler(the_cache(), VERSIONS[release]) / "kube-scheduler"
 
 
 def kubeadm(release: str) -> Path:
     """The real kubeadm of this minor release."""
-    if VERSIONS[release] == components.KUBERNETES:
-        return components.kubernetes(the_cache(), components.KUBERNETES) / "kubeadm"
     return components._one_program(the_cache(), "kubeadm", VERSIONS[release], "", _RAISED if release < "1.25" else "") / "kubeadm"

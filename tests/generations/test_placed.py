@@ -47,7 +47,7 @@ _SECONDS = 120.0
 # Of those without extenders of others, which nobody answers for here.
 PLACED = [
     name
-    for name in ("seed 000 with 1.22", "kubeadm 1.22", "kubeadm 1.24", "kubeadm 1.34", "kubeadm 1.35", "kubeadm 1.36")
+    for name in ("seed 000 with 1.22", *(f"kubeadm {release}" for release in VERSIONS))
     if release_of(STATES[name][0][MANIFEST_PATH].partition("kube-scheduler:v")[2]) in VERSIONS
 ]
 

@@ -18,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.candidate import CONTAINER
 
-from generations.programs import VERSIONS, kube_scheduler
+from generations.programs import NEWEST, VERSIONS, kube_scheduler
 from generations.programs import release_of as minor
 from unit.fakes.plugins.real_files.control_planes import found
 from unit.fakes.plugins.real_files.corpus import Case, cases
@@ -109,12 +109,12 @@ def test_it_rejects_a_mistake_in_the_same_place(tmp_path: Path, certificates: Pa
 
 @pytest.mark.timeout(3600)
 def test_a_configuration_of_a_later_generation_is_rejected_by_both(tmp_path: Path, certificates: Path) -> None:
-    control_plane = state("kubeadm 1.36")
+    control_plane = state(f"kubeadm {NEWEST}")
     orders = plan(control_plane).for_module
     with pytest.raises(apply.Rejected, match=r"no kind|no matches|not registered|is registered"):
         checked(tmp_path, certificates, "1.22", orders)
     moved = replace(control_plane, files={MANIFEST_PATH: control_plane.files[MANIFEST_PATH], CONFIG_PATH: orders["scheduler"]["candidate"]})
-    text = str(moved.files[MANIFEST_PATH]).replace("v1.36.3", "v1.22.17")
+    text = str(moved.files[MANIFEST_PATH]).replace(f"v{VERSIONS[NEWEST]}", "v1.22.17")
     with pytest.raises(ValueError, match=r"that kube-scheduler 1\.22 reads"):
         plan(replace(moved, files={**moved.files, MANIFEST_PATH: text}))
 
@@ -122,7 +122,7 @@ def test_a_configuration_of_a_later_generation_is_rejected_by_both(tmp_path: Pat
 def nearest(release: str) -> str:
     """The release of ours that reads the same as this one: Policies and v1beta1, v1beta3, or v1."""
     number = int(release.partition(".")[2])
-    return release if release in VERSIONS else "1.22" if number <= 22 else "1.24" if number <= 24 else "1.36"
+    return release if release in VERSIONS else "1.22" if number <= 22 else "1.24" if number <= 24 else NEWEST
 
 
 def judged(case: Case) -> bool:

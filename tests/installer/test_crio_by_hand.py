@@ -43,6 +43,7 @@ SHAPE = Shape(
         "--runtime",
         ",".join(f"{node}={CRIO}" for node in GPU_NODES),
     ),
+    variables={node: {"gpushare_device_strategy": strategy} for node, strategy in STRATEGIES.items()},
 )
 CHURN_PODS = int(os.environ.get("GPUSHARE_CHURN_PODS", "60"))
 NOT_RUN = (
@@ -60,13 +61,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster(labs: Labs) -> Cluster:
-    found = labs.bare(SHAPE)
-    # Beside the inventory, where every playbook looks.
-    folder = found.inventory.parent / "host_vars"
-    folder.mkdir(exist_ok=True)
-    for node, strategy in STRATEGIES.items():
-        (folder / f"{node}.yml").write_text(f"gpushare_device_strategy: {strategy}\n")
-    return found
+    return labs.bare(SHAPE)
 
 
 @pytest.fixture(scope="module")

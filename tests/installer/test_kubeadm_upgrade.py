@@ -13,10 +13,12 @@ from collections.abc import Callable
 import pytest
 
 from e2e.cluster import Cluster
+from gpushare_lab import components
+from gpushare_lab.versions import released
 from installer.control_plane import CONFIG, MANIFEST, ControlPlane, calls, gpu_pod
 from labs import Labs, Shape
 
-OLD, NEW = "1.35.8", "1.36.3"
+OLD, NEW = released("1.36"), components.KUBERNETES
 LAB_CONFIG = "/etc/gpushare-lab/kubeadm.yaml"
 
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""One cluster whose GPU nodes have docker, containerd 1.7 and containerd 2.4: broken configurations, from untouched hosts over shared
-GPUs and back.
-
-containerd 1.6 is the lab's own, which every other suite has.
+"""A cluster of Kubernetes 1.36 whose GPU nodes have docker and containerd 1.6, 1.7 and 2.4: broken configurations, from untouched hosts
+over shared GPUs and back.
 """
 
 from __future__ import annotations
@@ -56,6 +54,7 @@ NODES = {
     "containerd-2.4": Runtime("gpu2", "containerd", CONTAINERD, (DROP_IN, CONTAINERD), DEFAULT_OF_CRI, "cdi", "runc"),
     # CDI is off in it until the role switches it on.
     "containerd-1.7": Runtime("gpu3", "containerd", CONTAINERD, (CONTAINERD,), DEFAULT_OF_CRI, "cdi", "runc"),
+    "containerd-1.6": Runtime("gpu4", "containerd", CONTAINERD, (CONTAINERD,), DEFAULT_OF_CRI, "volume-mounts", "nvidia"),
 }
 GPU_NODES = tuple(runtime.node for runtime in NODES.values())
 
@@ -110,10 +109,11 @@ def ready(cluster: Cluster, node: str) -> bool:
 def test_each_node_runs_what_it_is_called(cluster: Cluster) -> None:
     said = {node["metadata"]["name"]: node["status"]["nodeInfo"]["containerRuntimeVersion"] for node in cluster.nodes()}
     assert {name: version.rpartition(".")[0].rpartition("+")[0] or version.rpartition(".")[0] for name, version in said.items()} == {
-        "cp1": "containerd://1.6",
+        "cp1": "containerd://2.4",
         "gpu1": "docker://20.10",
         "gpu2": "containerd://2.4",
         "gpu3": "containerd://1.7",
+        "gpu4": "containerd://1.6",
     }
 
 

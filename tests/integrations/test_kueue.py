@@ -25,6 +25,7 @@ from e2e.manifests import pod
 from gpushare_lab.archive import File
 from gpushare_lab.prepare import the_cache
 from gpushare_lab.runtimes import Module, go_programs
+from gpushare_lab.versions import version
 from labs import TWO, Labs
 from take_over.stand_ins import give_image_of, give_services
 from tree import REPOSITORY
@@ -32,7 +33,9 @@ from tree import REPOSITORY
 PAGE: Final = "docs/operate/integrations.md"
 TEST: Final = "tests/integrations/test_kueue.py"
 SAMPLE: Final = str(SAMPLES / "14-kueue.yaml")
-KUEUE: Final = Module("sigs.k8s.io/kueue", "0.17.0", {"manager": "cmd/kueue"}, "sigs.k8s.io/kueue/pkg/version.GitVersion", kept="config")
+KUEUE: Final = Module(
+    "sigs.k8s.io/kueue", version("kueue"), {"manager": "cmd/kueue"}, "sigs.k8s.io/kueue/pkg/version.GitVersion", kept="config"
+)
 KUEUE_IMAGE: Final = f"registry.k8s.io/kueue/kueue:v{KUEUE.version}"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GATE: Final = "kueue.x-k8s.io/admission"

@@ -20,6 +20,7 @@ MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
 CONTAINERD = "/etc/containerd/config.toml"
+DROP_IN = "/etc/containerd/conf.d/zz-gpushare.toml"
 PYTHON = "/opt/gpushare/current/bin/python"
 OWN, SEED = f"/var/lib/{PLUGIN}/token", "/etc/gpushare/device-plugin.token"
 GPUS_PY = "/usr/local/lib/gpushare-lab/gpus.py"
@@ -213,8 +214,8 @@ def gpu_cordoned(cluster: Cluster, later: contextlib.ExitStack) -> None:
 
 
 def no_cgroups(cluster: Cluster, later: contextlib.ExitStack) -> None:
-    kept(cluster, later, "gpu1", TOOLKIT)
-    cluster.on("gpu1", "nvidia-ctk", "config", "--in-place", "--set", "nvidia-container-cli.no-cgroups=true")
+    kept(cluster, later, "gpu2", TOOLKIT)
+    cluster.on("gpu2", "nvidia-ctk", "config", "--in-place", "--set", "nvidia-container-cli.no-cgroups=true")
 
 
 def mounts_ignored(cluster: Cluster, later: contextlib.ExitStack) -> None:
@@ -222,36 +223,35 @@ def mounts_ignored(cluster: Cluster, later: contextlib.ExitStack) -> None:
 
 
 def gpus_visible(cluster: Cluster, later: contextlib.ExitStack) -> None:
-    sh(cluster, "gpu1", f"sed -i '/envvar-when-unprivileged/s/false/true/' {TOOLKIT}; grep -q 'unprivileged = true' {TOOLKIT}")
+    sh(cluster, "gpu2", f"sed -i '/envvar-when-unprivileged/s/false/true/' {TOOLKIT}; grep -q 'unprivileged = true' {TOOLKIT}")
 
 
 def default_runtime_not_running(cluster: Cluster, later: contextlib.ExitStack) -> None:
-    """containerd was started before its file said nvidia."""
-    runc = f's/default_runtime_name = .*/default_runtime_name = "runc"/;w {CONTAINERD}'
-    sh(
-        cluster,
-        "gpu1",
-        f"cp -p {CONTAINERD} /run/test-containerd; sed -n '{runc}' /run/test-containerd; ! grep -q '= .nvidia' {CONTAINERD}; "
-        f"systemctl restart containerd; cp -p /run/test-containerd {CONTAINERD}",
-    )
+    """containerd was started before its files said nvidia."""
+    sh(cluster, "gpu2", f"mv {DROP_IN} /run/test-containerd; systemctl restart containerd; mv /run/test-containerd {DROP_IN}")
 
 
 def default_runtime_missing(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """Somebody's tool has written containerd's file anew."""
     sh(
         cluster,
-        "gpu1",
-        f"""sed -i 's/default_runtime_name = .*/default_runtime_name = "runc"/' {CONTAINERD}; systemctl restart containerd""",
+        "gpu2",
+        f"grep -q {DROP_IN.rpartition('/')[0]} {CONTAINERD}; sed -i '/^imports/d' {CONTAINERD}; systemctl restart containerd",
     )
+
+
+MINE = "/etc/containerd/conf.d/zzz-mine.toml"
 
 
 def cgroup_drivers_differ(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """Somebody has given containerd the systemd driver, and not kubelet."""
-    sh(cluster, "gpu2", f"sed -i 's/SystemdCgroup = false/SystemdCgroup = true/' {CONTAINERD}; systemctl restart containerd")
+    later.callback(cluster.on, "gpu2", "rm", "-f", MINE)
+    table = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]'
+    sh(cluster, "gpu2", f"cat > {MINE}; systemctl restart containerd", f"version = 4\n{table}\nSystemdCgroup = true\n")
 
 
 def cgroup_driver_set(cluster: Cluster) -> None:
-    sh(cluster, "gpu2", f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {CONTAINERD}")
+    sh(cluster, "gpu2", f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {MINE}")
 
 
 def runtime_file_broken(cluster: Cluster, later: contextlib.ExitStack) -> None:
@@ -265,8 +265,8 @@ def runtime_file_corrected(cluster: Cluster) -> None:
 
 
 def cdi_stale(cluster: Cluster, later: contextlib.ExitStack) -> None:
-    kept(cluster, later, "gpu2", "/run/cdi/nvidia.yaml")
-    sh(cluster, "gpu2", "sed -i 's/535[.]261[.]03/535.216.01/g' /run/cdi/nvidia.yaml")
+    kept(cluster, later, "gpu1", "/run/cdi/nvidia.yaml")
+    sh(cluster, "gpu1", "sed -i 's/535[.]261[.]03/535.216.01/g' /run/cdi/nvidia.yaml")
 
 
 def cdi_missing(cluster: Cluster, later: contextlib.ExitStack) -> None:

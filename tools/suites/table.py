@@ -93,6 +93,8 @@ THROUGH_ANSIBLE = (
     f"{RUNTIME}/pki/*",
     "files/gpushare_runtime/*.toml",
 )
+#: Of the programs that the lab and tests have built.
+VERSIONS = "tools/lab/versions.ini"
 # What every test of a cluster uses.
 CLUSTER_TESTS = ("tests/e2e/[!t]*", "tests/labs.py", "tests/lab/*", "tools/lab/*")
 
@@ -308,14 +310,14 @@ SUITES = (
         "policies",
         "verdicts and CPU time of the admission policies, by the API server's own code",
         tests=("tests/policies",),
-        paths=(f"{PLUGIN_UTILS}/_manifests/policies.py", "tools/lab/go/policies/*"),
+        paths=(f"{PLUGIN_UTILS}/_manifests/policies.py", "tools/lab/go/policies/*", VERSIONS),
         prepared=True,
     ),
     Suite(
         "chart",
         "the Helm chart has the objects of the playbook, and its schema rejects bad values, by Helm's own engine",
         tests=("tests/charts",),
-        paths=(f"{PLUGIN_UTILS}/_manifests/*", "charts/*", "tools/chart.py", "tools/lab/go/chart/*"),
+        paths=(f"{PLUGIN_UTILS}/_manifests/*", "charts/*", "tools/chart.py", "tools/lab/go/chart/*", VERSIONS),
         prepared=True,
         seconds=120,
     ),
@@ -463,7 +465,7 @@ SUITES = (
     ),
     Suite(
         "integrations",
-        "Kueue 0.17 on a cluster with gpushare: the page's Jobs and pods wait for quota, and run on their GPUs",
+        "Kueue 0.19 on a cluster with gpushare: the page's Jobs and pods wait for quota, and run on their GPUs",
         tests=("tests/integrations",),
         lab="two",
         paths=(
@@ -579,7 +581,7 @@ SUITES = (
     ),
     Suite(
         "runtimes",
-        "site.yml on docker with cri-dockerd, containerd 1.7 and 2.4: broken files, killed daemons, pods, uninstall",
+        "Kubernetes 1.36 on docker with cri-dockerd and containerd 1.6, 1.7 and 2.4: broken files, killed daemons, pods, uninstall",
         tests=("tests/installer/test_runtimes.py",),
         lab="runtimes",
         paths=(
@@ -590,6 +592,7 @@ SUITES = (
             "plugins/modules/container_runtime.py",
             "tests/installer/shared.py",
             "tools/lab/gpushare_lab/runtimes.py",
+            VERSIONS,
             "tools/lab/node/docker/*",
             "tests/unit/fakes/plugins/runtimes/k3s_config.py",
         ),
@@ -624,6 +627,7 @@ SUITES = (
             f"{RUNTIME}/device_plugin/host/cdi_specs.py",
             "tests/installer/*visibility*",
             "tools/lab/gpushare_lab/runtimes.py",
+            VERSIONS,
             "tools/lab/node/docker/*",
         ),
     ),
@@ -641,8 +645,25 @@ SUITES = (
             f"{RUNTIME}/device_plugin/kubelet/*",
             "tests/installer/shared.py",
             "tools/lab/gpushare_lab/runtimes.py",
+            VERSIONS,
             "tools/lab/node/docker/*",
         ),
+    ),
+    Suite(
+        "next-kubernetes",
+        "the newest pre-release of Kubernetes: a cluster from bare hosts, every shape of request, every verb, preemption, uninstall",
+        tests=(
+            "tests/install/test_install.py",
+            "tests/e2e/test_requests.py",
+            "tests/e2e/test_shapes.py",
+            "tests/e2e/test_verbs.py",
+            "tests/e2e/test_whole_gpus.py",
+            "tests/install/test_uninstall.py",
+        ),
+        lab="next-kubernetes",
+        env={"GPUSHARE_KUBERNETES": "1.38"},
+        paths=(VERSIONS, f"{UTILS}/_kubelet/*", f"{UTILS}/_scheduler/*", f"{RUNTIME}/device_plugin/kubelet/*"),
+        seconds=1500,
     ),
     Suite(
         "new-release",
@@ -725,7 +746,7 @@ SUITES = (
     ),
     Suite(
         "generations",
-        "the real kube-schedulers and kubeadms of 1.22 to 1.36, and a kubelet, take what is written for them; pods are placed",
+        "the real kube-schedulers and kubeadms of 1.22 to 1.38, and a kubelet, take what is written for them; pods are placed",
         tests=("tests/generations",),
         full={"GPUSHARE_FULL": "1"},
         paths=(
@@ -743,6 +764,7 @@ SUITES = (
             f"{UTILS}/_kubelet/*",
             *HOST_CORE,
             "tools/lab/gpushare_lab/components.py",
+            VERSIONS,
         ),
         prepared=True,
     ),

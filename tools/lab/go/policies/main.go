@@ -132,7 +132,7 @@ func started(policies []json.RawMessage, all authorize, stop chan struct{}) (*va
 	plugin.SetRESTMapper(meta.NewDefaultRESTMapper(nil))
 	plugin.SetDynamicClient(dynamic.NewSimpleDynamicClient(scheme.Scheme))
 	plugin.SetDrainedNotification(stop)
-	plugin.SetAuthorizer(all)
+	plugin.SetUnconditionalAuthorizer(all)
 	if err := plugin.ValidateInitialization(); err != nil {
 		return nil, err
 	}

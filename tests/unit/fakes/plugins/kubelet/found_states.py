@@ -3,7 +3,7 @@
 """Hosts as installers leave them, written after their documentation; the health check's port is replaced by the test's own.
 
 kubeadm 1.8, 1.9: the drop-in of the Debian package as kubernetes.io, "Installing kubeadm" of 1.9 describes it, without environment files.
-kubeadm 1.11 to 1.36: kubernetes.io, "Configuring each kubelet in your cluster using kubeadm", with `/etc/default/kubelet` (deb) or
+kubeadm 1.11 to 1.38: kubernetes.io, "Configuring each kubelet in your cluster using kubeadm", with `/etc/default/kubelet` (deb) or
 `/etc/sysconfig/kubelet` (rpm). kubespray: `kubelet.env`, `kubelet-config.yaml` and its unit, of the templates of its role
 kubernetes/node. Seeds: what people write into them.
 """
@@ -178,5 +178,5 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
         {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT + "featureGates:\n  CPUManager: true # pinned\n  DevicePlugins: false\n"},
     ),
     "kubeadm 1.27": ("1.27.16", {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT}),
-    "kubeadm 1.36": ("1.36.3", {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT}),
+    **{f"kubeadm {version}": (version, {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT}) for version in ("1.36.4", "1.37.2", "1.38.0-beta.0")},
 }

@@ -3,7 +3,7 @@
 """Control planes as installers of each generation leave them, written after their documentation.
 
 kubeadm: `cmd/kubeadm/app/phases/controlplane/manifests.go` of its releases and kubernetes.io, "Customizing components with the kubeadm
-API". Those of 1.22, 1.24, 1.34, 1.35 and 1.36 are compared with what the real one writes: tests/generations/test_kubeadm.py.
+API". Those of 1.22, 1.24 and of 1.34 on are compared with what the real one writes: tests/generations/test_kubeadm.py.
 kubespray: the templates `kubescheduler-config.yaml` and `kubeadm-config` of its role kubernetes/control-plane, and the policy of before
 2.20. Policies: the original gpushare's installation guide, and kubernetes.io, "Scheduling Policies" of 1.18.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 
 import yaml
+
+from gpushare_lab.versions import released
 
 MANIFEST_PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 CONFIG_PATH = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
@@ -203,9 +205,10 @@ STATES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
     "kubeadm 1.23": ({MANIFEST_PATH: manifest("1.23.17")}, cluster("v1beta3", "1.23.17"), None),
     "kubeadm 1.24": ({MANIFEST_PATH: manifest("1.24.17")}, cluster("v1beta3", "1.24.17"), None),
     "kubeadm 1.25": ({MANIFEST_PATH: manifest("1.25.16")}, cluster("v1beta3", "1.25.16"), None),
-    "kubeadm 1.34": ({MANIFEST_PATH: manifest("1.34.4")}, cluster("v1beta4", "1.34.4"), None),
-    "kubeadm 1.35": ({MANIFEST_PATH: manifest("1.35.8")}, cluster("v1beta4", "1.35.8"), None),
-    "kubeadm 1.36": ({MANIFEST_PATH: manifest("1.36.3")}, cluster("v1beta4", "1.36.3"), None),
+    **{
+        f"kubeadm {release}": ({MANIFEST_PATH: manifest(released(release))}, cluster("v1beta4", released(release)), None)
+        for release in ("1.34", "1.35", "1.36", "1.37", "1.38")
+    },
     "seed 000": (
         {MANIFEST_PATH: manifest("1.15.12", f"--policy-config-file={POLICY_PATH}", mounts=_FILE), POLICY_PATH: SEED_POLICY},
         cluster("v1beta2", "1.15.12"),
