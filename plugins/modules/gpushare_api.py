@@ -65,7 +65,11 @@ in_cluster:
   elements: str
   sample: [gpushare-system/gpushare-device-plugin]
 gpu_operator:
-  description: NVIDIA's GPU Operator, its ClusterPolicy and the nodes that it serves.
+  description: NVIDIA's GPU Operator, its ClusterPolicy and GPUCluster, and the nodes that it serves.
+  returned: with O(what=facts)
+  type: dict
+dra:
+  description: Drivers that publish NVIDIA's GPUs for dynamic resource allocation, and pods that have some, each with its node.
   returned: with O(what=facts)
   type: dict
 may_grant: {description: Whether this kubeconfig may make roles and bind them., returned: with O(what=facts), type: bool}
@@ -125,6 +129,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._cluster import dra
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import ANNOTATION_GPUS, PLUGIN
 from ..module_utils._cluster.objects import diff_of, key, title
@@ -154,6 +159,7 @@ def facts(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
         "nodes": nodes,
         "in_cluster": [f"{plugin.namespace}/{plugin.name}" for plugin in found],
         "gpu_operator": gpu_operator.facts(kubectl),
+        "dra": dra.facts(kubectl),
         "authorities": list(authorities(Host(), KUBELET_CONFIG)),
         "may_grant": _may_grant(kubectl),
     }

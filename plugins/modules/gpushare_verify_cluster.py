@@ -77,6 +77,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._cluster import dra
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import MEMORY
 from ..module_utils._evidence import cluster
@@ -94,6 +95,7 @@ def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> di
         "nodes": nodes,
         "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
         "objects": cluster.objects(kubectl, params["objects"]),
+        "dra": dra.facts(kubectl),
         # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
         "pods": cluster.pods(kubectl),
     }

@@ -124,7 +124,8 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
-_OPERATOR = {"versions": [str], "policies": [ClusterPolicy], "nodes": [str], "ours": [str]}
+_OPERATOR = {**{key: [str] for key in ("versions", "nodes", "ours", "clusters", "dra_nodes")}, "policies": [ClusterPolicy]}
+_DRA = {"published": [{"node": str, "driver": str}], "holders": [{"node": str, "pod": str, "driver": str}]}
 _REMOVED = {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]}
 _DRIVEN = {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]}
 _DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
@@ -152,6 +153,7 @@ RESULTS: Mapping[str, Shape] = {
         "may_grant": bool,
         "in_cluster": [str],
         "gpu_operator": _OPERATOR,
+        "dra": _DRA,
     },
     "gpushare_api nodes": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
     "gpushare_api plugins": {
@@ -210,6 +212,7 @@ RESULTS: Mapping[str, Shape] = {
             "others": [{"title": str, "kind": str, "nodes": [str]}],
             "holders": [str],
             "gpu_operator": _OPERATOR,
+            "dra": _DRA,
             "unit": str,
             "scheduler": str,
             "pods": [str],
@@ -255,6 +258,7 @@ RESULTS: Mapping[str, Shape] = {
             "pods": [_POD],
             "schedulers": Map(Maybe(_MIRROR)),
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
+            "dra": _DRA,
         }
     },
     "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "removed": [str]},

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
 
 Json = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60
 
 
@@ -40,6 +43,8 @@ def _object(properties: Json) -> Json:
 CLUSTER_POLICY = crd(
     "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies", {"spec": _object({"devicePlugin": _object({"enabled": {"type": "boolean"}})})}
 )
+#: As GPU Operator 26.7.0 defines it (deployments/gpu-operator/crds, read on 2026-11-29): served beside the other kind, in another version.
+GPU_CLUSTER = crd("nvidia.com", "v1alpha1", "GPUCluster", "gpuclusters", {"spec": _object({})})
 _NULLABLE_TEXTS = {"type": "array", "items": {"type": "string"}, "nullable": True}
 _STRATEGY = {"type": "object", "nullable": True, "properties": {"type": {"type": "string"}}}
 _BOOLEANS = (
@@ -91,6 +96,18 @@ class Server:
 
     def delete(self, kind: str) -> None:
         self.kubectl.text(["delete", kind, "--all", "--wait=true"])
+
+    def played(self, folder: Path, *arguments: str) -> str:
+        """The output of cluster.yml with this server's kubeconfig. folder: for Ansible's own files."""
+        settings = {"gpushare_kubectl": str(self.program), "gpushare_kubeconfig": str(self.plane.kubeconfig), "gpushare_uninstall_wait": 0}
+        program = Path(sys.executable).parent / "ansible-playbook"
+        command: list[str | Path] = [program, ROOT / "playbooks/cluster.yml", "-e", json.dumps(settings), *arguments]
+        environment = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder)}
+        local = ["-e", json.dumps({"ansible_python_interpreter": sys.executable})]
+        done = subprocess.run(
+            [*command, *local], env=os.environ | environment, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+        )
+        return done.stdout + done.stderr
 
     @staticmethod
     def _run(argv: list[str], data: str | None) -> tuple[int, str, str]:

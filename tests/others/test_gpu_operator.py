@@ -4,10 +4,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,6 @@ from blocks import lines
 from others.server import CLUSTER_POLICY, Json, Server, without_server_fields
 from unit.fakes.plugins.takeover.others import cluster_policy
 
-ROOT = Path(__file__).resolve().parents[2]
 POLICIES = "clusterpolicies.nvidia.com"
 VALIDATOR, PLUGIN = "nvidia.com/gpu.deploy.operator-validator", "nvidia.com/gpu.deploy.device-plugin"
 OURS = "gpushare.kubernetes/node"
@@ -114,23 +109,11 @@ def test_the_playbook_says_it_and_its_removal_restores_it(cluster: Server, tmp_p
     before = without_server_fields(cluster.get(POLICIES, "cluster-policy"))
     asked = gather(cluster.kubectl, "gpushare-system", [])
     assert believe({"facts": asked}, RESULTS["gpushare_in_cluster facts"]) == {"facts": asked}
-    told = played(cluster, tmp_path, "--check")
+    told = cluster.played(tmp_path, "--check")
     assert "found ClusterPolicy cluster-policy with the GPU Operator's device plugin, on gpu1" in lines(told)
     assert "set gpushare_gpu_operator: patch, or run: kubectl patch" in lines(told)
     OtherPlugins(cluster.kubectl).switch_operator_off(["gpu1"], False)
-    assert "ClusterPolicy" not in played(cluster, tmp_path, "--check")
-    ended = played(cluster, tmp_path, "-e", "gpushare_cluster_state=absent")
+    assert "ClusterPolicy" not in cluster.played(tmp_path, "--check")
+    ended = cluster.played(tmp_path, "-e", "gpushare_cluster_state=absent")
     assert "failed=0" in ended, ended
     assert without_server_fields(cluster.get(POLICIES, "cluster-policy")) == before
-
-
-def played(server: Server, folder: Path, *arguments: str) -> str:
-    settings = {"gpushare_kubectl": str(server.program), "gpushare_kubeconfig": str(server.plane.kubeconfig), "gpushare_uninstall_wait": 0}
-    program = Path(sys.executable).parent / "ansible-playbook"
-    command: list[str | Path] = [program, ROOT / "playbooks/cluster.yml", "-e", json.dumps(settings), *arguments]
-    environment = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_LOCAL_TEMP": str(folder)}
-    local = ["-e", json.dumps({"ansible_python_interpreter": sys.executable})]
-    done = subprocess.run(
-        [*command, *local], env=os.environ | environment, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
-    return done.stdout + done.stderr

@@ -16,7 +16,7 @@ case "$*" in
   *"get nodes --output=name"*) echo node/another;;
   *"get daemonsets.apps"*) echo '{"kind": "List", "items": []}';;
   *"auth can-i"*) echo yes;;
-  *"get --raw /apis/nvidia.com"*) echo 'Error from server (NotFound)' >&2; exit 1;;
+  *"get --raw /apis/nvidia.com"* | *"get --raw /apis/resource.k8s.io"*) echo 'Error from server (NotFound)' >&2; exit 1;;
   *) echo "unexpected: $*" >&2; exit 1;;
 esac
 """

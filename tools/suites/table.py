@@ -449,12 +449,14 @@ SUITES = (
     ),
     Suite(
         "others",
-        "clusters of others on a real API server: the GPU Operator's ClusterPolicy, OpenShift's constraints",
+        "clusters of others on a real API server: the GPU Operator's ClusterPolicy, DRA drivers, OpenShift's constraints",
         tests=("tests/others",),
         paths=(
             *TAKE_OVER,
             f"{UTILS}/_in_cluster/facts.py",
+            f"{UTILS}/_cluster/dra.py",
             f"{UTILS}/_cluster/kubectl.py",
+            f"{PLUGIN_UTILS}/_preflight/dra.py",
             f"{PLUGIN_UTILS}/_preflight/gpu_operator.py",
             f"{PLUGIN_UTILS}/_manifests/openshift.py",
             f"{PLUGIN_UTILS}/_preflight/in_cluster.py",

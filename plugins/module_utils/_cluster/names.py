@@ -79,6 +79,13 @@ SOCKETS = r"aliyungpushare-(mem|gpus)-[0-9a-f]{8}\.sock"
 #: Beside ours those of former releases, which one that was killed has left; the original may listen on the first.
 LEFT_SOCKETS = rf"{SOCKETS}|aliyungpushare(-gpus)?\.sock"
 
+#: NVIDIA's and HAMi's drivers that give GPUs by dynamic resource allocation (main.go of kubernetes-sigs/dra-driver-nvidia-gpu and of
+#: Project-HAMi/k8s-dra-driver, read on 2026-11-29). NVIDIA's compute-domain.nvidia.com gives channels between nodes, and no GPU.
+DRA_NVIDIA, DRA_HAMI = "gpu.nvidia.com", "hami-core-gpu.project-hami.io"
+#: The name of a driver's socket for kubelet's plugin watcher, behind the driver's own; with rolling updates "-", the pod's UID or a hash
+#: of it, stand between (k8s.io/dynamic-resource-allocation v0.37.2, kubeletplugin/draplugin.go).
+DRA_REGISTRATION = r"(-[-\w]+)?-reg\.sock"
+
 #: The files by which kube-scheduler authenticates to the extender: authority, certificate, key.
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 #: All that gpushare-pki makes in its folder.

@@ -95,7 +95,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
     return {
         "nvidia_smi": None if smi is None else smi.as_dict(),
         "driver": None if facts.driver is None else asdict(facts.driver),
-        "managers": [asdict(manager) for manager in managers(host, places.install_dir) if manager.active],
+        "managers": [asdict(manager) for manager in managers(host, places.install_dir, facts.kubelet.root) if manager.active],
         "container_runtime": evidence_gpu_node.container_runtime(runtime, places.runtime_unit, places.runtime_config, command.run)
         if runtime in KINDS
         else None,

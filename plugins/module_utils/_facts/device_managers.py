@@ -1,6 +1,7 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The programs that also give this host's GPUs to pods: other device plugins and operators, by their processes, sockets and folders.
+"""The programs that also give this host's GPUs to pods: other device plugins, drivers of dynamic resource allocation (DRA), and operators.
+They are known by their processes, sockets and folders.
 
 Read-only.
 """
@@ -8,28 +9,38 @@ Read-only.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from .._cluster.names import DEVICE_PLUGINS, FORMER_SOCKET, MEMORY, ORIGINAL_SOCKET
-from .._host.host import Host, RunningProcess
-from .kubelet_checkpoint import holding, registered
+from .._cluster.names import DEVICE_PLUGINS, DRA_HAMI, DRA_NVIDIA, DRA_REGISTRATION, FORMER_SOCKET, MEMORY, ORIGINAL_SOCKET
+from .._formats.finding import few
+from .._host.host import Host
+from .kubelet_checkpoint import claiming, holding, registered
 from .pods import Pods
 
 BOTH = "both would allocate the same GPUs"
 OTHER_CURE = f"stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): {BOTH}"
+DRA_CURE = (
+    "end the pods that have its claims on this node, then keep it off the node or switch its GPUs off: docs/operate/migrate.md has the "
+    f"commands for its Helm chart and for a GPUCluster; {BOTH}"
+)
+#: DRA drivers: ComputeDomains may stay.
+DRA_DRIVERS = {DRA_NVIDIA: "NVIDIA DRA driver", DRA_HAMI: "HAMi DRA driver"}
 #: The managers that take_over.yml moves aside.
 NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
 _NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"
+# Each rolling update that was cut off leaves one.
+_MOST_SOCKETS = 4
+_QUOTED = 80
 
 
 @dataclass(frozen=True)
 class GpuManager:
     """Another manager of the GPUs.
 
-    name: its project. active: whether it has the GPUs now (a process, or devices that kubelet holds for it), not only left
-    traces. evidence: what was seen, as a message. pods: those with its devices and a process that runs, by name where it is known.
-    holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
+    name: its project. active: whether it has the GPUs now (a process, devices that kubelet holds for it, or running pods with devices
+    that are surely its), not only left traces. evidence: what was seen, as a message. pods: those with its devices and a process that
+    runs, by name where it is known. holders: UIDs of all pods that have its devices by kubelet's record, of which some may have ended.
     """
 
     name: str
@@ -43,7 +54,8 @@ class GpuManager:
 class _Kind:
     """How a manager is known. Patterns of its processes' names, its resources, its sockets; folders that only it makes.
 
-    allots: the resource that pods have of it, where that does not show whose it is.
+    allots: the resource that pods have of it, where that does not show whose it is. driver: its name, for a DRA driver, which has
+    no resource: claims name it, and its folder and its socket are below kubelet's own folder.
     """
 
     name: str
@@ -52,6 +64,12 @@ class _Kind:
     socket: str = ""
     folder: str = ""
     allots: str = ""
+    driver: str = ""
+
+    @property
+    def has(self) -> str:
+        """A pattern of what pods have of it alone, as kubelet has recorded it."""
+        return re.escape(self.driver) if self.driver else self.resource
 
 
 _KINDS = (
@@ -60,36 +78,39 @@ _KINDS = (
     _Kind(HAMI, "vGPUmonitor|hami-device-plugin", resource=r"nvidia\.com/gpu(mem|cores).*", folder="/usr/local/vgpu"),
     _Kind("GPU Manager", "gpu-manager", resource=r"tencent\.com/.*", socket="vcore.*|vmemory.*", folder="/etc/gpu-manager"),
     _Kind("elastic-gpu-agent", "elastic-gpu-agent", resource=r"elasticgpu\.io/.*", socket="elastic.*"),
+    _Kind("Volcano vGPU", "volcano-vgpu-device-plugin", resource=r"volcano\.sh/vgpu-.*"),
+    _Kind(DRA_DRIVERS[DRA_NVIDIA], "gpu-kubelet-plugin", driver=DRA_NVIDIA),
+    _Kind(DRA_DRIVERS[DRA_HAMI], "hami-kubelet-plugin", driver=DRA_HAMI),
     _Kind(ORIGINAL, "gpushare-device-plugin.*", socket=re.escape(ORIGINAL_SOCKET), allots=re.escape(MEMORY)),
 )
 
 
-def managers(host: Host, own_root: str = "/opt/gpushare") -> Tuple[GpuManager, ...]:
-    """The other managers found. own_root: where our own runtime is, whose processes are not strangers."""
-    resources = registered(host)
-    sockets = [name for name in host.names(DEVICE_PLUGINS) if name.endswith(".sock")]
-    # The original has a socket of that name; only a former release of ours has the second one.
-    if FORMER_SOCKET in sockets:
-        sockets = [name for name in sockets if name != ORIGINAL_SOCKET]
-    others = [process for process in host.processes if not any(word.startswith(own_root + "/") for word in process.argv[:2])]
-    found = [manager for manager in (_manager(kind, host, others, sockets, resources) for kind in _KINDS) if manager is not None]
-    if not found:
-        return ()
-    devices = holding(host)
-    kinds = {kind.name: kind.resource or kind.allots for kind in _KINDS}
-    holders = {
-        manager.name: {uid for name, uids in devices.items() if re.fullmatch(kinds[manager.name], name) for uid in uids}
-        for manager in found
-    }
-    pods = _running(host) if any(holders.values()) else {}
-    return tuple(
-        replace(
-            manager,
-            pods=tuple(sorted(pods[uid] for uid in holders[manager.name] if uid in pods)),
-            holders=tuple(sorted(holders[manager.name])),
-        )
-        for manager in found
-    )
+def managers(host: Host, own_root: str = "/opt/gpushare", kubelet_root: str = "/var/lib/kubelet") -> Tuple[GpuManager, ...]:
+    """The other managers found. own_root: where our own runtime is, whose processes are not strangers. kubelet_root: its --root-dir."""
+    seen = _Seen(host, own_root, kubelet_root)
+    devices = {**holding(host), **claiming(host, kubelet_root)}
+    running: Optional[Dict[str, str]] = None
+    found = []
+    for kind in _KINDS:
+        now, traces = seen.of(kind)
+        pattern = kind.has or (kind.allots if now or traces else "")
+        holders = sorted({uid for name, uids in devices.items() if re.fullmatch(pattern, name) for uid in uids})
+        if not (now or traces or holders):
+            continue
+        if holders and running is None:
+            running = _running(host)
+        pods = tuple(sorted(running[uid] for uid in holders if uid in running)) if running else ()
+        if pods and kind.has and not now:
+            # The end of a manager does not take their GPUs.
+            now = [f"no process of it, and running pods with its devices: {few(pod[:_QUOTED] for pod in pods)}"]
+        if now or traces:
+            found.append(GpuManager(kind.name, bool(now), tuple(now + traces), pods, tuple(holders)))
+    return tuple(found)
+
+
+def dra_title(driver: str) -> str:
+    """A DRA driver by its objects in the API."""
+    return f"{DRA_DRIVERS.get(driver, 'a DRA driver')} (ResourceSlices of {driver[:_QUOTED]})"
 
 
 def _running(host: Host) -> Dict[str, str]:
@@ -103,16 +124,34 @@ def _running(host: Host) -> Dict[str, str]:
     return found
 
 
-def _manager(
-    kind: _Kind, host: Host, processes: List[RunningProcess], sockets: List[str], resources: Dict[str, int]
-) -> Optional[GpuManager]:
-    now = [f"process {process.pid} ({process.name})" for process in processes if re.fullmatch(kind.process, process.name)]
-    traces = [f"socket {name}" for name in sockets if re.fullmatch(kind.socket, name)]
-    for name, count in sorted(resources.items()):
-        if re.fullmatch(kind.resource, name) and count:
-            now.append(f"{count} healthy devices of {name} at kubelet")
-        elif re.fullmatch(kind.resource, name):
-            traces.append(f"resource {name} known to kubelet, without devices")
-    if kind.folder and host.names(kind.folder):
-        traces.append(f"folder {kind.folder}")
-    return GpuManager(kind.name, bool(now), tuple(now + traces)) if now or traces else None
+class _Seen:
+    """The host's processes, resources and sockets, read once."""
+
+    def __init__(self, host: Host, own_root: str, kubelet_root: str) -> None:
+        self._host = host
+        self._resources = registered(host)
+        self._folder = f"{kubelet_root}/plugins"
+        self._registrations = host.names(f"{kubelet_root}/plugins_registry")
+        sockets = [name for name in host.names(DEVICE_PLUGINS) if name.endswith(".sock")]
+        # The original has a socket of that name; only a former release of ours has the second one.
+        if FORMER_SOCKET in sockets:
+            sockets = [name for name in sockets if name != ORIGINAL_SOCKET]
+        self._sockets = sockets
+        self._processes = [process for process in host.processes if not any(word.startswith(own_root + "/") for word in process.argv[:2])]
+
+    def of(self, kind: _Kind) -> Tuple[List[str], List[str]]:
+        """(why it has the GPUs now, traces of it)."""
+        now = [f"process {process.pid} ({process.name})" for process in self._processes if re.fullmatch(kind.process, process.name)]
+        traces = [f"socket {name}" for name in self._sockets if re.fullmatch(kind.socket, name)]
+        for name, count in sorted(self._resources.items()):
+            if re.fullmatch(kind.resource, name) and count:
+                now.append(f"{count} healthy devices of {name} at kubelet")
+            elif re.fullmatch(kind.resource, name):
+                traces.append(f"resource {name} known to kubelet, without devices")
+        if kind.driver:
+            pattern = re.escape(kind.driver) + DRA_REGISTRATION
+            traces += [f"socket {name}" for name in self._registrations if re.fullmatch(pattern, name)][:_MOST_SOCKETS]
+        folder = f"{self._folder}/{kind.driver}" if kind.driver else kind.folder
+        if folder and self._host.names(folder):
+            traces.append(f"folder {folder}")
+        return now, traces

@@ -21,6 +21,8 @@ from .pods import uids_in
 _CHECKPOINT = f"{DEVICE_PLUGINS}/kubelet_internal_checkpoint"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
+# Of kubelet's own folder: its claims of dynamic resource allocation (pkg/kubelet/cm/dra/state of 1.36.3 to 1.38.0-beta.0).
+_CLAIMS = "dra_manager_state"
 _STATE = f"/var/lib/{PLUGIN}/held.json"
 _STATE_BYTES = 32 * 1024 * 1024
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -106,6 +108,23 @@ def holding(host: Host) -> Dict[str, Tuple[str, ...]]:
     for entry in _entries(host):
         found.setdefault(str(entry.get("ResourceName")), set()).add(str(entry.get("PodUID")))
     return {resource: tuple(sorted(uids)) for resource, uids in found.items()}
+
+
+def claiming(host: Host, kubelet_root: str) -> Dict[str, Tuple[str, ...]]:
+    """The driver to the UIDs of the pods that have devices of it by claims, also of some that have ended. kubelet_root: --root-dir."""
+    found: Dict[str, Set[str]] = {}
+    try:
+        content = host.data(f"{kubelet_root}/{_CLAIMS}", _CHECKPOINT_BYTES) or b"{}"
+        claims = json.loads(json.loads(content.decode("utf-8", "replace"))["Data"])["ClaimInfoStateList"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    for claim in claims if isinstance(claims, list) else ():
+        # Go's sets are objects with the members as keys.
+        parts = [claim.get(key) if isinstance(claim, dict) else None for key in ("DriverState", "PodUIDs")]
+        drivers, pods = (part if isinstance(part, dict) else {} for part in parts)
+        for driver in drivers:
+            found.setdefault(str(driver), set()).update(map(str, pods))
+    return {driver: tuple(sorted(uids)) for driver, uids in found.items() if uids}
 
 
 def _entries(host: Host) -> List[Mapping[str, Any]]:

@@ -124,7 +124,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         driver=driver(host) if "gpus" in subsets else None,
         nvidia_smi=gpus(host) if "gpus" in subsets else None,
         runtimes=installed,
-        managers=managers(host, install_dir) if "managers" in subsets else None,
+        managers=managers(host, install_dir, node.root) if "managers" in subsets else None,
         registered=registered(host) if "managers" in subsets else None,
         sharing=sharing(host) if "managers" in subsets or "sharing" in subsets else None,
         cdi=None if installed is None else device_strategy.cdi(host, node, installed),

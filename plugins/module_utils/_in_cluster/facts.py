@@ -12,6 +12,7 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
+from .._cluster import dra
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
 from .._cluster.objects import served
@@ -35,11 +36,9 @@ _POLL_SECONDS = 5.0
 def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Sequence[Mapping[str, Any]] = ()) -> Dict[str, Any]:
     """wanted: names of the GPU nodes, none for those with our label. rules: of our accounts. KubectlError with kubectl's words."""
     nodes = kubectl.pages("/api/v1/nodes", optional=True)
-    daemon_sets = kubectl.pages("/apis/apps/v1/daemonsets", optional=True)
+    daemon_sets, pods = _daemon_sets(kubectl), kubectl.pages("/api/v1/pods", optional=True)
     accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", optional=True)
     own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
-    others = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
-    pods = kubectl.pages("/api/v1/pods", optional=True)
     coming = {str(item["metadata"]["name"]) for item in nodes if item["metadata"]["name"] in wanted or has_gpus(item)}
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
@@ -54,9 +53,10 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Seque
         "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True)],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
         "on_hosts": of_hosts(accounts),
-        "others": _others(others, pods, {node["name"] for node in found}),
+        "others": _others(namespace, daemon_sets, pods, {node["name"] for node in found}),
         "holders": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, {node["name"] for node in found}, _OF_NVIDIA.fullmatch)],
         "gpu_operator": gpu_operator.facts(kubectl),
+        "dra": dra.facts(kubectl),
         "unit": _unit(own[0]) if own else "",
         "scheduler": _scheduler(kubectl, namespace),
         "pods": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)],
@@ -80,8 +80,27 @@ def when_told(
         sleep(_POLL_SECONDS)
 
 
-def _others(daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], nodes: Set[str]) -> List[Dict[str, Any]]:
-    """Device plugins of others that serve one of these nodes: elsewhere they may stay."""
+def given_by_others(kubectl: Kubectl, namespace: str, nodes: Set[str]) -> Dict[str, List[str]]:
+    """Node to what else gives its GPUs to pods: device plugins by their DaemonSets, and drivers of dynamic resource allocation."""
+    found: Dict[str, List[str]] = {}
+    for plugin in _others(namespace, _daemon_sets(kubectl), kubectl.pages("/api/v1/pods", optional=True), nodes):
+        for node in plugin["nodes"]:
+            found.setdefault(node, []).append(f"{plugin['title']} ({plugin['kind']})")
+    for entry in dra.facts(kubectl)["published"]:
+        if entry["node"] in nodes:
+            found.setdefault(entry["node"], []).append(f"ResourceSlices of {entry['driver']}")
+    return found
+
+
+def _daemon_sets(kubectl: Kubectl) -> List[Dict[str, Any]]:
+    return kubectl.pages("/apis/apps/v1/daemonsets", optional=True)
+
+
+def _others(
+    namespace: str, daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], nodes: Set[str]
+) -> List[Dict[str, Any]]:
+    """Device plugins of others that serve one of these nodes: elsewhere they may stay. namespace: of our own."""
+    daemon_sets = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
     on: Dict[str, Set[str]] = {}
     for pod in pods:
         node = str(pod["spec"].get("nodeName") or "")

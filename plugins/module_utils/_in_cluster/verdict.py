@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_INDEX
 from .._facts.capacity import AnnotationError, published
+from .._formats.finding import few
 from .pods import Ended
 
 _MOST = 256
@@ -55,6 +56,14 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
         words = f"{ANNOTATION_INDEX}={variables.get(ANNOTATION_INDEX, '')[:_SHOWN]}"
         found.append(f"{title}: found {words} in its first process; expected {index}; see the log of the device plugin on that node")
     return found
+
+
+def judge_second(node: str, others: Sequence[str]) -> str:
+    """others: what else gives the GPUs of this node to pods."""
+    return (
+        f"second_plugin on {node}: found {few(other[: 2 * _SHOWN] for other in others)}; expected one that gives its GPUs to pods, ours; "
+        "end the pods that have GPUs of it there, then keep it off this node: both give the same GPUs (docs/operate/migrate.md)"
+    )
 
 
 def judge_visible(ended: Ended, runtime_class: str) -> List[str]:

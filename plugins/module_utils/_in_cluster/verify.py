@@ -14,8 +14,9 @@ from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY, PREFIX, RUNTIM
 from .._evidence.cluster import pods as gpu_pods
 from .._facts.capacity import AnnotationError, published
 from .._formats.quantity import quantity
+from .facts import given_by_others
 from .pods import PROBE, VISIBLE, Image, Runs, looks, probe
-from .verdict import judge, judge_visible
+from .verdict import judge, judge_second, judge_visible
 
 #: Device strategies, as nodes publish them.
 CDI, ENVIRONMENT = "cdi", "envvar"
@@ -36,6 +37,7 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
     finally:
         runs.remove(seconds)
     findings = [words for pod in ended for words in judge(pod, nodes[pod.node])]
+    findings += [judge_second(node, others) for node, others in sorted(given_by_others(kubectl, image.namespace, set(nodes)).items())]
     if not nodes:
         findings = [f"found no node with the label {LABEL_NODE}=true; expected at least one; name the GPU nodes in gpushare_cluster_nodes"]
     visible, told = gpus_visible(kubectl, image, nodes, seconds)

@@ -1,9 +1,11 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's GPU Operator in the cluster: its ClusterPolicy, and what that becomes without its device plugin and with it again.
+"""NVIDIA's GPU Operator in the cluster: its ClusterPolicy, and what that becomes without its device plugin and with it again. Its
+GPUCluster, which deploys NVIDIA's DRA driver instead.
 
 Only `read` and `facts` ask. The field is that of GPU Operator 26.7 (`api/nvidia/v1/clusterpolicy_types.go`, read on 2026-08-21). A node's
-label instead would leave its validator waiting for that device plugin for ever.
+label instead would leave its validator waiting for that device plugin for ever. With a GPUCluster it is the label that keeps the DRA driver
+off a node (`controllers/nodelabeling_controller.go` of 26.7.0, read on 2026-11-29): a value that is there stays.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from .plugins import owner_of, short
 GROUP, API_VERSION, KIND, RESOURCE = "nvidia.com", "v1", "ClusterPolicy", "clusterpolicies.nvidia.com"
 #: The merge patch by which the operator deletes its device plugin on every node, and the init container that waits for it.
 WITHOUT_PLUGIN = '{"spec":{"devicePlugin":{"enabled":false}}}'
+CLUSTER_KIND = "GPUCluster"
+#: The label of a node with the DRA driver of a GPUCluster, and those of its parts that have claims of their own: they must end before it.
+DRA_LABEL = "nvidia.com/gpu.deploy.dra-driver"
+DRA_CLAIMANTS = tuple(f"nvidia.com/gpu.deploy.{part}" for part in ("dra-validator", "dcgm-dra", "dcgm-exporter-dra"))
 CHECK, PATCH = "check", "patch"
 #: The values of `gpushare_gpu_operator`.
 MODES = (CHECK, PATCH)
@@ -45,14 +51,21 @@ class ClusterPolicy:
 
 @dataclass(frozen=True)
 class Operator:
-    """versions: of the API that have a ClusterPolicy, none where the operator has never been; items: its objects, of `v1` alone."""
+    """versions: of the API that have a ClusterPolicy, none where the operator has never been; items: its objects, of `v1` alone.
+
+    clusters: names of the objects GPUCluster.
+    """
 
     versions: Tuple[str, ...] = ()
     items: Tuple[Mapping[str, Any], ...] = ()
+    clusters: Tuple[str, ...] = ()
 
 
 def facts(kubectl: Kubectl) -> Dict[str, Any]:
-    """The facts for preflight. nodes: those that the operator serves; ours: those of them that are ours already."""
+    """The facts for preflight. nodes: those that the operator serves by a ClusterPolicy; ours: those of them that are ours already.
+
+    clusters: names of the objects GPUCluster; dra_nodes: those with its DRA driver.
+    """
     found = read(kubectl)
     nodes: Dict[str, Mapping[str, Any]] = {}
     for label in _DEPLOYED if found.versions else ():
@@ -60,18 +73,29 @@ def facts(kubectl: Kubectl) -> Dict[str, Any]:
         nodes.update({str(node["metadata"]["name"]): node for node in kubectl.items(["get", "nodes", f"--selector={label}=true"])})
     ours = [name for name, node in nodes.items() if (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"]
     policies = [asdict(policy_of(policy)) for policy in found.items]
-    return {"versions": list(found.versions), "policies": policies, "nodes": sorted(nodes), "ours": sorted(ours)}
+    labelled = kubectl.items(["get", "nodes", f"--selector={DRA_LABEL}=true"]) if found.clusters else []
+    return {
+        "versions": list(found.versions),
+        "policies": policies,
+        "nodes": sorted(nodes),
+        "ours": sorted(ours),
+        "clusters": list(found.clusters),
+        "dra_nodes": sorted(str(node["metadata"]["name"]) for node in labelled),
+    }
 
 
 def read(kubectl: Kubectl) -> Operator:
     """KubectlError with kubectl's words."""
     group = kubectl.raw(f"/apis/{GROUP}") or {}
     known = [str(version.get("version"))[:80] for version in (group.get("versions") or ())[:_MOST_VERSIONS]]
-    versions = tuple(version for version in known if KIND in served(f"{GROUP}/{version}", kubectl.raw))
-    if API_VERSION not in versions:
-        return Operator(versions)
-    found = kubectl.raw(f"/apis/{GROUP}/{API_VERSION}/clusterpolicies") or {}
-    return Operator(versions, tuple(found.get("items") or ()))
+    kinds = {version: served(f"{GROUP}/{version}", kubectl.raw) for version in known}
+    versions = tuple(version for version in known if KIND in kinds[version])
+    found = kubectl.raw(f"/apis/{GROUP}/{API_VERSION}/clusterpolicies") if API_VERSION in versions else None
+    # Of whatever version: only their names are read.
+    of_clusters = next((version for version in known if CLUSTER_KIND in kinds[version]), "")
+    clusters = kubectl.raw(f"/apis/{GROUP}/{of_clusters}/gpuclusters") if of_clusters else None
+    names = tuple(short(item["metadata"]["name"]) for item in (clusters or {}).get("items") or ())
+    return Operator(versions, tuple((found or {}).get("items") or ()), names)
 
 
 def policy_of(item: Mapping[str, Any]) -> ClusterPolicy:

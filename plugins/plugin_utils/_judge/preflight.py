@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...module_utils._facts.system import Python
 from ...module_utils._formats.finding import Finding, HostFindings
 from .._bundle.contents import MACHINES, PYTHONS
 from .._bundle.lock import Target
-from .._preflight import gpu_operator
+from .._preflight import dra, gpu_operator
 from .._preflight.bundle import Needs, checked
 from .._preflight.bundle import judge as judge_bundle
 from .._preflight.host import KUBERNETES, chosen_python, packages_label
@@ -68,7 +69,7 @@ class PreflightJudge(Judge):
             mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
             gpu_hosts = groups.get(arguments["gpu_group"], ())
             gpu_nodes = [judgement.node_name for judgement in judgements if judgement.node_name and judgement.host in gpu_hosts]
-            of_inventory += self._operator(arguments["answers"], gpu_nodes, mode)
+            of_inventory += self._operator(arguments["answers"], gpu_nodes, mode, judgements)
         believed = {answer.plane: answer.authorities for answer in answers}
         believed |= {host: [str(authority)[:64] for authority in (found.get("authorities") or [])[:8]] for host, found in facts.items()}
         of_inventory += judge_authorities(believed)
@@ -122,13 +123,14 @@ class PreflightJudge(Judge):
         return Needs(host, Target(python.version, machine) if python and known else None, label, machine, driver)
 
     @staticmethod
-    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str) -> list[Finding]:
+    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str, judgements: Iterable[Judgement]) -> list[Finding]:
         """Of the first control plane that has answered."""
         asked = next((answer for answer in answers if "gpu_operator" in answer), None)
         if asked is None:
             return []
         found = HostFindings(str(asked["item"]))
         gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
+        dra.judge(found, asked["dra"], asked["gpu_operator"], gpu_nodes, dra.said(judgements))
         return found.list
 
     def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:

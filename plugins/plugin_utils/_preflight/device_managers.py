@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...module_utils._facts.device_managers import BOTH, HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE, GpuManager
+from ...module_utils._facts.device_managers import BOTH, DRA_CURE, DRA_DRIVERS, HAMI, NVIDIA, OPERATOR, ORIGINAL, OTHER_CURE, GpuManager
 from ...module_utils._formats.finding import HostFindings, few
 
 #: Those that the playbook take_over moves aside.
@@ -32,7 +32,8 @@ def judge_managers(found: HostFindings, managers: Collection[GpuManager], take_o
             # Its other parts, such as the driver's, may stay: only its device plugin allocates GPUs.
             found.warn("managers", seen, "no other manager of the GPUs", "keep devicePlugin.enabled: false in its ClusterPolicy")
         elif manager.name not in MOVABLE:
-            found.error("managers", seen, "no other manager of the GPUs", OTHER_CURE)
+            cure = DRA_CURE if manager.name in DRA_DRIVERS.values() else OTHER_CURE
+            found.error("managers", seen, "no other manager of the GPUs", cure)
         elif take_over:
             found.warn("managers", seen, "no other manager of the GPUs", "nothing to do: this playbook moves it aside on this node")
         else:

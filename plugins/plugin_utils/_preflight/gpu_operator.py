@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...module_utils._formats.finding import HostFindings, few
-from ...module_utils._takeover.operator import API_VERSION, GROUP, KIND, PATCH, RESOURCE, WITHOUT_PLUGIN
+from ...module_utils._takeover.operator import API_VERSION, CLUSTER_KIND, GROUP, KIND, PATCH, RESOURCE, WITHOUT_PLUGIN
 
 _OFF = "devicePlugin.enabled: false"
 
@@ -23,6 +23,10 @@ def judge(found: HostFindings, facts: Mapping[str, Any], ours: Collection[str], 
         seen = f"a {KIND} of {GROUP}/{_few(versions)}"
         cure = "use a release of the GPU Operator that serves it, or a later release of this collection"
         found.error("operator", seen, f"{GROUP}/{API_VERSION}, which this release knows", cure)
+    elif not policies and mode == PATCH and facts["clusters"]:
+        cure = f"leave gpushare_gpu_operator out: nodes leave a {CLUSTER_KIND} by a label (docs/operate/migrate.md)"
+        seen = f"no {KIND} but a {CLUSTER_KIND} of the GPU Operator, and gpushare_gpu_operator: {PATCH}"
+        found.error("operator", seen, "one", cure)
     elif not policies and mode == PATCH:
         cure = "install the GPU Operator first, or leave gpushare_gpu_operator out"
         found.error("operator", f"no {KIND} of the GPU Operator, and gpushare_gpu_operator: {PATCH}", "one", cure)

@@ -18,7 +18,7 @@ from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._takeover.operator import CHECK
-from . import gpu_operator
+from . import dra, gpu_operator
 from .reasons import OLDEST_WITH_POLICIES, other_mode
 
 _ARCHITECTURES = ("amd64", "arm64")
@@ -71,6 +71,7 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
         found.add(other_mode(f"accounts of services on hosts ({few(facts['on_hosts'])})", "keep the services"))
     nodes = [node["name"] for node in facts["nodes"]]
     gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
+    dra.judge(found, facts["dra"], facts["gpu_operator"], nodes)
     without = gpu_operator.goes(facts["gpu_operator"], asked.operator)
     staying = (plugin for plugin in facts["others"] if plugin["kind"] != OPERATOR or not without)
     others = [f"{plugin['title']} ({plugin['kind']}) on {few(plugin['nodes'])}" for plugin in staying]

@@ -7,13 +7,13 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...module_utils._cluster.names import GPUS, LABEL_NODE, MEMORY, PLUGIN
 from ...module_utils._facts.capacity import compare, driver_code
 from ...module_utils._facts.cgroup_drivers import CgroupDrivers, two_drivers
-from ...module_utils._facts.device_managers import OTHER_CURE
+from ...module_utils._facts.device_managers import DRA_CURE, DRA_DRIVERS, OTHER_CURE, dra_title
 from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
 from ...module_utils._facts.nvidia_smi import SmiReport
@@ -31,8 +31,12 @@ _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 
 
-def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None) -> None:
-    """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked."""
+def judge_node(
+    found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, node: Mapping[str, Any] | None, dra: Sequence[str] = ()
+) -> None:
+    """seen: of gpushare_verify_host. doctor: its answer there. node: as the API has it, None if the API was not asked. dra: DRA
+    drivers that publish the node's GPUs there.
+    """
     gpu = seen["gpu"]
     report = SmiReport.from_dict(gpu["nvidia_smi"])
     driver = None if gpu["driver"] is None else Driver(**gpu["driver"])
@@ -48,7 +52,7 @@ def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, n
     if not seen["kubelet"]["running"]:
         found.say("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
-    _second_plugin(found, gpu, doctor, report)
+    _second_plugin(found, gpu, doctor, report, dra)
     if gpu["container_runtime"] is not None:
         default = seen["places"]["runtime_default"]
         _container_runtime(found, gpu["container_runtime"], "unchanged" if needs_no_runtime(gpu, default) else default)
@@ -63,8 +67,8 @@ def judge_node(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, n
         _api(found, seen, report, node)
 
 
-def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport) -> None:
-    """Whether another program allocates the GPUs, by what only verify compares: the host's programs, and ids with the GPUs."""
+def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor, report: SmiReport, dra: Sequence[str]) -> None:
+    """Whether another program allocates the GPUs, by what only verify compares: the host's programs, ids with the GPUs, and the API."""
     evidence = [f"{manager['name']} ({'; '.join(manager['evidence'])})" for manager in gpu["managers"]]
     ours = {gpu.uuid for gpu in report.shared}
     for resource in (MEMORY, GPUS):
@@ -73,8 +77,11 @@ def _second_plugin(found: VerifyFindings, gpu: Mapping[str, Any], doctor: Doctor
         if foreign and ours and doctor.strangers:
             who = " or ".join(doctor.strangers)
             evidence.append(f"ids such as {foreign[0]} registered for {resource}, which are not ids of GPUs, by {who}")
-    if evidence:
-        found.say("second_plugin", ", ".join(evidence), ONE_PLUGIN, STOP_OTHER)
+    only_dra = all(manager["name"] in DRA_DRIVERS.values() for manager in gpu["managers"]) and len(evidence) == len(gpu["managers"])
+    evidence += map(dra_title, dra)
+    # The doctor names a DRA driver by its process.
+    if evidence and not (only_dra and any(finding.check == "second_plugin" for finding in doctor.findings)):
+        found.say("second_plugin", ", ".join(evidence), ONE_PLUGIN, DRA_CURE if only_dra else STOP_OTHER)
 
 
 def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], default: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ...module_utils._cluster.dra import drivers_on
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import Finding, few
 from ...module_utils._scheduler import config as scheduler_config
@@ -73,7 +74,8 @@ def judge(evidence: Evidence) -> Verdict:
         judge_files(found, seen["files"])
         judge_dashboard(found, doctor, wanted=seen["places"].get("dashboard", False))
         if seen["gpu"] is not None:
-            judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None)
+            drivers = drivers_on(cluster["dra"], seen["node_name"]) if cluster else []
+            judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None, drivers)
             judge_strangers(found, seen["gpu"]["strangers"])
             containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
         if seen["plane"] is not None:

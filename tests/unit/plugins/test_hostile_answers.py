@@ -34,6 +34,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unit.fakes.plugins.fake_fleet import make_fleet
+from unit.fakes.plugins.preflight.operator_facts import NO_DRA, NO_OPERATOR, dra
 from unit.fakes.plugins.verdict.evidence import ARTIFACT, CONFIG, cluster, finding, gpu_host, manifest, node, plane_host, printed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -343,8 +344,18 @@ API = {
     "may_grant": True,
     "authorities": [],
     "in_cluster": [],
-    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
+    "gpu_operator": NO_OPERATOR,
+    "dra": NO_DRA,
 }
+
+
+def test_a_driver_that_only_the_api_shows_reaches_the_verdict(fleet: dict[str, Json]) -> None:
+    honest = {name: preflight(name, fleet[name]) for name in ("cp1", "gpu1")}
+    groups = {**honest, "evil": preflight("evil", fleet["evil"])}
+    more = verdict(groups, [{**API, "dra": dra(honest["gpu1"]["node_name"], "elsewhere")}]) - verdict(groups, [API])
+    ((host, check, severity, found),) = more
+    assert (host, check, severity) == ("cp1", "managers", "error")
+    assert found == f"NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com) on {honest['gpu1']['node_name']}"
 
 
 @settings(SETTINGS, max_examples=40)

@@ -101,6 +101,11 @@ KUBELET_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 # Of --root-dir; what else is below it here is relative to it.
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 KUBELET_POD_RESOURCES: Final = "pod-resources/kubelet.sock"
+# The folder of its plugin watcher, the drivers that give GPUs by dynamic resource allocation, and how the names of their sockets there
+# go on: with rolling updates "-" and the pod's UID, or a hash of it, come first (k8s.io/dynamic-resource-allocation v0.37.2).
+KUBELET_REGISTRATIONS: Final = "plugins_registry"
+DRA_DRIVERS: Final = ("gpu.nvidia.com", "hami-core-gpu.project-hami.io")
+DRA_REGISTRATION: Final = r"(-[-\w]+)?-reg\.sock"
 # How the names of the device plugin's sockets begin; eight hexadecimal digits of this registration and ".sock" follow. kubelet 1.37
 # and newer keep a plugin by the path of its socket, and reject another one there until they restart.
 SOCKET_MEMORY: Final = "aliyungpushare-mem-"

@@ -43,6 +43,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
         kubelet.judge_gpus(found, unit)
         kubelet.judge_pods_gpus(found, unit)
         work.judge_words(found, host, unit)
+    kubelet.judge_dra_drivers(found, kubelet.dra_drivers(host, unit.option("kubelet-root"), kubelet.listener))
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
     unit, found.registered = kubelet.registered_soon(host, unit, listening) if serves else (unit, kubelet.registered(host))
     if serves:

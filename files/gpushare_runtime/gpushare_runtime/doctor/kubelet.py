@@ -27,6 +27,10 @@ OTHER_CURE: Final = (
     "stop it and keep it off this node (its DaemonSet, unit, or the label that selects it): both would allocate the same GPUs; then: "
     "systemctl restart gpushare-device-plugin"
 )
+DRA_CURE: Final = (
+    "end the pods that have its claims on this node, then keep it off the node or switch its GPUs off (docs/operate/migrate.md): both "
+    "would allocate the same GPUs"
+)
 _CONNECT_SECONDS: Final = 2.0
 _REJECTS: Final = "kubelet rejects the registration"
 # As many ids as kubelet takes, each written twice (registered, and given to a container).
@@ -53,9 +57,23 @@ class SocketOwner:
 
 def listeners(host: HostReader, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
     """Of every device plugin's socket that a process listens on. peer: a socket's listener by its PID, None for no process."""
-    folder = host.at(protocol.KUBELET_PLUGIN_DIR)
+    return _owners(host, protocol.KUBELET_PLUGIN_DIR, lambda name: name != protocol.KUBELET_SOCKET, peer)
+
+
+def dra_drivers(host: HostReader, kubelet_root: str, peer: Callable[[Path], int | None]) -> list[SocketOwner]:
+    """Of every socket by which a driver that gives GPUs by dynamic resource allocation is known to kubelet. kubelet_root: --root-dir.
+
+    One that a killed driver has left has no listener.
+    """
+    known = re.compile(f"(?:{'|'.join(map(re.escape, protocol.DRA_DRIVERS))}){protocol.DRA_REGISTRATION}")
+    folder = f"{kubelet_root or protocol.KUBELET_ROOT}/{protocol.KUBELET_REGISTRATIONS}"
+    return _owners(host, folder, lambda name: known.fullmatch(name) is not None, peer)
+
+
+def _owners(host: HostReader, path: str, wanted: Callable[[str], bool], peer: Callable[[Path], int | None]) -> list[SocketOwner]:
+    folder = host.at(path)
     try:
-        names = sorted(name for name in os.listdir(folder) if name != protocol.KUBELET_SOCKET and _is_socket(folder / name))
+        names = sorted(name for name in os.listdir(folder) if wanted(name) and _is_socket(folder / name))
     except OSError:
         return []
     pids = {name: peer(folder / name) for name in names[:_MOST_SOCKETS]}
@@ -100,7 +118,7 @@ def registered(host: HostReader) -> dict[str, list[str]]:
 
 
 def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[SocketOwner]) -> bool:
-    """Whether another device plugin allocates the GPUs."""
+    """Whether another device plugin allocates the GPUs, for which kubelet takes it."""
     evidence = [
         f"{owner} listening on the device plugin's own socket {owner.name}"
         for owner in listening
@@ -112,6 +130,13 @@ def judge_second_plugin(found: Findings, unit: DaemonUnit, listening: list[Socke
     if evidence:
         found.error("second_plugin", ", ".join(evidence), ONE_PLUGIN, OTHER_CURE)
     return bool(evidence)
+
+
+def judge_dra_drivers(found: Findings, drivers: list[SocketOwner]) -> None:
+    """Whether a driver of dynamic resource allocation gives the GPUs to pods, too: ours is registered beside it, and knows nothing."""
+    if drivers:
+        seen = ", ".join(f"{owner} listening on {owner.name}, which gives GPUs by ResourceClaims" for owner in drivers)
+        found.error("second_plugin", seen, ONE_PLUGIN, DRA_CURE)
 
 
 def is_own(name: str) -> bool:

@@ -30,6 +30,8 @@ def test_most_are_compared() -> None:
     assert known <= set(SHARED)
     assert names.DEVICE_PLUGINS == protocol.KUBELET_PLUGIN_DIR
     assert protocol.FORMER_SOCKETS == (names.ORIGINAL_SOCKET, names.FORMER_SOCKET)
+    assert (names.DRA_NVIDIA, names.DRA_HAMI) == protocol.DRA_DRIVERS
+    assert protocol.DRA_REGISTRATION == names.DRA_REGISTRATION
     for begin in ("aliyungpushare-mem-", "aliyungpushare-gpus-"):
         assert begin in (protocol.SOCKET_MEMORY, protocol.SOCKET_GPUS)
         assert re.fullmatch(names.SOCKETS, f"{begin}0123cdef.sock")

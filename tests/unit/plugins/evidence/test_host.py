@@ -252,7 +252,7 @@ def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: p
     monkeypatch.setattr(evidence_host, "gather", lambda host, subsets: replace(gather(host, subsets), nvidia_smi=None, driver=None))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False, install_dir="/i"))["gpu"]
     assert (found["nvidia_smi"], found["driver"]) == (None, None)
-    assert [(one["name"], one["active"], list(one["evidence"])) for one in found["managers"]] == [("on", True, ["/i"])]
+    assert [(one["name"], one["active"], list(one["evidence"])) for one in found["managers"]] == [("on", True, ["/i", "/var/lib/kubelet"])]
 
 
 SPEC = {

@@ -463,6 +463,87 @@ def test_what_a_removed_device_plugin_leaves_is_a_trace(root: FakeRoot) -> None:
     )
 
 
+def test_volcanos_device_plugin_by_its_process_and_its_devices(root: FakeRoot) -> None:
+    root.process(60, "volcano-vgpu-device-plugin", "--device-split-count=10", namespace="pid:[5]")
+    root.file(CHECKPOINT, json.dumps({"Data": {"RegisteredDevices": {"volcano.sh/vgpu-number": ["a"], "volcano.sh/vgpu-memory": None}}}))
+    (found,) = facts(root).managers or ()
+    assert (found.name, found.active, len(found.evidence)) == ("Volcano vGPU", True, 3)
+
+
+POD = "0a1b2c3d-0000-4000-8000-000000000001"
+DRIVERS = [
+    ("NVIDIA DRA driver", "gpu-kubelet-plugin", "gpu.nvidia.com"),
+    ("HAMi DRA driver", "hami-kubelet-plugin", "hami-core-gpu.project-hami.io"),
+]
+
+
+def claims(*drivers: str) -> str:
+    """kubelet's record of a claim with devices of these drivers, as the pod has it."""
+    claim = {"ClaimUID": "c", "ClaimName": "c", "Namespace": "default", "PodUIDs": {POD: {}}}
+    state = {driver: {"Devices": [{"PoolName": "gpu1", "DeviceName": "gpu-0"}]} for driver in drivers}
+    return json.dumps({"Data": json.dumps({"ClaimInfoStateList": [{**claim, "DriverState": state}]}), "Checksum": 1})
+
+
+def pod_runs(root: FakeRoot, pid: int) -> None:
+    root.process(pid, "/bin/train", namespace="pid:[7]")
+    root.file(f"/proc/{pid}/cgroup", f"0::/kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope\n")
+
+
+@pytest.mark.parametrize("kubelet_root", ["/var/lib/kubelet", "/data/kubelet"])
+@pytest.mark.parametrize(("name", "program", "driver"), DRIVERS)
+def test_a_dra_driver_by_its_process_and_below_kubelets_own_folder(
+    root: FakeRoot, kubelet_root: str, name: str, program: str, driver: str
+) -> None:
+    kubelet(debian(root), f"--root-dir={kubelet_root}")
+    uid = "-0a1b2c3d-0000-4000-8000-000000000009"
+    for socket in (f"{driver}-reg.sock", f"{driver}{uid}-reg.sock", f"{driver}-AbC_d-EfGhI-reg.sock"):
+        root.socket(f"{kubelet_root}/plugins_registry/{socket}")
+    root.file(f"{kubelet_root}/plugins/{driver}/checkpoint.json", "{}")
+    (left,) = facts(root).managers or ()
+    assert (left.name, left.active, len(left.evidence)) == (name, False, 4)
+    root.process(60, program, "-v", "4", namespace="pid:[5]")
+    root.file(f"{kubelet_root}/dra_manager_state", claims(driver))
+    pod_runs(root, 61)
+    (found,) = facts(root).managers or ()
+    assert (found.name, found.active, found.pods, found.holders) == (name, True, (POD,), (POD,))
+    assert found.evidence[0] == f"process 60 ({program})"
+    assert f"folder {kubelet_root}/plugins/{driver}" in found.evidence
+
+
+def test_compute_domains_alone_give_no_gpu(root: FakeRoot) -> None:
+    root.process(60, "compute-domain-kubelet-plugin", namespace="pid:[5]")
+    root.socket("/var/lib/kubelet/plugins_registry/compute-domain.nvidia.com-reg.sock")
+    root.file("/var/lib/kubelet/plugins/compute-domain.nvidia.com/checkpoint.json", "{}")
+    root.file("/var/lib/kubelet/dra_manager_state", claims("compute-domain.nvidia.com"))
+    pod_runs(root, 61)
+    assert facts(root).managers == ()
+
+
+@pytest.mark.parametrize("name", ["NVIDIA DRA driver", "NVIDIA device plugin"])
+def test_pods_keep_the_gpus_of_a_manager_that_has_gone(root: FakeRoot, name: str) -> None:
+    if name == "NVIDIA DRA driver":
+        root.file("/var/lib/kubelet/dra_manager_state", claims("gpu.nvidia.com", "compute-domain.nvidia.com"))
+    else:
+        entry = {"PodUID": POD, "ContainerName": "c", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ["GPU-a"]}
+        root.file(CHECKPOINT, json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {}}}))
+    # kubelet forgets a pod late.
+    assert facts(root).managers == ()
+    pod_runs(root, 61)
+    assert facts(root).managers == (
+        GpuManager(name, True, (f"no process of it, and running pods with its devices: {POD}",), (POD,), (POD,)),
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{", '{"Data": 5}', '{"Data": "["}', json.dumps({"Data": '{"ClaimInfoStateList": [7, {"DriverState": [], "PodUIDs": 1}]}'})],
+)
+def test_a_record_of_claims_that_is_none(root: FakeRoot, content: str) -> None:
+    root.file("/var/lib/kubelet/dra_manager_state", content)
+    pod_runs(root, 61)
+    assert facts(root).managers == ()
+
+
 def test_our_own_device_plugin_is_no_stranger_and_the_original_is(root: FakeRoot) -> None:
     plugins = "/var/lib/kubelet/device-plugins"
     root.process(70, "/opt/gpushare/0.1.0-abc/bin/python", "/opt/gpushare/current/bin/gpushare-device-plugin")

@@ -12,6 +12,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
 from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json, named
+from unit.fakes.plugins.preflight.operator_facts import NO_DRA, NO_OPERATOR
 from unit.fakes.plugins.takeover.others import cluster_policy, nvidia, operators
 from unit.fakes.plugins.takeover.others import node as of_node
 
@@ -71,7 +72,7 @@ def test_what_is_there() -> None:
     assert facts["on_hosts"] == ["gpushare-device-plugin-gpu1"]
     assert facts["others"] == []
     assert facts["openshift"] is False
-    assert facts["gpu_operator"] == {"versions": [], "policies": [], "nodes": [], "ours": []}
+    assert (facts["gpu_operator"], facts["dra"]) == (NO_OPERATOR, NO_DRA)
 
 
 @pytest.mark.parametrize(

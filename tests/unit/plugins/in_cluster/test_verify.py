@@ -16,7 +16,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ve
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import gpus_visible, verify
 
 from gpushare_runtime.probe import main as probe
-from unit.fakes.plugins.in_cluster.kubectl import Fake, Json
+from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json
+from unit.fakes.plugins.takeover.others import nvidia
 
 GPUS = json.dumps(
     {
@@ -114,6 +115,29 @@ def test_pods_run_where_there_is_room_and_are_removed() -> None:
     assert verify(fake.kubectl, IMAGE, 5)[:2] == (["gpu1"], ["gpu2"])
     # One pod each with a unit, and without.
     assert [words.split()[0] for words in fake.writes()] == ["delete", "create", "delete"] * 2
+
+
+def test_what_else_gives_the_gpus_of_our_nodes_is_found() -> None:
+    other: Json = {"metadata": {"name": "gpu9"}}
+    offers = [{"spec": {"driver": "gpu.nvidia.com", "nodeName": name}} for name in ("gpu1", "gpu9")]
+    plugin = nvidia()
+    metadata = {"name": "p", "namespace": "default", "ownerReferences": [{"uid": plugin["metadata"]["uid"]}]}
+    answers: dict[str, Answer] = {
+        "get nodes": [NODE],
+        "get --raw /api/v1/nodes": [NODE, other],
+        "get --raw /api/v1/pods?limit=500&fieldSelector": [],
+        "get --raw /api/v1/pods": [{"metadata": metadata, "spec": {"nodeName": "gpu1"}}],
+        "get --raw /apis/apps/v1/daemonsets": [plugin],
+        "get --raw /apis/resource.k8s.io/v1/resourceslices": offers,
+        "get --raw /apis/resource.k8s.io/v1/resourceclaims": [],
+        "get --raw /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
+        "get pods": [{"metadata": {"name": "gpushare-verify-gpu1", "annotations": GIVEN}, "status": {"phase": "Succeeded"}}],
+        "logs": printed(),
+    }
+    seconds = [said for said in verify(Fake(answers).kubectl, IMAGE, 5)[2] if "second_plugin" in said]
+    (said,) = seconds
+    assert said.startswith("second_plugin on gpu1: found DaemonSet kube-system/nvidia-device-plugin")
+    assert "(NVIDIA device plugin), ResourceSlices of gpu.nvidia.com; expected" in said
 
 
 def test_without_a_gpu_node_nothing_is_proven() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import goes, judge
 
-from unit.fakes.plugins.preflight.operator_facts import operator, policy
+from unit.fakes.plugins.preflight.operator_facts import NO_OPERATOR, operator, policy
 
 KUBECTL = 'kubectl patch clusterpolicies.nvidia.com cluster-policy --type=merge --patch \'{"spec":{"devicePlugin":{"enabled":false}}}\''
 HELM = "helm upgrade gpu nvidia/gpu-operator --namespace gpu-operator --reuse-values --set devicePlugin.enabled=false"
@@ -27,7 +27,7 @@ def judged(facts: dict[str, Any], mode: str = "check", ours: tuple[str, ...] = (
 @pytest.mark.parametrize(
     ("facts", "mode"),
     [
-        ({"versions": [], "policies": [], "nodes": [], "ours": []}, "check"),
+        (NO_OPERATOR, "check"),
         (operator(policy(enabled=False)), "check"),
         (operator(policy(enabled=False, patched=True)), "patch"),
         (operator(policy(enabled=False, **OF_HELM)), "patch"),
@@ -62,7 +62,8 @@ def test_names_of_the_cluster_are_quoted_in_short() -> None:
         (operator(versions=["v2", "v3alpha1"]), "check", "of nvidia.com/v2, v3alpha1; expected nvidia.com/v1"),
         (operator(policy(problem="ClusterPolicy x has devicePlugin 7")), "patch", "has devicePlugin 7; expected"),
         (operator(), "patch", "found no ClusterPolicy of the GPU Operator, and gpushare_gpu_operator: patch; expected one"),
-        ({"versions": [], "policies": [], "nodes": [], "ours": []}, "patch", "found no ClusterPolicy"),
+        (NO_OPERATOR, "patch", "found no ClusterPolicy"),
+        ({**NO_OPERATOR, "clusters": ["gpu-cluster"]}, "patch", "found no ClusterPolicy but a GPUCluster.*leave gpushare_gpu_operator out"),
     ],
 )
 def test_it_is_rejected(facts: dict[str, Any], mode: str, words: str) -> None:

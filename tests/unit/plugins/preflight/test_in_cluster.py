@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge
 
 from unit.fakes.plugins.preflight.cluster_facts import ASKED, FACTS, NODE, NVIDIAS, OPERATORS
-from unit.fakes.plugins.preflight.operator_facts import operator, policy
+from unit.fakes.plugins.preflight.operator_facts import dra, gpu_cluster, operator, policy
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,8 @@ from unit.fakes.plugins.preflight.operator_facts import operator, policy
         ({}, {"scheduler_image": "mirror.example.org/kube-scheduler@sha256:00"}),
         ({}, {"namespace": "kube-system"}),
         ({"scheduler": "default"}, {"scheduler": "default", "wires": True}),
+        # Elsewhere it may stay.
+        ({"dra": dra("gpu9", holders=["gpu9"]), "gpu_operator": gpu_cluster("gpu9")}, {}),
         # Its device plugin is about to go.
         ({"others": [OPERATORS], "gpu_operator": operator(policy(), nodes=("gpu1",))}, {"operator": "patch"}),
     ],
@@ -55,6 +57,8 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"holders": ["default/train on gpu1"]}, {}, "managers", "default/train on gpu1; expected none"),
         ({"gpu_operator": operator(policy())}, {}, "operator", "with the GPU Operator's device plugin, on gpu1"),
         ({"gpu_operator": operator()}, {"operator": "patch"}, "operator", "no ClusterPolicy"),
+        ({"dra": dra("gpu1")}, {}, "managers", "NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com) on gpu1"),
+        ({"dra": dra(holders=["gpu1"])}, {}, "managers", "by ResourceClaims: default/train on gpu1; expected none"),
         ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "playbook change_mode"),
         ({"runtime_classes": ["gvisor"]}, {}, "runtime", "no RuntimeClass nvidia (gvisor)"),
         ({}, {"scheduler_image": "registry.k8s.io/kube-scheduler:v1.35.2"}, "scheduler", "kube-scheduler 1.36"),

@@ -250,6 +250,8 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
         [],
     ),
     ("NVIDIA's plugin", lambda r: r.process(60, "nvidia-device-plugin", namespace="pid:[3]"), [("managers", "error")]),
+    ("NVIDIA's DRA driver", lambda r: r.process(60, "gpu-kubelet-plugin", namespace="pid:[3]"), [("managers", "error")]),
+    ("ComputeDomains", lambda r: r.process(60, "compute-domain-kubelet-plugin", namespace="pid:[3]"), []),
     ("HAMi's folder", lambda r: r.file("/usr/local/vgpu/x"), [("managers", "warning")]),
 ]
 

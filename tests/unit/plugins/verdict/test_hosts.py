@@ -162,6 +162,28 @@ def test_a_node_has_its_driver_one_plugin_and_the_runtime(changes: Json, expecte
     assert of_node(**changes) == expected
 
 
+DRA = {"name": "NVIDIA DRA driver", "evidence": ["process 9 (gpu-kubelet-plugin)"]}
+
+
+@pytest.mark.parametrize(
+    ("managers", "drivers", "words", "restarts"),
+    [
+        ([DRA], [], "NVIDIA DRA driver (process 9 (gpu-kubelet-plugin))", False),
+        ([], ["gpu.nvidia.com"], "NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com)", False),
+        ([], ["gpu.example.org"], "a DRA driver (ResourceSlices of gpu.example.org)", False),
+        ([DRA, {"name": "HAMi", "evidence": ["process 7"]}], [], "HAMi (process 7)", True),
+    ],
+)
+def test_a_dra_driver_on_the_host_or_in_the_api(managers: list[Json], drivers: list[str], words: str, restarts: bool) -> None:
+    """It never takes our resources at kubelet, so nothing has to be registered again when it has gone."""
+    host = seen.gpu_host()
+    host["gpu"]["managers"] = managers
+    found = VerifyFindings("h")
+    judge_node(found, host, answered(host), None, drivers)
+    (one,) = found.list
+    assert (one.check, words in one.found, "systemctl restart" in one.cure) == ("second_plugin", True, restarts)
+
+
 SPEC = "/var/run/cdi/nvidia.yaml"
 
 

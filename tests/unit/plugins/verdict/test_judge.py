@@ -16,6 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.docto
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
 
 from blocks import lines
+from unit.fakes.plugins.preflight.operator_facts import dra
 from unit.fakes.plugins.verdict import evidence as seen
 from unit.fakes.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
 
@@ -44,6 +45,25 @@ def test_a_cluster_without_a_fault_has_no_finding_and_all_was_looked_at(world: W
     assert found.findings == ()
     assert found.looked_at == {"hosts": 2, "GPU nodes": 1, "containers": 1, "probe pods": 0}
     assert found.words == "verified: 2 hosts, 1 GPU node, 1 container, 0 probe pods"
+
+
+def dra_published(world: World) -> None:
+    """In the API alone."""
+    world.cluster["dra"] = dra("node-1", "elsewhere")
+
+
+def dra_process(world: World) -> None:
+    """All of it, which is said once."""
+    dra_published(world)
+    world.gpu["gpu"]["managers"] = [{"name": "NVIDIA DRA driver", "evidence": ["process 9 (gpu-kubelet-plugin)"]}]
+    reported(world.gpu, "second_plugin", found="process 9")
+
+
+@pytest.mark.parametrize("change", [dra_published, dra_process])
+def test_a_dra_driver_is_said_once(world: World, change: Change) -> None:
+    change(world)
+    ((host, check),) = [(finding.host, finding.check) for finding in judge(world.evidence()).findings]
+    assert (host, check) == ("gpu1", "second_plugin")
 
 
 def configured(world: World, text: str) -> None:

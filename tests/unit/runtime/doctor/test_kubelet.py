@@ -19,6 +19,8 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.kubelet import (
     SocketOwner,
+    dra_drivers,
+    judge_dra_drivers,
     judge_gpus,
     judge_pods_gpus,
     judge_registration,
@@ -140,6 +142,24 @@ def test_another_device_plugin_for_the_gpus(host: FakeHost, listening: list[Sock
     found = Findings()
     assert judge_second_plugin(found, replace(host.unit(PLUGIN), says=says), listening) is bool(expected)
     assert said(found) == ([("second_plugin", expected)] if expected else [])
+
+
+@pytest.mark.parametrize("root", ["", "/data/kubelet"])
+def test_a_dra_driver_that_gives_gpus_is_found_by_who_listens_for_kubelet(host: FakeHost, root: str) -> None:
+    folder = f"{root or '/var/lib/kubelet'}/plugins_registry"
+    uid = "0a1b2c3d-0000-4000-8000-000000000009"
+    names = ("gpu.nvidia.com-reg.sock", f"gpu.nvidia.com-{uid}-reg.sock", "hami-core-gpu.project-hami.io-AbC_d-EfGhI-reg.sock")
+    for name in (*names, "compute-domain.nvidia.com-reg.sock", "vfio.gpu.nvidia.com-reg.sock", "gpu.nvidia.com-reg.sock.bak"):
+        host.socket(f"{folder}/{name}")
+    host.file("/proc/5/cmdline", b"gpu-kubelet-plugin\0-v\x004\0")
+    found = dra_drivers(host, root, lambda path: None if path.name == names[0] else 5)
+    assert [owner.name for owner in found] == [names[1], names[2]]
+    report = Findings()
+    judge_dra_drivers(report, [])
+    assert said(report) == []
+    judge_dra_drivers(report, found[:1])
+    words = f"process 5 (gpu-kubelet-plugin -v 4) listening on {names[1]}, which gives GPUs by ResourceClaims"
+    assert said(report) == [("second_plugin", words)]
 
 
 GPUS = {RESOURCE_GPUS: ["GPU-1"]}

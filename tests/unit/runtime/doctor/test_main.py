@@ -125,6 +125,14 @@ def test_another_plugin_is_named_and_not_that_ours_is_not_registered(host: FakeH
     assert found.strangers == [{"name": "other.sock", "pid": 300, "process": "other"}]
 
 
+def test_a_dra_driver_is_named_beside_a_plugin_that_serves_kubelet(host: FakeHost) -> None:
+    """Below the root that the unit names."""
+    host.install(PLUGIN, command=f"{' '.join(host.unit(PLUGIN).arguments)} --kubelet-root /data/kubelet")
+    host.socket("/data/kubelet/plugins_registry/gpu.nvidia.com-reg.sock")
+    ((code, words),) = said(of(host, PLUGIN))
+    assert (code, words.count("listening on gpu.nvidia.com-reg.sock")) == ("second_plugin", 1)
+
+
 def test_a_plugin_that_waits_for_kubelet_is_not_called_stopped(host: FakeHost) -> None:
     for name in SOCKETS:
         host.at(f"{FOLDER}/{name}").unlink()

@@ -8,6 +8,8 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import InClusterSettings
 
+from unit.fakes.plugins.preflight.operator_facts import NO_DRA, NO_OPERATOR
+
 IMAGE = "localhost/gpushare:1"
 NODE = {
     "name": "gpu1",
@@ -33,7 +35,8 @@ FACTS: dict[str, Any] = {
     "on_hosts": [],
     "others": [],
     "holders": [],
-    "gpu_operator": {"versions": [], "policies": [], "nodes": [], "ours": []},
+    "gpu_operator": NO_OPERATOR,
+    "dra": NO_DRA,
     "unit": "",
     "scheduler": "",
     "pods": [],
