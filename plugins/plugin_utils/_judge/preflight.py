@@ -15,7 +15,7 @@ from ...module_utils._facts.system import Python
 from ...module_utils._formats.finding import Finding, HostFindings
 from .._bundle.contents import MACHINES, PYTHONS
 from .._bundle.lock import Target
-from .._preflight import gpu_operator
+from .._preflight import gpu_operator, kubernetes_ends
 from .._preflight.bundle import Needs, checked
 from .._preflight.bundle import judge as judge_bundle
 from .._preflight.host import KUBERNETES, chosen_python, packages_label
@@ -69,6 +69,8 @@ class PreflightJudge(Judge):
             gpu_hosts = groups.get(arguments["gpu_group"], ())
             gpu_nodes = [judgement.node_name for judgement in judgements if judgement.node_name and judgement.host in gpu_hosts]
             of_inventory += self._operator(arguments["answers"], gpu_nodes, mode)
+            target = str(self._of_cluster(known, arguments["hosts"], "gpushare_target_kubernetes"))
+            of_inventory += self._kubeadm(arguments["answers"], target)
         believed = {answer.plane: answer.authorities for answer in answers}
         believed |= {host: [str(authority)[:64] for authority in (found.get("authorities") or [])[:8]] for host, found in facts.items()}
         of_inventory += judge_authorities(believed)
@@ -129,6 +131,16 @@ class PreflightJudge(Judge):
             return []
         found = HostFindings(str(asked["item"]))
         gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
+        return found.list
+
+    @staticmethod
+    def _kubeadm(answers: list[dict[str, Any]], target: str) -> list[Finding]:
+        """Of the first control plane that has answered."""
+        asked = next((answer for answer in answers if "kubeadm" in answer), None)
+        if asked is None:
+            return []
+        found = HostFindings(str(asked["item"]))
+        kubernetes_ends.judge_kubeadm(found, str(asked["kubeadm"]["version"]), asked["kubeadm"]["feature_gates"], target)
         return found.list
 
     def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:

@@ -23,7 +23,7 @@ from ...module_utils._facts.system import Python, preferred
 from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._host.container_runtimes import KINDS
-from ...module_utils._kubelet import gates
+from . import kubernetes_ends
 from .device_managers import judge_managers
 from .gpus import Expected, judge_gpus
 from .memory_unit import judge_unit
@@ -110,6 +110,7 @@ class WantedHost:
 def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     """All that speaks against changing this host."""
     found = HostFindings(host)
+    _next_kubernetes(found, facts, wanted)
     if wanted.mode == KUBERNETES and facts.distribution.name != "kubeadm":
         _for_pods(found, facts, wanted)
         return Judgement(host, facts.kubelet.node_name, tuple(found.list))
@@ -120,7 +121,6 @@ def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
         _memory_unit(found, facts, wanted.memory_unit)
         _driver(found, facts, wanted.driver_managed)
         _kubelet(found, facts)
-        _target(found, facts, wanted.target_kubernetes)
         _distribution_of(found, facts, SYSTEMD)
         _runtime(found, facts)
         _strategy(found, facts, wanted)
@@ -326,9 +326,12 @@ def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
     if not kubelet.installed:
         found.error("kubelet", "no kubelet", "a node of the cluster", "join the host to the cluster first, or take it out of the GPU nodes")
         return
-    if not kubelet.running:
-        found.error("kubelet", "a kubelet that does not run", "a running one", "journalctl -u kubelet says why; start it")
     version = numbers(kubelet.version)
+    if not kubelet.running:
+        cure = "journalctl -u kubelet says why; start it"
+        if version is not None and version[:2] >= (1, kubernetes_ends.NO_CGROUP_V1) and kubernetes_ends.fails_on_cgroup_v1(facts):
+            cure = f"kubelet {kubelet.version} does not start on cgroup v1 by default: {kubernetes_ends.cgroup_cure(facts)}"
+        found.error("kubelet", "a kubelet that does not run", "a running one", cure)
     if version is None:
         found.warn("kubelet", "a kubelet that does not print its version", OLDEST_IN_WORDS, "run `kubelet --version` on the host")
     elif version[:2] < OLDEST_KUBERNETES:
@@ -339,20 +342,10 @@ def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
         found.warn("kubelet", "the feature gate DevicePlugins switched off", "DevicePlugins=true", cure)
 
 
-def _target(found: HostFindings, facts: NodeFacts, target: str) -> None:
-    """The flags of this kubelet that the Kubernetes of the next upgrade does not take."""
-    version = numbers(target)
-    if version is None:
-        return
-    for name, is_gone in gates.obsolete(facts.kubelet.feature_gates, (version[0], version[1])):
-        expected = f"arguments that Kubernetes {target} takes"
-        where = facts.kubelet.config or "its arguments"
-        if is_gone:
-            cure = f"take it out of {where} before the upgrade: that kubelet does not start with it"
-            found.error("kubelet", f"the feature gate {name}, which Kubernetes {target} does not know", expected, cure)
-        else:
-            cure = f"take it out of {where}: a later kubelet does not start with it"
-            found.warn("kubelet", f"the feature gate {name}, which is locked in Kubernetes {target}", expected, cure)
+def _next_kubernetes(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
+    kubernetes_ends.judge_kubelet(found, facts, wanted.target_kubernetes)
+    if wanted.control_plane:
+        kubernetes_ends.judge_control_plane(found, facts, wanted.target_kubernetes)
 
 
 def _runtime(found: HostFindings, facts: NodeFacts) -> None:
