@@ -118,8 +118,8 @@ def _checked(cluster: Any) -> Dict[str, Any]:
         raise SchedulerError(f"ConfigMap {NAMESPACE}/{NAME} must hold a {KEY}; found {found!r}")
     scheduler = cluster.get("scheduler") or {}
     arguments, volumes = ((scheduler.get(key) or []) if isinstance(scheduler, dict) else None for key in ("extraArgs", "extraVolumes"))
-    listed = isinstance(arguments, dict) or (isinstance(arguments, list) and all(isinstance(one, dict) for one in arguments))
-    if not listed or not isinstance(volumes, list) or not all(isinstance(one, dict) for one in volumes):
+    listed = isinstance(arguments, dict) or (isinstance(arguments, list) and all(isinstance(argument, dict) for argument in arguments))
+    if not listed or not isinstance(volumes, list) or not all(isinstance(volume, dict) for volume in volumes):
         raise SchedulerError(
             f"{PATH} is {str(cluster.get('apiVersion'))[:_SHOWN]!r}, whose scheduler has another form than kubeadm's versions up to v1; "
             "expected extraArgs (a map, or a list of name and value) and extraVolumes (a list): correct it, or take a newer release of "

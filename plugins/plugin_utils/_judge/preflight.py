@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
@@ -15,7 +16,7 @@ from ...module_utils._facts.system import Python
 from ...module_utils._formats.finding import Finding, HostFindings
 from .._bundle.contents import MACHINES, PYTHONS
 from .._bundle.lock import Target
-from .._preflight import gpu_operator, kubernetes_ends
+from .._preflight import gpu_operator, kubernetes_ends, looked_up
 from .._preflight.bundle import Needs, checked
 from .._preflight.bundle import judge as judge_bundle
 from .._preflight.host import KUBERNETES, chosen_python, packages_label
@@ -55,7 +56,7 @@ class PreflightJudge(Judge):
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
         facts = {host: (known["hostvars"][host].get(arguments["result"]) or {}).get("facts") or {} for host in arguments["hosts"]}
         machines = {host: str((found.get("ground") or {}).get("machine_id") or "")[:64] for host, found in facts.items()}
-        of_inventory = judge_controller(ansible_version)
+        of_inventory = [*judge_controller(ansible_version), *looked_up.judge(date.today())]
         of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
         answers = [Answer.of(answer) for answer in arguments["answers"] or ()]

@@ -1,14 +1,18 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What ends with a release of Kubernetes, and what of it a host uses: said before the upgrade, not by a kubelet that does not start.
+"""The parts of Kubernetes that end with a release, and those of them that a host uses: said before the upgrade, not by a kubelet that
+does not start.
 
-Pure. Data: from k8s.io/kubernetes 1.34.0, 1.35.0, 1.36.3, 1.37.2 and 1.38.0-beta.0, compared on 2026-11-29: the gates are those of
-test/compatibility_lifecycle/reference/versioned_feature_list.yaml, which all components of a control plane and kubelet share; the flags
-those of cmd/kubelet/app/options/globalflags_linux.go; kubeadm's versions those of `validateSupportedVersion` in
-cmd/kubeadm/app/util/config/common.go, and its gates those of cmd/kubeadm/app/features/features.go; cgroup v1 is
-pkg/kubelet/apis/config/v1beta1/defaults.go; the container runtime is kubelet's own metric cri_losing_support, and kubeadm's check
-ContainerRuntimeVersion. The gates about devices stand in `_kubelet/gates.py`. For a new release: compare those files with it, add its rows,
-raise NEWEST, and date it in `_looked_up.py`.
+Pure. Data: from k8s.io/kubernetes 1.34.0, 1.35.0, 1.36.3, 1.37.2 and 1.38.0-beta.0, compared on 2026-11-29:
+
+- gates: test/compatibility_lifecycle/reference/versioned_feature_list.yaml, which kubelet and all components of a control plane share.
+  Those about devices stand in `_kubelet/gates.py`.
+- kubelet's flags: cmd/kubelet/app/options/globalflags_linux.go
+- kubeadm: `validateSupportedVersion` in cmd/kubeadm/app/util/config/common.go, and cmd/kubeadm/app/features/features.go
+- cgroup v1: pkg/kubelet/apis/config/v1beta1/defaults.go
+- the container runtime: kubelet's own metric cri_losing_support, and kubeadm's check ContainerRuntimeVersion
+
+For a new release compare these files with it, add its rows, raise NEWEST, and date it in `looked_up.py`.
 """
 
 from __future__ import annotations
@@ -116,7 +120,7 @@ KUBEADM_GONE: Mapping[int, Mapping[str, str]] = {22: {"v1beta1": "1.21"}, 27: {"
 KUBEADM_GATES_GONE: Mapping[int, str] = {36: "ControlPlaneKubeletLocalMode", 37: "NodeLocalCRISocket PublicKeysECDSA"}
 #: The first kubelet that does not start on cgroup v1 unless failCgroupV1 is false; the one that ends with runtimes without RuntimeConfig.
 NO_CGROUP_V1, NEEDS_RUNTIME_CONFIG = 35, 38
-_SHOWN = 8
+_SHOWN, _MOST = 8, 80
 # The order in which they are told.
 _COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
@@ -143,7 +147,7 @@ GATES: Mapping[str, GateEnd] = _of_table()
 
 
 def judge_kubelet(found: HostFindings, facts: NodeFacts, target: str) -> None:
-    """What the kubelet of this host is given, and what it runs on, that the release `target` does not take; "" is no target."""
+    """The arguments of this host's kubelet, and the ground below it, that the release `target` does not take. target: "" for none."""
     release = _release(target)
     if release is None:
         return
@@ -191,7 +195,7 @@ def judge_kubeadm(found: HostFindings, version: str, gates: Sequence[str], targe
             )
             if version != "v1beta3":
                 cure = f"upgrade with kubeadm release by release: up to {versions[version]} it reads {version}, and writes a newer one"
-            found.error("kubernetes", f"a ClusterConfiguration {version[:_SHOWN]}", expected, cure)
+            found.error("kubernetes", f"a ClusterConfiguration {version}", expected, cure)
     gone = _ended(KUBEADM_GATES_GONE, release).intersection(gates)
     if gone:
         seen = f"a ClusterConfiguration with kubeadm's feature gate {few(sorted(gone), _SHOWN)}"
@@ -238,15 +242,15 @@ def _release(target: str) -> Release | None:
     return None if version is None else (version[0], version[1] if len(version) > 1 else 0)
 
 
-def _gates(given: Mapping[str, bool], release: Release, target: str, who: str, where: str) -> Iterator[Finding]:
-    """Findings without a check. who: what does not start; where: the gate stands."""
+def _gates(given: Mapping[str, bool], release: Release, target: str, program: str, where: str) -> Iterator[Finding]:
+    """Findings without a check. program: the one that does not start; where: the place of the gate."""
     expected = f"arguments that Kubernetes {target} takes"
     for name in sorted(given):
         end = GATES.get(name)
         if end is None:
             continue
         gone, locked = end.gone is not None and release >= (1, end.gone), end.locked is not None and release >= (1, end.locked)
-        stops = f"take it out of {where} before the upgrade: {who} does not start with it"
+        stops = f"take it out of {where} before the upgrade: {program} does not start with it"
         if gone:
             yield Finding("", f"the feature gate {name}, which Kubernetes {target} does not know", expected, stops, ERROR)
         elif locked and given[name] is not end.value:
@@ -267,4 +271,6 @@ def _runtime(found: HostFindings, facts: NodeFacts, release: Release, target: st
         if version is not None and version[:2] < ANSWERS[name]:
             since = ".".join(map(str, ANSWERS[name]))
             cure = f"upgrade it first: kubelet {target} is announced not to work with a runtime that lacks RuntimeConfig of the CRI"
-            found.warn("runtime", f"{name} {runtime.version}, with gpushare_target_kubernetes: {target}", f"{since} or newer", cure)
+            found.warn(
+                "runtime", f"{name} {str(runtime.version)[:_MOST]}, with gpushare_target_kubernetes: {target}", f"{since} or newer", cure
+            )
