@@ -25,11 +25,11 @@ for folder in (".collections", "files/gpushare_runtime", "tests"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories, driver_branches  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.container_runtimes import KINDS  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, kubernetes_ends, looked_up, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (  # noqa: E402
     CHECKS,
@@ -139,7 +139,7 @@ def driver_plans() -> str:
 
 def toolkit_advisories() -> str:
     rows = [[", ".join(one.cves), one.fixed_in, one.bulletin, one.published] for one in advisories.TOOLKIT]
-    return table(["vulnerability", "fixed in", "bulletin", "of"], rows) + _read_up_to()
+    return table(["vulnerability", "fixed in", "bulletin", "of"], rows) + _read_up_to(looked_up.BULLETINS)
 
 
 def driver_advisories() -> str:
@@ -147,11 +147,32 @@ def driver_advisories() -> str:
     for one in advisories.DRIVER:
         worst = f"{one.worst} ({one.score:g})" + (f" and {one.more} more" if one.more else "")
         rows.append([worst, ", ".join(one.fixed_in), one.bulletin, one.published])
-    return table(["vulnerability (CVSS score)", "fixed in", "bulletin", "of"], rows) + _read_up_to()
+    return table(["vulnerability (CVSS score)", "fixed in", "bulletin", "of"], rows) + _read_up_to(looked_up.BULLETINS)
 
 
-def _read_up_to() -> str:
-    return f"\n\nRead up to {advisories.READ_UP_TO}."
+def branches_of_drivers() -> str:
+    """Without a newest bulletin that names a branch, it has no fixed version: it is newer than that, or gets no more."""
+    fixed = {int(version.partition(".")[0]): version for version in advisories.DRIVER[0].fixed_in}
+    rows = [[one.number, one.kind, one.end or "none stated", fixed.get(one.number, ""), one.remark] for one in driver_branches.BRANCHES]
+    header = ["branch", "kind", "fixes until", f"fixed against bulletin {advisories.DRIVER[0].bulletin}", ""]
+    return table(header, rows) + _read_up_to(looked_up.BRANCHES)
+
+
+def ends_of_kubernetes() -> str:
+    return table(["from", "ends", "who still uses it"], kubernetes_ends.rows()) + _read_up_to(looked_up.KUBERNETES)
+
+
+def facts_of_others() -> str:
+    """The tables of facts of others, and the presets, each with its day."""
+    rows = [
+        [one.subject, one.read_up_to, f"`{one.file}`", f"<{one.source}>" if one.source else "in the file"]
+        for one in looked_up.every(presets.read_days())
+    ]
+    return table(["facts of others", "read up to", "file", "source"], rows)
+
+
+def _read_up_to(of: looked_up.FactTable) -> str:
+    return f"\n\nRead up to {of.read_up_to}."
 
 
 # Programs.
@@ -453,6 +474,9 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "presets": ("docs/operate/clusters-of-others.md", presets_of_clusters),
     "xids": ("docs/operate/on-call.md", xids),
     "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
+    "driver-branches": ("docs/start/drivers.md", branches_of_drivers),
+    "kubernetes-ends": ("docs/operate/operations.md", ends_of_kubernetes),
+    "looked-up": ("docs/project/release.md", facts_of_others),
     "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
     "gpu-proof": ("docs/project/gpu-proof.md", gpu_proof),
 }

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle import sbom  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.collection import normal  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._bundle.lock import pins  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import looked_up  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel  # noqa: E402
 
 import address  # noqa: E402
@@ -94,9 +96,16 @@ def changelog(tree: Path, number: str, when: datetime) -> str:
     return (place / "CHANGELOG.md").read_text()
 
 
+def why_not() -> list[str]:
+    """The reasons against a release, a sentence each."""
+    rejected = address.rejected(address.repository())
+    facts = looked_up.too_old(presets.read_days(), date.today())
+    return [*address.problems(), *filter(None, [rejected]), *outdated.problems(), *facts]
+
+
 def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
     """Write all files; those that are named in SHA256SUMS and that file itself. trial: they are not published."""
-    if not trial and (reasons := [*address.problems(), *filter(None, [address.rejected(address.repository())]), *outdated.problems()]):
+    if not trial and (reasons := why_not()):
         sys.exit("\n".join(reasons))
     number, when = version(), commit_time()
     shutil.rmtree(folder, ignore_errors=True)

@@ -84,6 +84,9 @@ kubelet:
     endpoint: {description: Socket of the container runtime., type: str, sample: unix:///run/containerd/containerd.sock}
     runtime: {description: "V(containerd), V(cri-o), V(docker) or V(unknown).", type: str, sample: containerd}
     feature_gates: {description: Feature gates that are set., type: dict}
+    cgroup_driver: {description: As its own configuration says., type: str, sample: systemd}
+    flags: {description: Names of the flags that it is given., type: list, elements: str, sample: [config, kubeconfig]}
+    fail_cgroup_v1: {description: Its failCgroupV1 where something sets it., type: bool}
 distribution:
   description: The tool that installed Kubernetes.
   returned: success
@@ -101,6 +104,7 @@ control_plane:
     manifests: {description: Manifest of each static pod by component., type: dict}
     kubeconfig: {description: The administrator's kubeconfig., type: str, sample: /etc/kubernetes/admin.conf}
     kubectl: {description: Path of kubectl., type: str}
+    feature_gates: {description: Feature gates that running components are given by component., type: dict}
 system:
   description: The distribution.
   returned: when gathered
@@ -114,6 +118,7 @@ system:
     init: {description: V(systemd) or V(other)., type: str}
     selinux: {description: "V(enforcing), V(permissive) or V(disabled).", type: str}
     memory_mib: {description: Memory of the machine in MiB., type: int}
+    cgroup: {description: "Version of control groups, V(0) if it cannot be told.", type: int, sample: 2}
 kernel:
   description: The running kernel.
   returned: when V(system) is gathered
@@ -241,6 +246,8 @@ toolkit:
     environment: {description: The environment of unprivileged containers., type: bool}
     mounts: {description: Mounts below /var/run/nvidia-container-devices., type: bool}
     problem: {description: Why that is not known., type: str}
+    no_cgroups: {description: Whether the mode legacy leaves the cgroups of containers alone., type: bool}
+    version: {description: "Version of nvidia-ctk, V(\"\") for none.", type: str, sample: 1.20.1}
 authorities:
   description: SHA-256 of each certificate authority that kubelet believes. Hosts of one cluster have one in common.
   returned: when V(system) is gathered

@@ -73,6 +73,11 @@ dra:
   returned: with O(what=facts)
   type: dict
 may_grant: {description: Whether this kubeconfig may make roles and bind them., returned: with O(what=facts), type: bool}
+kubeadm:
+  description: Version and feature gates of kubeadm's ClusterConfiguration, V("") and none where there is none.
+  returned: with O(what=facts)
+  type: dict
+  sample: {version: v1beta4, feature_gates: []}
 accounts:
   description: The names of the device plugins' accounts.
   returned: with O(what=nodes)
@@ -136,6 +141,7 @@ from ..module_utils._cluster.objects import diff_of, key, title
 from ..module_utils._facts.authority import authorities
 from ..module_utils._host.host import Host
 from ..module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
+from ..module_utils._scheduler import kubeadm
 from ..module_utils._takeover import operator as gpu_operator
 from ..module_utils._takeover import original
 from ..module_utils._takeover.aside import TakeOverError
@@ -162,6 +168,7 @@ def facts(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
         "dra": dra.facts(kubectl),
         "authorities": list(authorities(Host(), KUBELET_CONFIG)),
         "may_grant": _may_grant(kubectl),
+        "kubeadm": _kubeadm(kubectl),
     }
 
 
@@ -171,6 +178,16 @@ def _may_grant(kubectl: cluster_kubectl.Kubectl) -> bool:
         return kubectl.text(["auth", "can-i", "create", "clusterrolebindings.rbac.authorization.k8s.io"]).strip() == "yes"
     except cluster_kubectl.KubectlError:
         return False
+
+
+def _kubeadm(kubectl: cluster_kubectl.Kubectl) -> dict:
+    """The version and the feature gates of kubeadm's ClusterConfiguration, "" where there is none, or it may not be read."""
+    try:
+        found = kubectl.json(["get", "configmap", "--namespace", "kube-system", kubeadm.NAME, "--ignore-not-found"])
+    except cluster_kubectl.KubectlError:
+        found = None
+    version, gates = kubeadm.version_and_gates(((found or {}).get("data") or {}).get(kubeadm.KEY) or "")
+    return {"version": version, "feature_gates": gates}
 
 
 def of_nodes(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:

@@ -47,7 +47,7 @@ EXAMPLES = r"""
 - name: Load the driver
   gpushare.kubernetes.gpushare_driver:
     what: present
-    version: 580.159.03
+    version: 580.178.04
     initramfs: [update-initramfs, -u, -k, all]
     services: [nvidia-persistenced.service]
 """

@@ -151,6 +151,7 @@ RESULTS: Mapping[str, Shape] = {
         "nodes": [str],
         "authorities": [str],
         "may_grant": bool,
+        "kubeadm": {"version": str, "feature_gates": [str]},
         "in_cluster": [str],
         "gpu_operator": _OPERATOR,
         "dra": _DRA,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.config_file import with_gates
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import kubernetes_ends as ends
 
 from gpushare_lab import components, debian
 from gpushare_lab.prepare import the_cache
@@ -95,3 +96,29 @@ def test_kubelet_reads_the_gate_where_it_is_written(tmp_path: Path, text: str) -
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "unrecognized feature gate: NoSuchGate" in ended.stderr
+
+
+def asked(*words: str) -> str:
+    """Why this kubelet does not start with the words, and with a configuration that does not exist."""
+    program = components.kubernetes(the_cache(), components.KUBERNETES) / "kubelet"
+    return subprocess.run([program, "--config=/nonexistent", *words], capture_output=True, text=True, check=False, timeout=120).stderr
+
+
+@pytest.mark.timeout(1800)
+def test_the_real_kubelet_takes_neither_the_gates_nor_the_flags_of_the_table() -> None:
+    minor = int(components.KUBERNETES.split(".")[1])
+    different = []
+    for name, end in ends.GATES.items():
+        locked = end.locked is not None and minor >= end.locked
+        value = str(not end.value if locked else True).lower()
+        words = asked(f"--feature-gates={name}={value}")
+        gone = end.gone is not None and minor >= end.gone
+        if gone and f"unrecognized feature gate: {name}" not in words:
+            different.append(f"{name} is not gone: {words}")
+        elif not gone and (f"cannot set feature gate {name} to {value}" in words) is not locked:
+            different.append(f"{name} is locked or not, against the table: {words}")
+    for since, names in ends.FLAGS_GONE.items():
+        for name in names.split():
+            if (f"unknown flag: --{name}" in asked(f"--{name}=1")) is not (minor >= since):
+                different.append(f"--{name} is there or not, against the table")
+    assert not different

@@ -204,6 +204,18 @@ def test_a_cluster_without_policies_is_accepted_by_the_inventory_alone(tmp_path:
     assert "expected 1.30 or newer; upgrade it, or set gpushare_overuse: report" in lines(both.stdout)
 
 
+def test_the_next_kubeadm_rejects_an_older_configuration_of_the_cluster(tmp_path: Path) -> None:
+    hosts = fleet(tmp_path / "hosts")
+    kubeadm = {"version": "v1beta3", "feature_gates": []}
+    cluster = [{"item": "cp1", "nodes": ["cp1", *NODES], "version": "v1.36.3", "may_grant": True, "kubeadm": kubeadm}]
+    (tmp_path / "play.yml").write_text(ACTIONS)
+    passed = play(tmp_path, tmp_path / "play.yml", hosts, cluster=cluster, gpushare_target_kubernetes="1.36")
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    rejected = play(tmp_path, tmp_path / "play.yml", hosts, cluster=cluster, gpushare_target_kubernetes="1.37")
+    assert rejected.returncode == 2
+    assert "cp1: kubernetes: found a ClusterConfiguration v1beta3; expected one that kubeadm 1.37 reads" in lines(rejected.stdout)
+
+
 def test_what_a_role_would_reject_is_a_reason_like_the_others(tmp_path: Path) -> None:
     hosts = fleet(tmp_path / "hosts")
     hosts["gpu_nodes"]["gpu1"]["planned"] = {"changed": False, "restarted": True}

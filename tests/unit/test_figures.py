@@ -14,6 +14,7 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ALL_NODES_UP_TO
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import looked_up
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
 
@@ -214,6 +215,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("does not answer within {} s", (HTTP_TIMEOUT,)),
         ("by more than {:g} s; from {:g} s on", (SECONDS_APART, MOST_SECONDS_APART)),
         ("systemd replaces a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
+        ("tables that were read more than {} days ago", (looked_up.OLD_DAYS,)),
     ],
     "docs/project/questions.md": [
         ("Opening a page takes {:.0f} s", (questions.PAGE_MINUTES * 60,)),
@@ -409,6 +411,11 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
         ("API server's by more than {:g} s | by more than {:g} s", (MOST_SECONDS_APART, SECONDS_APART)),
         ("less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),
+        ("read more than {} days ago", (looked_up.OLD_DAYS,)),
+    ],
+    "docs/project/release.md": [
+        ("that was read more than {} days ago", (looked_up.OLD_FOR_RELEASE_DAYS,)),
+        ("was read more than {} days ago (`old_facts`)", (looked_up.OLD_DAYS,)),
     ],
     "roles/scheduler/README.md": [("in clusters of up to {} nodes", (ALL_NODES_UP_TO,))],
     "docs/start/demo.md": [("a real Kubernetes {} on this machine", (components.KUBERNETES.rpartition(".")[0],))],

@@ -32,12 +32,14 @@ RUN_FILE_LOG = "/var/log/gpushare-nvidia-installer.log"
 _FIRST_TYPED, _FIRST_BESIDE = 560, 545
 _PERMIT = "set gpushare_driver_change_ok: true for this run, best with the playbook upgrade_driver"
 _OWN_FABRIC = "choose gpushare_driver_source: nvidia, which has it; or install it yourself and set gpushare_driver_fabric: never"
+#: NVIDIA's packages for apt that have it take one branch or version, with priority 1000 (/etc/apt/preferences.d/nvidia-driver-pin).
+PINNING = "nvidia-driver-pinning-"
 _VERSION = re.compile(r"[0-9]{3,4}(?:\.[0-9]{1,4}){1,2}")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The variables gpushare_driver_*. version: such as "580.159.03"; module, build: "auto" for what suits the GPUs and the firmware."""
+    """The variables gpushare_driver_*. version: such as "580.178.04"; module, build: "auto" for what suits the GPUs and the firmware."""
 
     version: str
     source: str = NVIDIA
@@ -115,7 +117,7 @@ def make(facts: HostFacts, wish: Wish, data: Optional[Mapping[str, Any]]) -> Dri
     if not _VERSION.fullmatch(wish.version):
         shown = repr(wish.version[:80]) if wish.version else "no gpushare_driver_version"
         cure = "set gpushare_driver_version to one exact version, quoted in YAML; the role nvidia_driver's README says how to choose it"
-        return DriverPlan((Finding("version", shown, "a version such as 580.159.03", cure),))
+        return DriverPlan((Finding("version", shown, "a version such as 580.178.04", cure),))
     if data is None:
         words = f"{facts.name} on {facts.machine}"
         cure = "install the driver yourself and leave gpushare_driver_state: present, or use a run file on a known distribution"
@@ -332,12 +334,13 @@ def _of_packages(draft: _Draft, module: str, build: str) -> DriverPlan:
     kinds = [(source.get(how) or {}).get(kind) for how in (DKMS, PRECOMPILED) for kind in (OPEN, PROPRIETARY)]
     planned = [*driver, *kernel_parts, *(fabric or ())]
     others = {name for kind in [*kinds, source.get("driver"), *([] if fabric is None else [source.get("fabric")])] for name in every(kind)}
-    elsewhere = _elsewhere(draft, source)
+    elsewhere, repository = _elsewhere(draft, source), _repository(draft, source)
+    _pins(draft, repository is not None)
     replaces = (names.replaced(planned, others - set(planned)) | elsewhere) - set(packages)
     return DriverPlan(
         packages=tuple(packages.items()),
         replaces=tuple(sorted(replaces)),
-        repository=_repository(draft, source),
+        repository=repository,
         services=tuple(services),
         # Fabric manager does not start without it.
         modules=("ib_umad",) if fabric and facts.nvlink5 else (),
@@ -352,6 +355,21 @@ def _elsewhere(draft: _Draft, source: Mapping[str, Any]) -> Set[str]:
         expected = f"those of {draft.wish.source}, or the permission for a change"
         draft.reject("change", seen, expected, f"{_PERMIT}; or choose another gpushare_driver_source")
     return found
+
+
+def _pins(draft: _Draft, own_pin: bool) -> None:
+    """The installed pins of another driver. own_pin: whether the role has apt take its version, with priority 1001: the highest counts."""
+    wanted = numbers(draft.wish.version) or ()
+    for name in sorted(package for package in draft.facts.packages if package.startswith(PINNING)):
+        pinned = numbers(name[len(PINNING) :]) or ()
+        if not pinned or wanted[: len(pinned)] == pinned:
+            continue
+        cure = f"remove {name[:80]}, or install {PINNING}{draft.branch} in its place"
+        if own_pin or draft.wish.source != NVIDIA:
+            draft.notes.append(f"{name[:80]} is installed, which counts again once this role's pin is gone: {cure}")
+        else:
+            seen = f"{name[:80]}, by which apt takes what belongs to the driver in another version"
+            draft.reject("packages", seen, f"no pin of another driver than {draft.wish.version}", cure)
 
 
 def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, Any]]:

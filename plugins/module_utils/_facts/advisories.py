@@ -3,8 +3,8 @@
 """The vulnerabilities of NVIDIA's container toolkit and of its Linux driver for data centre GPUs, and the releases without them.
 
 Data: from NVIDIA's security bulletins, https://github.com/NVIDIA/product-security, column "Updated Version"; of the driver the rows "Tesla"
-for Linux. To bring it up to date, read the bulletins since READ_UP_TO, add their rows here, raise the minimum of the toolkit, and run
-`python tools/reference.py --write`.
+for Linux. To bring it up to date, read the bulletins since the day that `looked_up.py` of preflight has, add their rows here, raise the
+minimum of the toolkit, date it there, and run `python tools/reference.py --write`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import NamedTuple, Optional, Sequence
 
 from .._formats.finding import few
 from .._formats.versions import newer, numbers
+from .driver_branches import NEW_FEATURE, branch
 
-#: Up to this day all bulletins about toolkit and driver are here.
-READ_UP_TO = "2026-08-18"
 #: The oldest version of the toolkit without any of them.
 TOOLKIT_MINIMUM = "1.19.1"
 
@@ -52,6 +51,8 @@ TOOLKIT = (
 )
 #: By which a process with a GPU attacks the kernel. The newest first.
 DRIVER = (
+    # 79 for the display driver on Linux, by their descriptions: the others are of Windows and of the vGPU manager.
+    DriverAdvisory("CVE-2026-47601", 7.8, 78, ("580.178.04", "595.91.07", "610.57.04", "615.71.09"), 5861, "2026-09-30"),
     DriverAdvisory("CVE-2026-24187", 8.8, 10, ("535.309.01", "580.159.03", "595.71.05"), 5821, "2026-05-19"),
     DriverAdvisory("CVE-2025-33219", 7.8, 1, ("535.288.01", "570.211.01", "580.126.09", "590.48.01"), 5747, "2026-01-28"),
     DriverAdvisory("CVE-2025-23280", 7.0, 5, ("535.274.02", "570.195.03", "580.95.05"), 5703, "2025-10-09"),
@@ -91,12 +92,19 @@ def open_in_driver(version: str) -> Optional[Vulnerable]:
     if own:
         return Vulnerable(words, f"{own} or newer")
     later = [fixed for fixed in newest.fixed_in if _branch(fixed) > have[0]]
+    # NVIDIA drops a new-feature branch within months, so another one is better to settle on.
+    later = [fixed for fixed in later if not _is_brief(fixed)] or later
     return Vulnerable(words, f"{' or '.join(later)}, or newer: the branch {have[0]} got no fix")
 
 
 def _is_open(branch: int, version: str, advisory: DriverAdvisory) -> bool:
     own = next((fixed for fixed in advisory.fixed_in if _branch(fixed) == branch), None)
     return newer(own, version) if own else branch < max(map(_branch, advisory.fixed_in))
+
+
+def _is_brief(version: str) -> bool:
+    known = branch(_branch(version))
+    return known is not None and known.kind == NEW_FEATURE
 
 
 def _branch(version: str) -> int:

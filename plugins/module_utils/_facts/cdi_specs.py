@@ -13,6 +13,8 @@ from typing import Any, Dict, List
 from .._formats.versions import numbers
 from .._host.host import Host
 
+#: The version that nvidia-ctk and nvidia-container-runtime print, which make and use them.
+TOOLKIT_SAYS = re.compile(r"version:? v?([0-9]+\.[0-9]+\.[0-9]+(?:[-~]rc\.?[0-9]+)?)")
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _KIND = re.compile(r"[\"']?kind[\"']?\s*:\s*[\"']?([\w.-]+/[\w.-]+)")
 _VERSION = re.compile(r"[\"']?cdiVersion[\"']?\s*:\s*[\"']?([0-9.]{1,16})")

@@ -25,7 +25,8 @@ from .kubernetes import KubeletFacts, Runtime
 SYSTEMD, CGROUPFS = "systemd", "cgroupfs"
 GATE = "KubeletCgroupDriverFromCRI"
 _ASKS_BY_GATE, _ASKS, _ASKS_ALWAYS = (1, 28), (1, 31), (1, 34)
-_ANSWERS: Mapping[str, Tuple[int, int]] = {"containerd": (2, 0), "cri-o": (1, 28)}
+#: A container runtime to the first release that has RuntimeConfig of the CRI.
+ANSWERS: Mapping[str, Tuple[int, int]] = {"containerd": (2, 0), "cri-o": (1, 28)}
 #: Of cgroup v2, and of controllers that every v1 has.
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu")
 #: The group of all pods, by the driver that makes it.
@@ -83,7 +84,7 @@ def two_drivers(found: CgroupDrivers, runtime: Optional[str]) -> Optional[Findin
 
 def asks(kubelet: KubeletFacts, runtime: str, release: Sequence[int]) -> bool:
     """Whether this kubelet takes the driver from the runtime, whatever its own configuration says."""
-    version, since = (numbers(kubelet.version) or ())[:2], _ANSWERS.get(runtime)
+    version, since = (numbers(kubelet.version) or ())[:2], ANSWERS.get(runtime)
     if since is None or tuple(release) < since or version < _ASKS_BY_GATE:
         return False
     return version >= _ASKS_ALWAYS or kubelet.feature_gates.get(GATE, version >= _ASKS)

@@ -17,7 +17,7 @@ from .._formats.versions import numbers
 from .._host.container_runtimes import KINDS, CdiReleases, socket_path
 from .._host.host import Host
 from .._runtimes import cri
-from .cdi_specs import FOLDERS, specs
+from .cdi_specs import FOLDERS, TOOLKIT_SAYS, specs
 from .kubernetes import KubeletFacts, Runtime
 
 AUTO, CDI, MOUNTS, ENVIRONMENT = "auto", "cdi", "volume-mounts", "envvar"
@@ -74,12 +74,14 @@ class ToolkitFacts:
     """The requests that nvidia's runtime honours: the environment of unprivileged containers, and mounts. problem: why that is not known.
 
     no_cgroups: whether its mode legacy leaves the cgroups of containers alone, as rootless container runtimes need it.
+    version: of nvidia-ctk, "" for none.
     """
 
     environment: bool
     mounts: bool
     problem: str = ""
     no_cgroups: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,10 @@ def toolkit(host: Host) -> ToolkitFacts:
         values = toml.loads(host.text(CONFIG) or "")
     except (toml.TomlError, ValueError, RecursionError) as error:
         return ToolkitFacts(True, False, f"{CONFIG} is not TOML ({error})"[:200])
+    version = host.answer(host.program("nvidia-ctk"), ["--version"], TOOLKIT_SAYS) or ""
     cli = values.get(_CLI)
     no_cgroups = isinstance(cli, dict) and cli.get(_NO_CGROUPS) is True
-    return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups)
+    return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups, version)
 
 
 def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> StrategyChoice:

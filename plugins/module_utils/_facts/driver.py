@@ -37,6 +37,9 @@ _NUMA = "/sys/devices/system/node"
 _OPTION, _MOST_OPTIONS = re.compile(r'^([A-Za-z][A-Za-z0-9_]{0,63}): "?([^"\n]{0,200})"?$', re.MULTILINE), 200
 #: Where the GPU Operator's driver container puts the driver's files, for other containers.
 CONTAINER = "/run/nvidia/driver"
+# Of the packages nvidia-driver-pinning-<branch or version> in NVIDIA's repositories for apt, of which a host has one at most.
+_PIN = re.compile(r"^Pin:[ \t]*version[ \t]+([0-9]{3,4}(?:\.[0-9]{1,4}){0,2})", re.MULTILINE)
+PIN_FILE = "/etc/apt/preferences.d/nvidia-driver-pin"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Driver:
     from HGX B200 on. fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
     number of NUMA nodes with memory and without a processor, as memory of GPUs is on Grace. next_without: the release of the kernel that
     boots next, if it has no module of the driver and DKMS cannot build one. upgraded_alone: packages that unattended-upgrades may upgrade.
+    pinned: the branch or version that a pin of NVIDIA's has apt take, "" for none.
     """
 
     loaded: Optional[str]
@@ -82,6 +86,7 @@ class Driver:
     memory_nodes: int = 0
     next_without: str = ""
     upgraded_alone: Tuple[str, ...] = ()
+    pinned: str = ""
 
     @property
     def lacks_fabric_manager(self) -> bool:
@@ -143,6 +148,7 @@ def driver(host: Host) -> Driver:
         memory_nodes=_memory_nodes(host),
         next_without=_next_without(host) if module else "",
         upgraded_alone=upgraded_alone(host),
+        pinned=next(iter(_PIN.findall(host.text(PIN_FILE) or "")), ""),
     )
 
 

@@ -8,13 +8,13 @@ Read-only.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
 from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
-from .._host.host import Host, RunningProcess, flag
+from .._host.host import Host, RunningProcess, flag, flags
 from .._host.systemd import environment, words
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
@@ -31,6 +31,8 @@ _MANIFESTS = ("/etc/kubernetes/manifests", "/var/lib/rancher/rke2/agent/pod-mani
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
 _DRIVER = 40
+_MOST_FLAGS, _FLAG = 300, re.compile("[A-Za-z0-9_-]{1,80}")
+_ON = ("true", "t", "1")
 _K3S_SOCKET = "/run/k3s/containerd/containerd.sock"
 
 
@@ -61,6 +63,7 @@ class KubeletFacts:
     installed: whether there is one at all. node_name: of its Kubernetes node. endpoint: the socket of its container runtime.
     runtime: the name of that runtime ("docker" also through cri-dockerd), "unknown" for a socket that no known runtime has,
     None if nothing says. config: its configuration file, if there is one. cgroup_driver: as it says itself, see cgroup_drivers.py.
+    flags: the names of those that it is given, with - for _. fail_cgroup_v1: its failCgroupV1, None where nothing sets it.
     """
 
     installed: bool
@@ -75,6 +78,8 @@ class KubeletFacts:
     runtime: Optional[str]
     feature_gates: Dict[str, bool]
     cgroup_driver: str = "cgroupfs"
+    flags: Tuple[str, ...] = ()
+    fail_cgroup_v1: Optional[bool] = None
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,16 @@ class Distribution:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """The parts of a control plane on the host. manifests: path of each static pod's manifest by component."""
+    """The parts of a control plane on the host. manifests: path of each static pod's manifest by component.
+
+    feature_gates: those that a running component is given, by component.
+    """
 
     present: bool
     manifests: Dict[str, str]
     kubeconfig: Optional[str]
     kubectl: Optional[str]
+    feature_gates: Dict[str, Dict[str, bool]] = field(default_factory=dict)
 
 
 def distribution(host: Host) -> Distribution:
@@ -145,6 +154,8 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
         runtime=runtime_of(endpoint),
         feature_gates=_feature_gates(argv, values),
         cgroup_driver=(flag(argv, "cgroup-driver") or values.get("cgroupDriver") or "cgroupfs")[:_DRIVER],
+        flags=tuple(sorted({name.replace("_", "-") for name in flags(argv) if _FLAG.fullmatch(name)}))[:_MOST_FLAGS],
+        fail_cgroup_v1=_fail_cgroup_v1(argv, values),
     )
 
 
@@ -186,6 +197,7 @@ def control_plane(host: Host) -> ControlPlane:
         manifests=manifests,
         kubeconfig=next(iter(host.existing(_ADMIN)), None),
         kubectl=host.program("kubectl"),
+        feature_gates={component: gates for component, gates in _running_gates(host).items() if gates},
     )
 
 
@@ -242,6 +254,16 @@ def _endpoint(argv: List[str], config: Dict[str, str], version: Optional[str]) -
     return f"unix://{DEFAULT_SOCKET}" if known is not None else None
 
 
+def _fail_cgroup_v1(argv: List[str], config: Dict[str, str]) -> Optional[bool]:
+    said = flag(argv, "fail-cgroupv1") or config.get("failCgroupV1")
+    return None if said is None else said.lower() in _ON
+
+
+def _running_gates(host: Host) -> Dict[str, Dict[str, bool]]:
+    processes = ((component, host.process(component)) for component in _COMPONENTS)
+    return {component: _feature_gates(list(process.argv), {}) for component, process in processes if process is not None}
+
+
 def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
     gates = {key[len("featureGates.") :]: value == "true" for key, value in config.items() if key.startswith("featureGates.")}
     # Each flag adds to the ones before it.
@@ -252,7 +274,7 @@ def _feature_gates(argv: List[str], config: Dict[str, str]) -> Dict[str, bool]:
         for pair in (value if given else next(iter(argv[place + 1 : place + 2]), "")).split(","):
             name, equals, setting = pair.partition("=")
             if equals:
-                gates[name.strip()] = setting.strip().lower() in ("true", "t", "1")
+                gates[name.strip()] = setting.strip().lower() in _ON
     return gates
 
 

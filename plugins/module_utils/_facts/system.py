@@ -16,6 +16,7 @@ from .._host.host import PROGRAM_FOLDERS, Host
 from .._host.systemd import environment
 
 _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_CGROUPS = "/sys/fs/cgroup"
 _PYTHON_NAME = re.compile(r"python3(?:\.([0-9]{1,3}))?")
 # A Python 3.11 beside one that is too old: family, release, package. Enterprise Linux has it in AppStream since 8.8 and 9.2 (Red Hat,
 # "Installing and using dynamic programming languages"), SUSE since 15 SP4 in the module Python 3 (linuxpunx.com, 2024-03-25). Read
@@ -28,7 +29,7 @@ _PYTHON_SAYS = re.compile(r"^Python ([0-9]+\.[0-9]+)", re.MULTILINE)
 class System:
     """The distribution. id and like: os-release's own words ("debian", "rhel fedora"); init: "systemd" or "other".
 
-    memory_mib: of the machine, None if it cannot be asked.
+    memory_mib: of the machine, None if it cannot be asked. cgroup: the version of control groups, 1 or 2, 0 if it cannot be told.
     """
 
     id: str
@@ -39,6 +40,7 @@ class System:
     init: str
     selinux: str
     memory_mib: Optional[int]
+    cgroup: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,15 @@ def system(host: Host) -> System:
         init="systemd" if host.is_folder("/run/systemd/system") else "other",
         selinux={"1": "enforcing", "0": "permissive"}.get(host.line("/sys/fs/selinux/enforce") or "", "disabled"),
         memory_mib=int(total.group(1)) // 1024 if total else None,
+        cgroup=_cgroup(host),
     )
+
+
+def _cgroup(host: Host) -> int:
+    """As kubelet tells them apart: by the file system at /sys/fs/cgroup, whose root has this file in version 2 alone."""
+    if host.exists(f"{_CGROUPS}/cgroup.controllers"):
+        return 2
+    return 1 if host.is_folder(f"{_CGROUPS}/memory") else 0
 
 
 def kernel(host: Host) -> Kernel:

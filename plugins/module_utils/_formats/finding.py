@@ -61,6 +61,9 @@ class HostFindings:
     def warn(self, check: str, found: str, expected: str, cure: str) -> None:
         self.list.append(Finding(check, found, expected, cure, WARNING, self.host))
 
+    def note(self, check: str, found: str, expected: str, cure: str) -> None:
+        self.list.append(Finding(check, found, expected, cure, NOTE, self.host))
+
 
 def few(names: Iterable[str], most: int = 4) -> str:
     """The first ones of many in a finding, and how many more there are."""

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kubelet's feature gates about devices: in which versions they exist, which ones a kubelet must be given, and how a flag writes them.
 
-Pure. Versions are those of kubernetes.io, "Feature Gates" and "Feature Gates (removed)", and of the CHANGELOG of 1.38.0-beta.0
-(kubernetes#141946), read on 2026-11-29.
+Pure. `kubernetes_ends.py` of preflight says what an upgrade no longer takes. Versions are those of kubernetes.io, "Feature Gates" and
+"Feature Gates (removed)", and of the CHANGELOG of 1.38.0-beta.0 (kubernetes#141946), read on 2026-11-29.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ class Gate:
     def is_locked(self, release: Release) -> bool:
         return self.locked is not None and release >= (1, self.locked)
 
-    def is_gone(self, release: Release) -> bool:
-        return self.until is not None and release > (1, self.until)
-
     def default(self, release: Release) -> bool:
         """Its value in a release that knows it, where no setting names it."""
         return self.default_on is not None and release >= (1, self.default_on)
@@ -76,16 +73,6 @@ def needed(release: Release, given: Mapping[str, bool], wanted: Sequence[str] = 
         gate = TABLE[name]
         if gate.is_known(release) and not gate.is_locked(release) and not given.get(name, gate.default(release)):
             found.append(name)
-    return found
-
-
-def obsolete(given: Mapping[str, bool], target: Release) -> List[Tuple[str, bool]]:
-    """Gates that are given and that the target release does not know (True), or has locked and will remove (False), by name."""
-    found = []
-    for name in sorted(given):
-        gate = TABLE.get(name)
-        if gate is not None and (gate.is_gone(target) or gate.is_locked(target)):
-            found.append((name, gate.is_gone(target)))
     return found
 
 

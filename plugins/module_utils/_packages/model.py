@@ -199,7 +199,7 @@ def check(wanted: PackageSet) -> None:
     for url in (repository.url, *repository.replaces):
         _match(_URL, url, "the address of the repository", "a URL that begins with https://, http:// or file://, without white space")
     if repository.version:
-        _match(_VERSION, repository.version, "the version of the repository", "a version such as 580.159.03")
+        _match(_VERSION, repository.version, "the version of the repository", "a version such as 580.178.04")
     _match(_SUITE, repository.suite, "the suite of the repository", "a suite such as bookworm, or a path that ends in /")
     for module in repository.modules:
         _match(_REPOSITORY, module, "a module of the repository", "small letters, digits and -")

@@ -2,21 +2,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The scheduler's part of kubeadm's ClusterConfiguration, from which `kubeadm upgrade apply` writes the static pod again.
 
-Pure: works on what the YAML text loads as, and never changes its arguments.
+Pure: works on what the YAML text loads as, and never changes its arguments. Its versions up to v1, which kubeadm 1.38.0-beta.0 reads with
+--allow-experimental-api alone, were compared on 2026-11-29 (cmd/kubeadm/app/apis/kubeadm).
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.names import NAMESPACE
+from .._formats.yaml_scalars import scalars
 from .manifest import CONFIG, TLS_VOLUME, VOLUME, SchedulerError, SchedulerManifest
 
 NAME, KEY = "kubeadm-config", "ClusterConfiguration"
 # The name of the ClusterConfiguration in the journal and in the header of a diff.
 PATH = f"configmap:{NAMESPACE}/{NAME}/{KEY}"
+_GATES, _MOST_GATES, _SHOWN = "featureGates.", 100, 80
 # Up to these, arguments are a map; from v1beta4 on a list, because a flag may be given several times.
+_GROUP = "kubeadm.k8s.io/"
 _WITH_MAPS = ("kubeadm.k8s.io/v1beta1", "kubeadm.k8s.io/v1beta2", "kubeadm.k8s.io/v1beta3")
 
 
@@ -25,7 +29,7 @@ def config_argument(cluster: Mapping[str, Any], name: str = CONFIG) -> Optional[
     arguments = _scheduler(cluster).get("extraArgs") or []
     if isinstance(arguments, Mapping):
         arguments = [{"name": key, "value": value} for key, value in arguments.items()]
-    found = [argument.get("value") for argument in arguments if argument.get("name") == name]
+    found = [argument.get("value") for argument in arguments if _sets(argument, name)]
     return found[-1] if found else None
 
 
@@ -73,6 +77,17 @@ def without_argument(cluster: Any, name: str, before: Any) -> Dict[str, Any]:
     return kept
 
 
+def version_and_gates(text: str) -> Tuple[str, List[str]]:
+    """The version of a ClusterConfiguration, such as "v1beta4", and the names of kubeadm's feature gates in it.
+
+    text: as the cluster has it, on a host without a YAML library. "" where it is none.
+    """
+    values = scalars(text)
+    version = values.get("apiVersion", "")
+    gates = [key[len(_GATES) :][:_SHOWN] for key in values if key.startswith(_GATES)]
+    return version[len(_GROUP) :][:_SHOWN] if version.startswith(_GROUP) else "", gates[:_MOST_GATES]
+
+
 def is_cluster_configuration(cluster: Any) -> bool:
     """Whether a document that YAML has loaded is kubeadm's ClusterConfiguration."""
     return isinstance(cluster, dict) and cluster.get("kind") == KEY
@@ -101,8 +116,22 @@ def _checked(cluster: Any) -> Dict[str, Any]:
     if not is_cluster_configuration(cluster):
         found = cluster.get("kind") if isinstance(cluster, dict) else type(cluster).__name__
         raise SchedulerError(f"ConfigMap {NAMESPACE}/{NAME} must hold a {KEY}; found {found!r}")
+    scheduler = cluster.get("scheduler") or {}
+    arguments, volumes = ((scheduler.get(key) or []) if isinstance(scheduler, dict) else None for key in ("extraArgs", "extraVolumes"))
+    listed = isinstance(arguments, dict) or (isinstance(arguments, list) and all(isinstance(argument, dict) for argument in arguments))
+    if not listed or not isinstance(volumes, list) or not all(isinstance(volume, dict) for volume in volumes):
+        raise SchedulerError(
+            f"{PATH} is {str(cluster.get('apiVersion'))[:_SHOWN]!r}, whose scheduler has another form than kubeadm's versions up to v1; "
+            "expected extraArgs (a map, or a list of name and value) and extraVolumes (a list): correct it, or take a newer release of "
+            "this collection"
+        )
     known: Dict[str, Any] = cluster
     return known
+
+
+def _sets(argument: Mapping[str, Any], name: str) -> bool:
+    """Whether an argument gives the scheduler this flag. In v1 one with a mergeMethod only adds to a flag of kubeadm's own."""
+    return argument.get("name") == name and not argument.get("mergeMethod")
 
 
 def _scheduler(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -136,7 +165,7 @@ def _drop_arguments(scheduler: Dict[str, Any], name: str, value: Optional[str] =
     if isinstance(arguments, Mapping):
         arguments = {key: argument for key, argument in arguments.items() if key != name}
     else:
-        arguments = [argument for argument in arguments if argument.get("name") != name or value not in (None, argument.get("value"))]
+        arguments = [argument for argument in arguments if not _sets(argument, name) or value not in (None, argument.get("value"))]
     _put_back(scheduler, "extraArgs", arguments)
 
 

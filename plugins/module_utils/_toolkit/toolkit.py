@@ -20,7 +20,7 @@ from .._change.journal import Entry, Journal
 from .._change.transaction import Service, nothing
 from .._change.undo import Rejected, Texts, Undone, decoded, undo, undone
 from .._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
-from .._facts.cdi_specs import specs
+from .._facts.cdi_specs import TOOLKIT_SAYS, specs
 from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import remove, set_value
 from .._formats.versions import newer
@@ -40,7 +40,6 @@ _ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 STRICT: Mapping[str, bool] = {_ENVIRONMENT: False, "accept-nvidia-visible-devices-as-volume-mounts": True}
 REFRESH, OWN_REFRESH = "nvidia-cdi-refresh", "gpushare-cdi-refresh"
 _UNIT_FOLDERS = (UNITS, "/usr/lib/systemd/system", "/lib/systemd/system")
-_VERSION = re.compile(r"version:? v?([0-9]+\.[0-9]+\.[0-9]+(?:[-~]rc\.?[0-9]+)?)")
 _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _QUESTION, _GENERATE = 60.0, 180.0
 UNITS_OF_OURS = {
@@ -232,7 +231,7 @@ def _version(wanted: WantedToolkit, host: Host, run: RunWithin) -> str:
             "it, or set gpushare_toolkit_state: managed"
         )
     outcome = run([program, "--version"], _QUESTION)
-    found = _VERSION.search(outcome.out)
+    found = TOOLKIT_SAYS.search(outcome.out)
     if found is None:
         return ""
     if newer(wanted.minimum, found.group(1)):

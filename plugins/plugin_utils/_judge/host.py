@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from datetime import date
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
@@ -80,6 +81,7 @@ class HostJudge(Judge):
         expected = Expected(value_of("gpushare_minimum_driver"), value_of("gpushare_expect_gpus"), value_of("gpushare_expect_memory_mib"))
         managed, strategy = value_of("gpushare_driver_state") == "managed", value_of("gpushare_device_strategy")
         return {
+            "today": date.today().isoformat(),
             "memory_unit": value_of("gpushare_memory_unit"),
             "expected": expected,
             "extender_port": value_of("gpushare_extender_port"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
@@ -16,7 +17,7 @@ from ...module_utils._facts.system import Python
 from ...module_utils._formats.finding import Finding, HostFindings
 from .._bundle.contents import MACHINES, PYTHONS
 from .._bundle.lock import Target
-from .._preflight import dra, gpu_operator
+from .._preflight import dra, gpu_operator, kubernetes_ends, looked_up
 from .._preflight.bundle import Needs, checked
 from .._preflight.bundle import judge as judge_bundle
 from .._preflight.host import KUBERNETES, chosen_python, packages_label
@@ -56,7 +57,7 @@ class PreflightJudge(Judge):
         groups = {name: list(hosts) for name, hosts in known["groups"].items()}
         facts = {host: (known["hostvars"][host].get(arguments["result"]) or {}).get("facts") or {} for host in arguments["hosts"]}
         machines = {host: str((found.get("ground") or {}).get("machine_id") or "")[:64] for host, found in facts.items()}
-        of_inventory = judge_controller(ansible_version)
+        of_inventory = [*judge_controller(ansible_version), *looked_up.judge(date.today())]
         of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
         of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
         answers = [Answer.of(answer) for answer in arguments["answers"] or ()]
@@ -70,6 +71,8 @@ class PreflightJudge(Judge):
             gpu_hosts = groups.get(arguments["gpu_group"], ())
             gpu_nodes = [judgement.node_name for judgement in judgements if judgement.node_name and judgement.host in gpu_hosts]
             of_inventory += self._operator(arguments["answers"], gpu_nodes, mode, judgements)
+            target = str(self._of_cluster(known, arguments["hosts"], "gpushare_target_kubernetes"))
+            of_inventory += self._kubeadm(arguments["answers"], target)
         believed = {answer.plane: answer.authorities for answer in answers}
         believed |= {host: [str(authority)[:64] for authority in (found.get("authorities") or [])[:8]] for host, found in facts.items()}
         of_inventory += judge_authorities(believed)
@@ -131,6 +134,16 @@ class PreflightJudge(Judge):
         found = HostFindings(str(asked["item"]))
         gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
         dra.judge(found, asked["dra"], asked["gpu_operator"], gpu_nodes, dra.said(judgements))
+        return found.list
+
+    @staticmethod
+    def _kubeadm(answers: list[dict[str, Any]], target: str) -> list[Finding]:
+        """Of the first control plane that has answered."""
+        asked = next((answer for answer in answers if "kubeadm" in answer), None)
+        if asked is None:
+            return []
+        found = HostFindings(str(asked["item"]))
+        kubernetes_ends.judge_kubeadm(found, str(asked["kubeadm"]["version"]), asked["kubeadm"]["feature_gates"], target)
         return found.list
 
     def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:

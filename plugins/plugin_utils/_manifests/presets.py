@@ -17,11 +17,18 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parents[3] / "charts/gpushare/presets"
 _HUMP = re.compile("([A-Z])")
+_READ = re.compile("^# read: (20[0-9]{2}-[01][0-9]-[0-3][0-9])$", re.MULTILINE)
 
 
 @lru_cache(maxsize=None)
 def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def read_days() -> dict[str, str]:
+    """The day on which each one's source was read: the line `# read:` of its file."""
+    texts = {name: (FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in names()}
+    return {name: _READ.findall(text)[0] for name, text in texts.items()}
 
 
 def variables(name: str) -> dict[str, Any]:

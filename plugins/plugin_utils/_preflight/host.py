@@ -17,13 +17,15 @@ from ...module_utils._facts.capacity import without_memory
 from ...module_utils._facts.cgroup_drivers import two_drivers
 from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
 from ...module_utils._facts.diagnosis import unsigned, versions
+from ...module_utils._facts.driver import PIN_FILE
+from ...module_utils._facts.driver_branches import branch, lasting
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
 from ...module_utils._facts.node import NodeFacts
 from ...module_utils._facts.system import Python, preferred
 from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
-from ...module_utils._formats.versions import numbers
+from ...module_utils._formats.versions import newer, numbers
 from ...module_utils._host.container_runtimes import KINDS
-from ...module_utils._kubelet import gates
+from . import kubernetes_ends
 from .device_managers import judge_managers
 from .gpus import Expected, judge_gpus
 from .memory_unit import judge_unit
@@ -61,6 +63,8 @@ DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {"kubeadm": (SYSTEMD, KUBERNETES)
 #: From here on both have containerd 2, whose CDI is on (k3s-io/k3s release notes, read on 2026-08-21).
 FIRST_CONTAINERD_2 = {31: (1, 31, 6), 32: (1, 32, 2)}
 MINIMUM_FREE_MIB = 500
+#: The first driver with the firmware ucodes*.bin, and the first toolkit that gives it to containers.
+UCODES_SINCE, TOOLKIT_WITH_UCODES = 615, "1.20.1"
 _PODS_SHOWN = 8
 _LABEL = 80
 # Between clocks: what no network explains, and what makes new certificates and tokens invalid.
@@ -83,7 +87,10 @@ _MENDED_BY_ROLE = ("driver_too_old", "gpu_fabric_not_ready")
 
 @dataclass(frozen=True)
 class WantedHost:
-    """The wanted state of the host, from the inventory's variables. mode: whether the daemons are its services or pods."""
+    """The wanted state of the host, from the inventory's variables. mode: whether the daemons are its services or pods.
+
+    today: such as "2026-11-29", by the controller; "" leaves out what depends on it.
+    """
 
     gpu_node: bool
     control_plane: bool
@@ -105,11 +112,13 @@ class WantedHost:
     take_over: bool = False
     extender_port: int = 32766
     mode: str = SYSTEMD
+    today: str = ""
 
 
 def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     """All that speaks against changing this host."""
     found = HostFindings(host)
+    _next_kubernetes(found, facts, wanted)
     if wanted.mode == KUBERNETES and facts.distribution.name != "kubeadm":
         _for_pods(found, facts, wanted)
         return Judgement(host, facts.kubelet.node_name, tuple(found.list))
@@ -118,9 +127,8 @@ def judge(host: str, facts: NodeFacts, wanted: WantedHost) -> Judgement:
     if wanted.gpu_node:
         _gpus(found, facts, wanted)
         _memory_unit(found, facts, wanted.memory_unit)
-        _driver(found, facts, wanted.driver_managed)
+        _driver(found, facts, wanted)
         _kubelet(found, facts)
-        _target(found, facts, wanted.target_kubernetes)
         _distribution_of(found, facts, SYSTEMD)
         _runtime(found, facts)
         _strategy(found, facts, wanted)
@@ -273,8 +281,36 @@ def _memory_unit(found: HostFindings, facts: NodeFacts, unit: str) -> None:
     judge_unit(found, unit, memory, now.unit if now else "", now.pods if now else ())
 
 
-def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
-    driver, kernel, pci = facts.driver, facts.kernel, facts.pci
+def _branch(found: HostFindings, loaded: str, pinned: str, today: str) -> None:
+    """Whether NVIDIA still mends this driver, and apt keeps it."""
+    have, pin = numbers(loaded), numbers(pinned)
+    own = branch(have[0]) if have else None
+    if own is not None and today and own.has_ended(today):
+        stays = " or ".join(f"{known.number} ({known.kind}, until {known.end})" for known in lasting(today))
+        seen = f"driver {loaded}, of a branch that NVIDIA has ended" + ("" if own.end[:1] not in "12" else f" in {own.end}")
+        cure = "upgrade it at a time of your choice: it gets no more fixes, also none of vulnerabilities (docs/start/drivers.md)"
+        found.note("driver_branch", seen, f"a branch with fixes: {stays}", cure)
+    if have and pin and have[: len(pin)] != pin:
+        seen = f"{PIN_FILE}, by which apt takes the driver {pinned} (nvidia-driver-pinning-{pinned}), with driver {loaded}"
+        cure = (
+            f"install nvidia-driver-pinning-{have[0]} in its place, or hold the driver's packages: an upgrade of packages would change them"
+        )
+        found.warn("driver", seen, "a pin of the driver that the host has, or none", cure)
+
+
+def _firmware(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
+    """The toolkit that knows all firmware of this driver: NVIDIA/nvidia-container-toolkit CHANGELOG.md of 1.20.1, read on 2026-11-29."""
+    driver, toolkit = (facts.driver.loaded or "") if facts.driver else "", facts.toolkit.version if facts.toolkit else ""
+    loaded = numbers(driver)
+    if loaded is None or loaded[0] < UCODES_SINCE or not toolkit or wanted.toolkit_managed or not newer(TOOLKIT_WITH_UCODES, toolkit):
+        return
+    seen = f"NVIDIA's container toolkit {toolkit[:_LABEL]} with driver {driver}"
+    cure = "upgrade the toolkit, or set gpushare_toolkit_state: managed: older ones leave ucodes*.bin of this driver out of CDI specs"
+    found.warn("driver", seen, f"toolkit {TOOLKIT_WITH_UCODES} or newer", cure)
+
+
+def _driver(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
+    driver, kernel, pci, managed = facts.driver, facts.kernel, facts.pci, wanted.driver_managed
     if driver is None or pci is None:
         return
     problem = facts.nvidia_smi.problem.check if facts.nvidia_smi is not None and facts.nvidia_smi.problem is not None else ""
@@ -285,6 +321,9 @@ def _driver(found: HostFindings, facts: NodeFacts, managed: bool) -> None:
     if vulnerable is not None:
         cure = "upgrade it at a time of your choice; the README of the role nvidia_driver lists NVIDIA's bulletins"
         found.warn("driver", f"driver {driver.loaded}, which has {vulnerable.to}", vulnerable.fixed, cure)
+    if not managed:
+        _branch(found, driver.loaded or "", driver.pinned, wanted.today)
+    _firmware(found, facts, wanted)
     domain = next((DOMAINS[gpu.device.lower()] for gpu in pci.gpus if gpu.device.lower() in DOMAINS), "")
     if domain and not managed:
         seen = f"{domain}, whose NVLink domain spans several machines (IMEX), which this release does not give to pods"
@@ -326,9 +365,12 @@ def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
     if not kubelet.installed:
         found.error("kubelet", "no kubelet", "a node of the cluster", "join the host to the cluster first, or take it out of the GPU nodes")
         return
-    if not kubelet.running:
-        found.error("kubelet", "a kubelet that does not run", "a running one", "journalctl -u kubelet says why; start it")
     version = numbers(kubelet.version)
+    if not kubelet.running:
+        cure = "journalctl -u kubelet says why; start it"
+        if version is not None and version[:2] >= (1, kubernetes_ends.NO_CGROUP_V1) and kubernetes_ends.fails_on_cgroup_v1(facts):
+            cure = f"kubelet {kubelet.version} does not start on cgroup v1 by default: {kubernetes_ends.cgroup_cure(facts)}"
+        found.error("kubelet", "a kubelet that does not run", "a running one", cure)
     if version is None:
         found.warn("kubelet", "a kubelet that does not print its version", OLDEST_IN_WORDS, "run `kubelet --version` on the host")
     elif version[:2] < OLDEST_KUBERNETES:
@@ -339,20 +381,10 @@ def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
         found.warn("kubelet", "the feature gate DevicePlugins switched off", "DevicePlugins=true", cure)
 
 
-def _target(found: HostFindings, facts: NodeFacts, target: str) -> None:
-    """The flags of this kubelet that the Kubernetes of the next upgrade does not take."""
-    version = numbers(target)
-    if version is None:
-        return
-    for name, is_gone in gates.obsolete(facts.kubelet.feature_gates, (version[0], version[1])):
-        expected = f"arguments that Kubernetes {target} takes"
-        where = facts.kubelet.config or "its arguments"
-        if is_gone:
-            cure = f"take it out of {where} before the upgrade: that kubelet does not start with it"
-            found.error("kubelet", f"the feature gate {name}, which Kubernetes {target} does not know", expected, cure)
-        else:
-            cure = f"take it out of {where}: a later kubelet does not start with it"
-            found.warn("kubelet", f"the feature gate {name}, which is locked in Kubernetes {target}", expected, cure)
+def _next_kubernetes(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
+    kubernetes_ends.judge_kubelet(found, facts, wanted.target_kubernetes)
+    if wanted.control_plane:
+        kubernetes_ends.judge_control_plane(found, facts, wanted.target_kubernetes)
 
 
 def _runtime(found: HostFindings, facts: NodeFacts) -> None:
@@ -455,7 +487,7 @@ def _for_pods(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None
     if wanted.gpu_node:
         _gpus(found, facts, wanted)
         _memory_unit(found, facts, wanted.memory_unit)
-        _driver(found, facts, wanted.driver_managed)
+        _driver(found, facts, wanted)
         _kubelet(found, facts)
         judge_managers(found, facts.managers or (), wanted.take_over)
         if facts.kubelet.runtime == "docker":

@@ -29,6 +29,7 @@ _CODES = {
         "clock disk distribution driver gpus kubelet managers operator os policies python runtime scheduler_nodes strategy variables"
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
+    ((NOTE,), (PREFLIGHT,)): "driver_branch old_facts",
     ((ERROR,), (VERIFY,)): (
         "annotation_wrong capacity_over capacity_short cdi_missing cgroup_drivers_differ container_not_seen default_runtime_missing "
         "default_runtime_not_running driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong "

@@ -339,6 +339,7 @@ def verdict(found: dict[str, Any], api: list[Json]) -> set[tuple[str, ...]]:
 API = {
     "item": "cp1",
     "changed": False,
+    "kubeadm": {"version": "v1beta4", "feature_gates": []},
     "version": "v1.36.3",
     "nodes": ["cp1", "gpu1", "evil"],
     "may_grant": True,

@@ -53,7 +53,13 @@ CONTRACTS = {
     "module_utils._daemon": tuple(
         f"module_utils.{name}" for name in ("_formats.finding", "_host", "_change", "_cluster.names", "_identity.token")
     ),
-    "module_utils._scheduler": ("module_utils._host", "module_utils._change", "module_utils._cluster", "module_utils._daemon.health"),
+    "module_utils._scheduler": (
+        "module_utils._host",
+        "module_utils._change",
+        "module_utils._cluster",
+        "module_utils._daemon.health",
+        "module_utils._formats.yaml_scalars",
+    ),
     "module_utils._removal": tuple(f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")),
     "module_utils._takeover": (
         "module_utils._cluster.names",

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from unit.fakes.plugins.driver.hosts import A100, B200, DEBIAN, GH200, H100, HOSTS, P100, T4, V100, VARS, data
 
-CURRENT = Wish("580.159.03")
+CURRENT = Wish("580.178.04")
 DISTRIBUTION = Wish("535.261.03", source="distribution")
 
 
@@ -55,13 +55,13 @@ def test_nvidias_packages_at_one_exact_version(name: str, driver: str, module: s
     assert checks(found) == []
     assert (found.module, found.build, found.change) == ("open", "dkms", "install")
     assert {driver, module} <= set(names(found))
-    assert dict(found.packages)[driver] == dict(found.packages)[module] == "580.159.03"
+    assert dict(found.packages)[driver] == dict(found.packages)[module] == "580.178.04"
     assert found.headers[0][0] == headers
     assert found.services == ("nvidia-persistenced.service",)
     assert found.repository is not None
     assert found.repository["url"].startswith("https://developer.download.nvidia.com/compute/cuda/repos/")
     assert found.repository["url"].endswith("/x86_64")
-    assert (found.version, found.source, found.initramfs) == ("580.159.03", "nvidia", tuple(data(name)["initramfs"]))
+    assert (found.version, found.source, found.initramfs) == ("580.178.04", "nvidia", tuple(data(name)["initramfs"]))
     assert plan(name, replace(CURRENT, fingerprints=("A" * 40,), persistenced=False)).services == ()
 
 
@@ -78,7 +78,7 @@ def test_what_the_data_says_of_a_repository_reaches_it() -> None:
         "fingerprints": ["610C7B14E068A878070DA4E99CD0A493D42D0685"],
         "replaces": [],
         "modules": ["nvidia-driver"],
-        "version": "580.159.03",
+        "version": "580.178.04",
     }
     arm = replace(HOSTS["rhel_9"], machine="aarch64")
     assert make(arm, CURRENT, known).repository == expected
@@ -92,13 +92,13 @@ def test_sles_takes_the_module_that_suse_signed() -> None:
     assert checks(found) == []
     assert (found.build, found.headers) == ("precompiled", ())
     # Of the same driver as the libraries: the repository has those of other versions as well.
-    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == "580.159.03"
-    assert dict(found.packages)["nvidia-compute-utils-G06"] == "580.159.03"
+    assert dict(found.packages)["nvidia-open-driver-G06-signed-cuda-kmp-default"] == "580.178.04"
+    assert dict(found.packages)["nvidia-compute-utils-G06"] == "580.178.04"
 
 
 def test_enterprise_linux_names_the_kernel_of_its_headers_by_version() -> None:
     assert plan("rhel_9").headers[0] == ("kernel-devel", "5.14.0-503.11.1.el9_5")
-    assert "kmod-nvidia-open-580.159.03-5.14.0-503.11.1" in names(plan("rhel_9", replace(CURRENT, build="precompiled")))
+    assert "kmod-nvidia-open-580.178.04-5.14.0-503.11.1" in names(plan("rhel_9", replace(CURRENT, build="precompiled")))
 
 
 def test_debians_own_packages_need_no_repository_of_ours() -> None:
@@ -140,21 +140,21 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("devices", "version", "wanted", "module", "rejected"),
     [
-        ((T4,), "580.159.03", "auto", "open", []),
+        ((T4,), "580.178.04", "auto", "open", []),
         ((T4,), "550.163.01", "auto", "proprietary", []),
         ((T4,), "550.163.01", "open", "open", []),
         ((T4,), "470.256.02", "auto", "proprietary", []),
         ((T4,), "470.256.02", "open", "proprietary", ["module"]),
         ((T4,), "620.10.01", "auto", "open", []),
         ((T4,), "620.10.01", "proprietary", "open", ["module"]),
-        ((V100,), "580.159.03", "auto", "proprietary", []),
-        ((V100,), "580.159.03", "open", "proprietary", ["module"]),
+        ((V100,), "580.178.04", "auto", "proprietary", []),
+        ((V100,), "580.178.04", "open", "proprietary", ["module"]),
         ((V100,), "590.44.01", "auto", "proprietary", ["gpu"]),
-        ((P100, T4), "580.159.03", "auto", "proprietary", []),
-        ((B200,), "580.159.03", "auto", "open", []),
-        ((B200,), "580.159.03", "proprietary", "open", ["module"]),
-        ((B200,), "580.159.03", "open", "open", []),
-        ((V100,), "580.159.03", "proprietary", "proprietary", []),
+        ((P100, T4), "580.178.04", "auto", "proprietary", []),
+        ((B200,), "580.178.04", "auto", "open", []),
+        ((B200,), "580.178.04", "proprietary", "open", ["module"]),
+        ((B200,), "580.178.04", "open", "open", []),
+        ((V100,), "580.178.04", "proprietary", "proprietary", []),
         # Without the open kind, with both, with the open one by default, with it alone.
         ((T4,), "514.10.01", "open", "proprietary", ["module"]),
         ((T4,), "515.43.04", "open", "open", []),
@@ -162,11 +162,11 @@ def test_two_kernels_whose_headers_are_one_package_are_rejected() -> None:
         ((T4,), "560.28.03", "auto", "open", []),
         ((T4,), "619.10.01", "proprietary", "proprietary", []),
         ((B200,), "565.57.01", "auto", "open", ["gpu"]),
-        ((B200, V100), "580.159.03", "auto", "proprietary", ["gpus"]),
+        ((B200, V100), "580.178.04", "auto", "proprietary", ["gpus"]),
         ((GH200,), "550.163.01", "auto", "open", []),
         ((H100, A100), "515.105.01", "auto", "proprietary", ["gpu"]),
-        ((), "580.159.03", "auto", "open", []),
-        (("0x3fff",), "580.159.03", "auto", "open", []),
+        ((), "580.178.04", "auto", "open", []),
+        (("0x3fff",), "580.178.04", "auto", "open", []),
         (("garbage",), "550.163.01", "auto", "proprietary", []),
     ],
 )
@@ -183,8 +183,8 @@ def test_the_kernel_module_by_the_generation_of_the_gpus(
         # Two GPUs of one generation are one reason.
         ((V100, "0x1db1"), "590.44.01", "auto", "Volta", "from 384 to 580"),
         ((B200,), "565.57.01", "auto", "Blackwell", "from 570 on"),
-        ((B200,), "580.159.03", "proprietary", "Blackwell", "open"),
-        ((V100,), "580.159.03", "open", "Volta", "proprietary"),
+        ((B200,), "580.178.04", "proprietary", "Blackwell", "open"),
+        ((V100,), "580.178.04", "open", "Volta", "proprietary"),
         ((T4,), "620.10.01", "proprietary", "620.10.01", "open"),
     ],
 )
@@ -291,8 +291,8 @@ STRICT = {"strict": True, "secure_boot": "enabled"}
     [
         ("debian_12", CURRENT, "dkms", ["secure_boot"]),
         ("debian_12", replace(CURRENT, own_key=True), "dkms", []),
-        ("ubuntu_24.04", Wish("580.159.03", source="distribution"), "precompiled", []),
-        ("ubuntu_24.04", Wish("580.159.03", source="distribution", build="dkms"), "dkms", ["secure_boot"]),
+        ("ubuntu_24.04", Wish("580.178.04", source="distribution"), "precompiled", []),
+        ("ubuntu_24.04", Wish("580.178.04", source="distribution", build="dkms"), "dkms", ["secure_boot"]),
         ("ubuntu_24.04", CURRENT, "dkms", ["secure_boot"]),
         # NVIDIA signs its own, with a key that no firmware knows.
         ("rhel_9", CURRENT, "precompiled", ["secure_boot"]),
@@ -323,7 +323,7 @@ def test_a_source_without_modules_for_dkms_is_taken_precompiled() -> None:
     """Of whatever version suits the kernel: it is not that of the driver."""
     assert checks(plan("suse_15", Wish("570.211.01", module="open", build="dkms"))) == ["build"]
     assert plan("suse_15", Wish("570.211.01", module="open")).build == "precompiled"
-    found = plan("ubuntu_24.04", Wish("580.159.03", source="distribution", build="precompiled"))
+    found = plan("ubuntu_24.04", Wish("580.178.04", source="distribution", build="precompiled"))
     assert (checks(found), found.headers) == ([], ())
     assert dict(found.packages)["linux-modules-nvidia-580-server-open-6.8.0-45-generic"] == ""
 
@@ -331,16 +331,16 @@ def test_a_source_without_modules_for_dkms_is_taken_precompiled() -> None:
 @pytest.mark.parametrize(
     ("have", "module", "want", "ok", "change", "rejected"),
     [
-        (None, None, "580.159.03", False, "install", []),
-        ("580.159.03", "open", "580.159.03", False, "none", []),
-        ("580.159.03", None, "580.159.03", False, "none", []),
-        ("580.159.03", "proprietary", "580.159.03", False, "module", ["change"]),
-        ("580.159.03", "proprietary", "580.159.03", True, "module", []),
-        ("535.261.03", "proprietary", "580.159.03", False, "upgrade", ["change"]),
-        ("535.261.03", "proprietary", "580.159.03", True, "upgrade", []),
-        ("590.44.01", "open", "580.159.03", False, "downgrade", ["change"]),
-        ("590.44.01", "open", "580.159.03", True, "downgrade", []),
-        ("580.95.05", "open", "580.159.03", False, "upgrade", ["change"]),
+        (None, None, "580.178.04", False, "install", []),
+        ("580.178.04", "open", "580.178.04", False, "none", []),
+        ("580.178.04", None, "580.178.04", False, "none", []),
+        ("580.178.04", "proprietary", "580.178.04", False, "module", ["change"]),
+        ("580.178.04", "proprietary", "580.178.04", True, "module", []),
+        ("535.261.03", "proprietary", "580.178.04", False, "upgrade", ["change"]),
+        ("535.261.03", "proprietary", "580.178.04", True, "upgrade", []),
+        ("590.44.01", "open", "580.178.04", False, "downgrade", ["change"]),
+        ("590.44.01", "open", "580.178.04", True, "downgrade", []),
+        ("580.95.05", "open", "580.178.04", False, "upgrade", ["change"]),
     ],
 )
 def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want: str, ok: bool, change: str, rejected: list[str]) -> None:
@@ -351,11 +351,11 @@ def test_nothing_is_upgraded_silently(have: str | None, module: str | None, want
 
 
 def test_a_change_needs_a_permission() -> None:
-    (one,) = plan(wish=Wish("580.159.03"), version="535.261.03", module=None).rejected
+    (one,) = plan(wish=Wish("580.178.04"), version="535.261.03", module=None).rejected
     assert (one.check, one.found) == ("change", "driver 535.261.03")
     # The packages of the very driver that is wanted are no hindrance.
-    have = {"nvidia-kernel-open-dkms": "580.159.03-1"}
-    assert checks(plan(version="580.159.03", module="open", packages=have)) == []
+    have = {"nvidia-kernel-open-dkms": "580.178.04-1"}
+    assert checks(plan(version="580.178.04", module="open", packages=have)) == []
 
 
 @pytest.mark.parametrize(
@@ -367,8 +367,8 @@ def test_what_somebody_else_manages_is_left_alone(changes: dict[str, Any], rejec
 
 
 def test_a_change_of_module_may_remove_the_other_kind_only() -> None:
-    have = {"nvidia-kernel-dkms": "580.159.03-1", "nvidia-driver-cuda": "580.159.03-1"}
-    found = plan(wish=replace(CURRENT, change_ok=True), version="580.159.03", module="proprietary", packages=have)
+    have = {"nvidia-kernel-dkms": "580.178.04-1", "nvidia-driver-cuda": "580.178.04-1"}
+    found = plan(wish=replace(CURRENT, change_ok=True), version="580.178.04", module="proprietary", packages=have)
     assert found.replaces == ("nvidia-kernel-dkms",)
     assert "nvidia-kernel-open-dkms" in names(found)
 
@@ -383,11 +383,11 @@ KERNEL = "5.14.0-503.11.1"
         (
             "rhel_9",
             replace(CURRENT, build="precompiled"),
-            [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427", "kmod-nvidia-open-580.159.03-5.14.0-427"],
+            [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427", "kmod-nvidia-open-580.178.04-5.14.0-427"],
             [f"kmod-nvidia-open-550.163.01-{KERNEL}", "kmod-nvidia-open-550.163.01-5.14.0-427"],
         ),
         ("rhel_9", replace(CURRENT, build="precompiled"), ["kmod-nvidia-open-dkms", "nvidia-driver-cuda"], ["kmod-nvidia-open-dkms"]),
-        ("rhel_9", CURRENT, [f"kmod-nvidia-580.159.03-{KERNEL}", "kmod-nvidia-latest-dkms"], None),
+        ("rhel_9", CURRENT, [f"kmod-nvidia-580.178.04-{KERNEL}", "kmod-nvidia-latest-dkms"], None),
         ("rhel_9", CURRENT, ["kmod-nvidia-open-dkms", "nvidia-container-toolkit"], []),
         ("suse_15", CURRENT, ["nvidia-driver-G06-kmp-default", "nvidia-driver-G06-kmp-azure"], ["nvidia-driver-G06-kmp-default"]),
         # Ubuntu's packages have the branch in their names, and those of two branches conflict.
@@ -415,7 +415,7 @@ def test_a_fabric_manager_that_nobody_asked_about_stays() -> None:
 def test_fabric_manager_of_the_same_version_with_nvswitch_only() -> None:
     found = plan(switches=4, devices=(H100,))
     assert checks(found) == []
-    assert dict(found.packages)["nvidia-fabricmanager"] == dict(found.packages)["nvidia-imex"] == "580.159.03"
+    assert dict(found.packages)["nvidia-fabricmanager"] == dict(found.packages)["nvidia-imex"] == "580.178.04"
     assert "nvidia-fabricmanager.service" in found.services
     assert "nvidia-fabricmanager-570" in names(plan(wish=Wish("570.211.01"), switches=4, devices=(H100,)))
     assert not [name for name in names(plan()) if "fabric" in name or "imex" in name]
@@ -435,7 +435,7 @@ def test_nouveau_is_blacklisted_once() -> None:
     assert not plan(nouveau_blacklisted=True).blacklist
 
 
-@pytest.mark.parametrize("version", ["", "580", "580.x", "latest", "580.159.03-1", "580.159.03; rm -rf /", "5" * 500])
+@pytest.mark.parametrize("version", ["", "580", "580.x", "latest", "580.178.04-1", "580.178.04; rm -rf /", "5" * 500])
 def test_a_version_that_is_none(version: str) -> None:
     found = plan(wish=Wish(version))
     assert checks(found) == ["version"]
@@ -450,7 +450,7 @@ def test_a_distribution_without_data() -> None:
 
 
 def test_a_source_that_the_distribution_or_its_machine_lacks() -> None:
-    assert checks(plan("rhel_9", Wish("580.159.03", source="distribution"))) == ["source"]
+    assert checks(plan("rhel_9", Wish("580.178.04", source="distribution"))) == ["source"]
     assert checks(plan(machine="ppc64le")) == ["source"]
 
 
@@ -469,13 +469,13 @@ def test_a_repository_of_ones_own_needs_its_key() -> None:
         assert checks(plan(wish=lacks_one)) == ["key"]
 
 
-RUN_FILE = Wish("580.159.03", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.159.03.run")
+RUN_FILE = Wish("580.178.04", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.178.04.run")
 
 
 def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
     found = plan(wish=RUN_FILE)
     assert checks(found) == []
-    assert found.run_file[0] == "/root/NVIDIA-Linux-x86_64-580.159.03.run"
+    assert found.run_file[0] == "/root/NVIDIA-Linux-x86_64-580.178.04.run"
     assert {"--silent", "--dkms", "--kernel-module-type=open"} <= set(found.run_file)
     assert [one for one in found.run_file if one.startswith("--log-file-name=/var/log/")]
     assert (found.packages, found.repository) == ((), None)
@@ -492,7 +492,7 @@ def test_a_run_file_is_silent_keeps_its_log_and_builds_by_dkms() -> None:
         ("559.10.01", "proprietary", []),
         ("560.28.03", "open", ["--kernel-module-type=open"]),
         ("560.28.03", "proprietary", ["--kernel-module-type=proprietary"]),
-        ("580.159.03", "auto", ["--kernel-module-type=open"]),
+        ("580.178.04", "auto", ["--kernel-module-type=open"]),
     ],
 )
 def test_how_a_run_file_is_told_the_kind_of_module(version: str, module: str, options: list[str]) -> None:
@@ -500,7 +500,7 @@ def test_how_a_run_file_is_told_the_kind_of_module(version: str, module: str, op
     assert [one for one in found.run_file if one.startswith(("-m", "--kernel-module-type"))] == options
 
 
-@pytest.mark.parametrize(("version", "knows"), [("535.261.03", False), ("545.23.06", True), ("580.159.03", True)])
+@pytest.mark.parametrize(("version", "knows"), [("535.261.03", False), ("545.23.06", True), ("580.178.04", True)])
 def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: str, knows: bool) -> None:
     wish = replace(RUN_FILE, version=version, run_file=f"/root/NVIDIA-Linux-x86_64-{version}.run")
     assert ("--allow-installation-with-running-driver" in plan(wish=wish).run_file) == knows
@@ -509,7 +509,7 @@ def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: st
 @pytest.mark.parametrize(
     ("wish", "changes", "rejected"),
     [
-        (replace(RUN_FILE, run_file="NVIDIA-580.159.03.run"), {}, ["run_file"]),
+        (replace(RUN_FILE, run_file="NVIDIA-580.178.04.run"), {}, ["run_file"]),
         (replace(RUN_FILE, run_file="/root/NVIDIA-Linux-x86_64-550.163.01.run"), {}, ["run_file"]),
         (RUN_FILE, {"nouveau_loaded": True}, ["nouveau"]),
         (RUN_FILE, {"packages": {"nvidia-kernel-dkms": "535.261.03-1"}}, ["packages"]),
@@ -519,7 +519,7 @@ def test_a_run_file_that_can_installs_beside_a_driver_that_is_in_use(version: st
         (replace(RUN_FILE, fabric="never"), {"switches": 2}, []),
         # As the installer's source has it: it removes the driver that is there before it looks for dkms.
         (RUN_FILE, {"dkms": False}, ["run_file"]),
-        (RUN_FILE, {"dkms": False, "version": "580.159.03", "module": "open"}, []),
+        (RUN_FILE, {"dkms": False, "version": "580.178.04", "module": "open"}, []),
         (RUN_FILE, STRICT, ["secure_boot"]),
     ],
 )
@@ -566,7 +566,7 @@ def test_facts_survive_the_way_through_json() -> None:
 
 def test_a_version_with_a_known_vulnerability_is_noted() -> None:
     assert plan(wish=Wish("580.126.20")).notes == (
-        "the driver 580.126.20 has CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities; expected 580.159.03 or newer: correct "
+        "the driver 580.126.20 has CVE-2026-47601 (CVSS 7.8) and 89 more known vulnerabilities; expected 580.178.04 or newer: correct "
         "gpushare_driver_version",
     )
     assert plan().notes == ()
@@ -583,15 +583,15 @@ def fabric(found: DriverPlan) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "version", "expected"),
     [
-        ("rhel_9", "580.159.03", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
+        ("rhel_9", "580.178.04", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
         ("rhel_9", "570.211.01", {"nvidia-fabric-manager", "nvidia-imex-570", "libnvidia-nscq-570", "libnvsdm-570"}),
         ("rhel_8", "550.163.01", {"nvidia-fabric-manager", "nvidia-imex-550", "libnvidia-nscq-550"}),
         # IMEX came with 550.
         ("rhel_9", "535.309.01", {"nvidia-fabric-manager", "libnvidia-nscq-535"}),
         ("ubuntu_22.04", "535.309.01", {"nvidia-fabricmanager-535", "libnvidia-nscq-535"}),
         ("ubuntu_24.04", "570.211.01", {"nvidia-fabricmanager-570", "nvidia-imex-570", "libnvidia-nscq-570", "libnvsdm-570"}),
-        ("ubuntu_24.04", "595.71.05", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
-        ("suse_15", "595.71.05", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
+        ("ubuntu_24.04", "595.91.07", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
+        ("suse_15", "595.91.07", {"nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}),
     ],
 )
 def test_the_names_of_the_fabric_managers_packages_by_branch(name: str, version: str, expected: set[str]) -> None:
@@ -603,12 +603,12 @@ def test_the_names_of_the_fabric_managers_packages_by_branch(name: str, version:
 
 @pytest.mark.parametrize("name", ["rhel_9", "ubuntu_24.04", "debian_12", "suse_15"])
 def test_nvlink_5_needs_a_manager_of_its_subnet_too(name: str) -> None:
-    found = plan(name, Wish("595.71.05"), nvlink5=True, devices=(B200,) * 8)
+    found = plan(name, Wish("595.91.07"), nvlink5=True, devices=(B200,) * 8)
     assert (checks(found), found.notes) == ([], ())
     assert {"nvlsm": "", "infiniband-diags": ""}.items() <= fabric(found).items()
-    assert fabric(found)["nvidia-fabricmanager"] == "595.71.05"
+    assert fabric(found)["nvidia-fabricmanager"] == "595.91.07"
     assert "nvidia-fabricmanager.service" in found.services
-    assert checks(plan("ubuntu_24.04", Wish("595.71.05", source="distribution"), nvlink5=True, devices=(B200,))) == ["fabric"]
+    assert checks(plan("ubuntu_24.04", Wish("595.91.07", source="distribution"), nvlink5=True, devices=(B200,))) == ["fabric"]
     assert "fabric" in checks(plan(name, RUN_FILE, nvlink5=True, devices=(B200,)))
 
 
@@ -622,12 +622,12 @@ def test_a_domain_of_several_machines_is_rejected_by_name(device: str, words: st
 @pytest.mark.parametrize(
     ("name", "version", "module", "build", "expected"),
     [
-        ("suse_15", "580.159.03", "open", "precompiled", {"nvidia-compute-G06", "nvidia-open-driver-G06-signed-cuda-kmp-default"}),
-        ("suse_15", "580.159.03", "proprietary", "dkms", {"nvidia-compute-utils-G06", "nvidia-driver-G06"}),
-        ("suse_15", "580.159.03", "open", "dkms", {"nvidia-compute-utils-G06", "nvidia-open-driver-G06"}),
+        ("suse_15", "580.178.04", "open", "precompiled", {"nvidia-compute-G06", "nvidia-open-driver-G06-signed-cuda-kmp-default"}),
+        ("suse_15", "580.178.04", "proprietary", "dkms", {"nvidia-compute-utils-G06", "nvidia-driver-G06"}),
+        ("suse_15", "580.178.04", "open", "dkms", {"nvidia-compute-utils-G06", "nvidia-open-driver-G06"}),
         ("suse_15", "590.48.01", "open", "dkms", {"nvidia-compute-G07", "nvidia-open-driver-G07"}),
-        ("suse_16", "595.71.05", "open", "precompiled", {"nvidia-compute-G07", "nvidia-open-driver-G07-signed-cuda-kmp-default"}),
-        ("suse_16", "595.71.05", "proprietary", "dkms", {"nvidia-compute-utils-G07", "nvidia-driver-G07"}),
+        ("suse_16", "595.91.07", "open", "precompiled", {"nvidia-compute-G07", "nvidia-open-driver-G07-signed-cuda-kmp-default"}),
+        ("suse_16", "595.91.07", "proprietary", "dkms", {"nvidia-compute-utils-G07", "nvidia-driver-G07"}),
     ],
 )
 def test_suse_has_other_names_from_590_on(name: str, version: str, module: str, build: str, expected: set[str]) -> None:
@@ -639,14 +639,14 @@ def test_suse_has_other_names_from_590_on(name: str, version: str, module: str, 
 
 def test_suse_16_has_no_older_branch() -> None:
     assert checks(plan("suse_16")) == ["source"]
-    found = plan("suse_16", Wish("595.71.05"))
+    found = plan("suse_16", Wish("595.91.07"))
     assert found.repository is not None
     assert found.repository["key"].endswith("/suse16/x86_64/3A8B5622.pub")
 
 
 def test_packages_of_another_generation_of_names_make_room() -> None:
     have = dict.fromkeys(["nvidia-compute-G06", "nvidia-open-driver-G06-signed-cuda-kmp-default", "nvidia-fabric-manager"], "1")
-    wish = Wish("595.71.05", change_ok=True)
+    wish = Wish("595.91.07", change_ok=True)
     found = plan("suse_15", wish, packages=have, version="580.95.05", switches=4, devices=(H100,))
     assert found.replaces == tuple(sorted(have))
 
@@ -670,7 +670,7 @@ def test_canonicals_packages_make_room_for_nvidias_with_a_permission() -> None:
     assert set(found.replaces) == set(have) - {"nvidia-container-toolkit"}
     assert checks(plan("ubuntu_24.04", packages=have, version="535.261.03")) == ["change"]
     # Also where the versions are the same.
-    (one,) = plan("ubuntu_24.04", packages=have, version="580.159.03", module="open").rejected
+    (one,) = plan("ubuntu_24.04", packages=have, version="580.178.04", module="open").rejected
     assert (one.check, "and 3 more" in one.found) == ("change", True)
 
 
@@ -704,13 +704,13 @@ def test_the_headers_of_enterprise_linux_by_the_flavour_of_the_kernel(release: s
 
 
 def test_precompiled_modules_of_the_running_the_next_and_later_kernels() -> None:
-    wish = Wish("580.159.03", source="distribution", build="precompiled")
+    wish = Wish("580.178.04", source="distribution", build="precompiled")
     found = plan("ubuntu_24.04", wish, next_release="6.8.0-47-generic", kernel_packages=("linux-image-virtual-hwe-24.04",))
     modules = [name for name in names(found) if name.startswith("linux-modules")]
     start = "linux-modules-nvidia-580-server-open-"
     assert modules == [f"{start}6.8.0-45-generic", f"{start}6.8.0-47-generic", f"{start}generic-hwe-24.04"]
     found = plan("rhel_9", replace(CURRENT, build="precompiled"), next_release="5.14.0-570.1.1.el9_6.x86_64")
-    assert {f"kmod-nvidia-open-580.159.03-{one}" for one in ("5.14.0-503.11.1", "5.14.0-570.1.1")} <= set(names(found))
+    assert {f"kmod-nvidia-open-580.178.04-{one}" for one in ("5.14.0-503.11.1", "5.14.0-570.1.1")} <= set(names(found))
 
 
 def test_what_the_kernel_is_to_load_and_how() -> None:
@@ -730,3 +730,21 @@ def test_only_the_change_of_a_driver_that_is_loaded_or_in_use_disturbs() -> None
     install = DriverPlan(change="install")
     assert [install.disturbs(None, []), install.disturbs("535.1", []), install.disturbs(None, ["77 (?)"])] == [False, True, True]
     assert not DriverPlan().disturbs("535.1", ["77 (?)"])
+
+
+@pytest.mark.parametrize(
+    ("installed", "wish", "noted", "rejected"),
+    [
+        ("nvidia-driver-pinning-595", CURRENT, True, []),
+        ("nvidia-driver-pinning-580", CURRENT, False, []),
+        ("nvidia-driver-pinning-580.178.04", CURRENT, False, []),
+        ("nvidia-driver-pinning-580.159.03", CURRENT, True, []),
+        # Without a pin of ours theirs decides.
+        ("nvidia-driver-pinning-595", replace(CURRENT, repository="host"), False, ["packages"]),
+        ("nvidia-driver-pinning-580", replace(CURRENT, repository="host"), False, []),
+    ],
+)
+def test_a_pin_of_another_driver_is_noted_or_rejected(installed: str, wish: Wish, noted: bool, rejected: list[str]) -> None:
+    found = plan("ubuntu_24.04", wish, packages={installed: "1-1"})
+    assert checks(found) == rejected
+    assert any(installed in note for note in found.notes) is noted

@@ -204,7 +204,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
                 "reader": "containerd 1.6.20~ds1 reads no CDI specs of version 0.7.0, releases from 1.7.16 on do",
                 "newer": False,
             },
-            "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False},
+            "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False, "version": ""},
             "now": "",
             "holders": [],
         },

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.advisories import (
     DRIVER,
-    READ_UP_TO,
     TOOLKIT,
     TOOLKIT_MINIMUM,
     open_in_driver,
     open_in_toolkit,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.versions import numbers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.looked_up import BULLETINS
 
 ROOT = Path(__file__).resolve().parents[4]
 ROLE = ROOT / "roles/nvidia_container_toolkit"
@@ -54,7 +54,7 @@ def test_no_example_installs_a_driver_with_a_known_vulnerability() -> None:
 
 def test_the_rows_are_the_newest_first_and_none_is_younger_than_the_day_of_reading() -> None:
     for rows in (TOOLKIT, DRIVER):
-        days = [READ_UP_TO, *(one.published for one in rows)]
+        days = [BULLETINS.read_up_to, *(one.published for one in rows)]
         assert all(later >= earlier for later, earlier in pairwise(days))
         assert all(re.fullmatch(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]", day) for day in days)
     for one in DRIVER:
@@ -72,19 +72,25 @@ def test_a_version_of_the_toolkit_is_told_what_it_has() -> None:
 @pytest.mark.parametrize(
     ("version", "to", "fixed"),
     [
-        ("580.159.03", None, None),
-        ("595.71.05", None, None),
+        ("580.178.04", None, None),
+        ("595.91.07", None, None),
         ("610.57.04", None, None),
-        ("535.309.01", None, None),
-        ("580.159.02", "CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities", "580.159.03 or newer"),
-        ("580.105.08", "CVE-2026-24187 (CVSS 8.8) and 12 more known vulnerabilities", "580.159.03 or newer"),
-        # Branches that NVIDIA no longer mends.
+        ("615.71.09", None, None),
+        ("620.20.01", None, None),
+        ("580.159.04", "CVE-2026-47601 (CVSS 7.8) and 78 more known vulnerabilities", "580.178.04 or newer"),
+        ("615.71.08", "CVE-2026-47601 (CVSS 7.8) and 78 more known vulnerabilities", "615.71.09 or newer"),
+        ("580.105.08", "CVE-2026-47601 (CVSS 7.8) and 91 more known vulnerabilities", "580.178.04 or newer"),
+        # Branches that NVIDIA no longer mends: of those that it mends, the ones to stay on.
         (
-            "570.211.01",
-            "CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities",
-            "580.159.03 or 595.71.05, or newer: the branch 570 got no fix",
+            "535.309.01",
+            "CVE-2026-47601 (CVSS 7.8) and 78 more known vulnerabilities",
+            "580.178.04 or 595.91.07, or newer: the branch 535 got no fix",
         ),
-        ("590.48.01", "CVE-2026-24187 (CVSS 8.8) and 10 more known vulnerabilities", "595.71.05, or newer: the branch 590 got no fix"),
+        (
+            "600.10.01",
+            "CVE-2026-47601 (CVSS 7.8) and 78 more known vulnerabilities",
+            "610.57.04 or 615.71.09, or newer: the branch 600 got no fix",
+        ),
         ("", None, None),
         ("garbage", None, None),
     ],

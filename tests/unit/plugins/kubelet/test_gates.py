@@ -71,17 +71,7 @@ def test_a_gate_is_given_where_it_is_off_and_named_where_it_can_go(name: str) ->
     releases = [(1, minor) for minor in range(41)]
     assert [release for release in releases if gates.needed(release, {}, [name])] == releases[since:on]
     assert [release for release in releases if gates.needed(release, {name: False}, [name])] == releases[since:locked]
-    assert [release for release in releases if gates.obsolete({name: True}, release) == [(name, False)]] == releases[locked:gone]
-    assert [release for release in releases if gates.obsolete({name: True}, release) == [(name, True)]] == releases[gone:]
-
-
-def test_what_the_next_kubernetes_no_longer_takes() -> None:
-    now = {"DevicePlugins": True, "DynamicResourceAllocation": True, "CPUManager": True, "Unheard": True}
-    assert gates.obsolete(now, (1, 25)) == []
-    assert gates.obsolete(now, (1, 26)) == [("DevicePlugins", False)]
-    assert gates.obsolete(now, (1, 27)) == [("DevicePlugins", False)]
-    assert gates.obsolete(now, (1, 37)) == [("DevicePlugins", True), ("DynamicResourceAllocation", False)]
-    assert gates.obsolete(now, (1, 38)) == [("DevicePlugins", True), ("DynamicResourceAllocation", True)]
+    assert [release for release in releases if gates.TABLE[name].is_known(release)] == releases[since:gone]
 
 
 def test_each_flag_adds_to_the_ones_before_it() -> None:

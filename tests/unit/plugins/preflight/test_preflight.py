@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ from unit.fakes.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, de
 GPU_NODE = WantedHost(gpu_node=True, control_plane=False)
 CONTROL_PLANE = WantedHost(gpu_node=False, control_plane=True)
 #: A driver without a known vulnerability.
-MENDED = "535.309.01"
+MENDED = "580.178.04"
 SERVED = {"gpushare_dashboard_state": "present", "gpushare_dashboard_token": "x" * 16}
 
 
@@ -192,7 +193,7 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("old driver", lambda r: smi(r, "535.261.03", "384.59"), [("gpus", "error")]),
     (
         "other library",
-        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n"),
+        lambda r: overwrite(r, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.05  x\n"),
         [("driver", "error")],
     ),
     (
@@ -419,7 +420,7 @@ def test_a_driver_that_would_have_to_be_built_under_secure_boot(node: FakeRoot) 
 
 def test_a_version_mismatch_is_said_once(node: FakeRoot) -> None:
     node.program("/usr/bin/nvidia-smi", "Failed to initialize NVML: Driver/library version mismatch", 18)
-    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.310.01  x\n")
+    overwrite(node, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.05  x\n")
     assert found(node) == [("gpus", "error")]
 
 
@@ -997,15 +998,109 @@ def test_pods_on_hosts_of_kubeadm_need_no_python_and_no_kube_scheduler_of_ours(t
     assert "gpus" in pods
 
 
-def test_gates_that_the_next_kubernetes_does_not_take_are_reported_when_it_is_named(node: FakeRoot) -> None:
-    gates = "kind: KubeletConfiguration\nfeatureGates:\n  DevicePlugins: true\n  DynamicResourceAllocation: true\n"
-    overwrite(node, "/var/lib/kubelet/config.yaml", gates)
-    assert found(node) == []
-    for target, expected in (("1.26", ["warning"]), ("v1.37.1", ["error", "warning"])):
-        said = [one for one in reasons(node, replace(GPU_NODE, target_kubernetes=target)) if one.check == "kubelet"]
-        assert [one.severity for one in said] == expected
-        assert "DevicePlugins" in said[0].found
-        assert target in said[0].found
+PIN = "/etc/apt/preferences.d/nvidia-driver-pin"
+
+
+@pytest.mark.parametrize(
+    ("version", "today", "expected"),
+    [
+        ("580.178.04", "2028-06-30", []),
+        ("580.178.04", "2028-07-01", ["driver 580.178.04, of a branch that NVIDIA has ended in 2028-06"]),
+        ("570.211.01", "2026-11-29", ["driver 570.211.01, of a branch that NVIDIA has ended in 2026-02"]),
+        ("590.48.01", "2026-11-29", ["driver 590.48.01, of a branch that NVIDIA has ended"]),
+        ("470.256.02", "2026-11-29", ["driver 470.256.02, of a branch that NVIDIA has ended"]),
+        ("615.71.09", "2030-01-01", []),
+        ("700.10.01", "2030-01-01", []),
+        ("535.309.01", "", []),
+    ],
+)
+def test_a_driver_of_a_branch_that_has_ended_is_noted(tmp_path: Path, version: str, today: str, expected: list[str]) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))), version)
+    said = [one for one in reasons(root, replace(GPU_NODE, today=today)) if one.check == "driver_branch"]
+    assert [one.found for one in said] == expected
+    assert [one.severity for one in said] == ["note"] * len(expected)
+    if today == "2026-11-29":
+        assert said[0].expected.endswith(
+            "620 (long-term, until 2029-09) or 595 (production, until 2027-03) or 580 (long-term, until 2028-06)"
+        )
+    assert [one for one in reasons(root, replace(GPU_NODE, today=today, driver_managed=True)) if one.check == "driver_branch"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pinned"),
+    [
+        ("Package: *nvidia*\nPin: version 595*\nPin-Priority: 1000\n", "595"),
+        ("Package: *nvidia*\nPin: version 580.159.03-*\nPin-Priority: 1000\n", "580.159.03"),
+        ("Package: *nvidia*\nPin: version 580*\nPin-Priority: 1000\n", ""),
+        ("Package: *nvidia*\nPin: version 580.178.04-*\nPin-Priority: 1000\n", ""),
+        ("Package: *nvidia*\nPin: release o=NVIDIA\n", ""),
+        ("\0" * 5000, ""),
+    ],
+)
+def test_a_pin_of_nvidias_for_another_driver_is_warned_of(node: FakeRoot, text: str, pinned: str) -> None:
+    node.file(PIN, text)
+    said = [one.found for one in reasons(node) if one.check == "driver"]
+    whole = f"{PIN}, by which apt takes the driver {pinned} (nvidia-driver-pinning-{pinned}), with driver {MENDED}"
+    assert said == ([whole] if pinned else [])
+    assert found(node, replace(GPU_NODE, driver_managed=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "toolkit", "managed", "warned"),
+    [
+        ("615.71.09", "1.20.0", False, True),
+        ("620.20.01", "1.19.1", False, True),
+        ("615.71.09", "1.20.1", False, False),
+        ("610.57.04", "1.20.0", False, False),
+        ("615.71.09", "1.20.0", True, False),
+        ("615.71.09", "", False, False),
+    ],
+)
+def test_a_toolkit_that_does_not_know_the_firmware_is_warned_of(
+    tmp_path: Path, driver: str, toolkit: str, managed: bool, warned: bool
+) -> None:
+    root = gpu(kubelet(debian(FakeRoot(tmp_path))), driver)
+    if toolkit:
+        root.program("/usr/bin/nvidia-ctk", f"NVIDIA Container Toolkit CLI version {toolkit}\ncommit: 0\n")
+    said = [one.found for one in reasons(root, replace(GPU_NODE, toolkit_managed=managed)) if one.check == "driver"]
+    assert said == ([f"NVIDIA's container toolkit {toolkit} with driver {driver}"] if warned else [])
+
+
+def test_a_kubelet_that_does_not_start_on_cgroup_v1_is_told_so(node: FakeRoot) -> None:
+    def cure() -> str:
+        (one,) = [one for one in reasons(node) if one.check == "kubelet"]
+        assert one.found == "a kubelet that does not run"
+        return one.cure
+
+    shutil.rmtree(node.at("/proc/30"))
+    assert "journalctl" in cure()
+    node.at("/sys/fs/cgroup/cgroup.controllers").unlink()
+    node.file("/sys/fs/cgroup/memory/tasks")
+    assert "set failCgroupV1: false in /var/lib/kubelet/config.yaml" in cure()
+    overwrite(node, "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\nfailCgroupV1: false\n")
+    assert "journalctl" in cure()
+    overwrite(node, "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n")
+    node.program("/usr/bin/kubelet", "Kubernetes v1.34.2")
+    assert "journalctl" in cure()
+
+
+def test_what_the_next_kubernetes_does_not_take_is_read_from_processes_and_files(tmp_path: Path) -> None:
+    root = control_plane(
+        gpu(kubelet(debian(FakeRoot(tmp_path)), "--boot_id_file", "/x", "--feature-gates=A=true,DevicePlugins=true"), MENDED)
+    )
+    gates = "kind: KubeletConfiguration\nfeatureGates:\n  DynamicResourceAllocation: true\n"
+    overwrite(root, "/var/lib/kubelet/config.yaml", gates)
+    root.process(32, "kube-apiserver", "--feature-gates=DynamicResourceAllocation=true", "--feature-gates=SidecarContainers=true")
+    both = replace(GPU_NODE, control_plane=True)
+    before = {(one.check, one.found) for one in reasons(root, both)}
+    assert {one.found for one in reasons(root, replace(both, target_kubernetes="v1.38.0")) if (one.check, one.found) not in before} == {
+        "the feature gate DevicePlugins, which Kubernetes v1.38.0 does not know",
+        "the feature gate DynamicResourceAllocation, which Kubernetes v1.38.0 does not know",
+        "kubelet's --boot-id-file, which Kubernetes v1.38.0 does not have",
+        "containerd 1.6.20~ds1, with gpushare_target_kubernetes: v1.38.0",
+        "kube-apiserver with the feature gate DynamicResourceAllocation, which Kubernetes v1.38.0 does not know",
+        "kube-apiserver with the feature gate SidecarContainers, which Kubernetes v1.38.0 does not know",
+    }
 
 
 def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:

@@ -440,6 +440,50 @@ def test_kubeadms_part_without_us(before: dict[str, Any], path: str | None, afte
     assert before == kept
 
 
+MERGED = {"name": "config", "value": "/ignored", "mergeMethod": "append"}
+
+
+def test_an_argument_of_kubeadms_v1_that_only_merges_gives_the_scheduler_no_flag() -> None:
+    """kubeadm ignores it, because its own arguments of the scheduler have no such name (`ArgumentsToCommand` of 1.38.0-beta.0)."""
+    before = cluster("v1", extraArgs=[MERGED])
+    assert kubeadm.config_argument(before) is None
+    after = kubeadm.merge(before, PLAIN)
+    assert after == cluster("v1", extraArgs=[MERGED, ARGUMENT], extraVolumes=[VOLUME])
+    assert kubeadm.unmerge(after, CONFIG_PATH) == before
+    assert kubeadm.without_argument(after, "config", cluster("v1"))["scheduler"]["extraArgs"] == [MERGED]
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        {"extraArgs": "config=/a"},
+        {"extraArgs": ["config=/a"]},
+        {"extraArgs": [{"name": "v"}, None]},
+        {"extraVolumes": {"a": {}}},
+        {"extraVolumes": ["/a"]},
+        ["x"],
+        "x",
+    ],
+)
+def test_a_cluster_configuration_of_another_form_is_rejected_in_words(scheduler: Any) -> None:
+    strange = {"kind": "ClusterConfiguration", "apiVersion": "kubeadm.k8s.io/v2", "scheduler": scheduler}
+    for change in (lambda: kubeadm.merge(strange, OURS), lambda: kubeadm.unmerge(strange, None)):
+        with pytest.raises(scheduler_manifest.SchedulerError, match=r"is 'kubeadm\.k8s\.io/v2', whose scheduler has another form"):
+            change()
+
+
+def test_version_and_gates_are_read_without_a_yaml_library() -> None:
+    text = "apiVersion: kubeadm.k8s.io/v1beta3\nfeatureGates:\n  NodeLocalCRISocket: true\n  X: false\nkind: ClusterConfiguration\n"
+    assert kubeadm.version_and_gates(text) == ("v1beta3", ["NodeLocalCRISocket", "X"])
+    for other in ("", "x", "apiVersion: v1\n", "\0"):
+        assert kubeadm.version_and_gates(other) == ("", [])
+    many = (
+        "apiVersion: kubeadm.k8s.io/" + "9" * 500 + "\nfeatureGates:\n" + "".join(f"  {'G' * 100}{number}: true\n" for number in range(500))
+    )
+    version, gates = kubeadm.version_and_gates(many)
+    assert (len(version), len(gates), {len(name) for name in gates}) == (80, 100, {80})
+
+
 @pytest.mark.parametrize(("wrong", "words"), [({"kind": "InitConfiguration"}, "'InitConfiguration'"), (["x"], "'list'"), ({}, "None")])
 def test_another_object_is_no_configuration_of_a_cluster(wrong: Any, words: str) -> None:
     message = f"^ConfigMap kube-system/kubeadm-config must hold a ClusterConfiguration; found {words}$"

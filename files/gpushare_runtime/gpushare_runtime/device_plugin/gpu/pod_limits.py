@@ -247,7 +247,7 @@ class PodLimits:
         if self._mode == DRIVER and lacking:
             raise FatalError(
                 f"--isolation {DRIVER} requires that the driver limits memory by control group, and here it does not: {min(lacking)}. "
-                "Install driver 615 or newer on a host with cgroup v2, or set --isolation auto (gpushare_isolation)"
+                "Install driver 620 (long-term) or 615 on a host with cgroup v2, or set --isolation auto (gpushare_isolation)"
             )
         if not self._able:
             return

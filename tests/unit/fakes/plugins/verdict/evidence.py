@@ -149,7 +149,7 @@ def gpu_host() -> Json:
         "cgroups": {"kubelet": "systemd", "runtime": "systemd", "handler": "nvidia"},
         "strategy": {
             "cdi": {"kubelet": "", "runtime": "containerd 1.6.20 does not take CDI devices from kubelet"},
-            "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False},
+            "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False, "version": ""},
             "now": "volume-mounts",
             "holders": [],
         },

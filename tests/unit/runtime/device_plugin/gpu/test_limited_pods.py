@@ -532,7 +532,7 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_gpus(
 def test_a_plugin_that_needs_the_drivers_limits_ends_without_them(machine: Machine) -> None:
     machine.start("driver")
     machine.nvml.unlimited = NvmlError("the driver has no such call", unable=True)
-    with pytest.raises(FatalError, match=r"--isolation driver requires .*: the driver has no such call\. Install driver 615"):
+    with pytest.raises(FatalError, match=r"--isolation driver requires .*: the driver has no such call\. Install driver 620"):
         machine.look(check=True)
 
 
