@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Environments with other releases of ansible-core: the oldest that the collection admits, and the newest that pip provides today.
+"""Environments with other releases of ansible-core: the oldest that the collection admits, the newest of today, and the next one.
 
 Everything else in them is as locked in requirements/dev.txt.
 """
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -68,9 +69,16 @@ def newest() -> Core:
     return _core(there, on, lacks)
 
 
-def offered(on: str, name: str = "ansible-core") -> str:
-    """The newest release of a package that pip offers for a version of Python."""
-    of_python = ["--python-version", on, "--only-binary", ":all:"]
+def coming() -> Core | None:
+    """The newest pre-release for the newest Python of this machine. None once its release is out."""
+    on = _pythons()[-1]
+    there = offered(on, options=["--pre"])
+    return None if there == offered(on) else _core(there, on)
+
+
+def offered(on: str, name: str = "ansible-core", options: Sequence[str] = ()) -> str:
+    """The newest release of a package that pip offers for a version of Python, with these options of it."""
+    of_python = ["--python-version", on, "--only-binary", ":all:", *options]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", *of_python]
     done = subprocess.run([*command, "--report", "-", name], capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:

@@ -15,6 +15,7 @@ from ..plugin_utils._bundle.contents import MACHINES, PYTHONS, BundleError
 from ..plugin_utils._bundle.lock import LockError
 from ..plugin_utils._bundle.make import Recipe, make
 from ..plugin_utils._bundle.packages import PackagesOf
+from ..plugin_utils._secrets import mask_passwords
 from ..plugin_utils._wheel import WheelError
 
 COLLECTION = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "images": {"type": "list", "elements": "path", "default": []},
     "packages": {"type": "list", "elements": "dict", "default": [], "options": _PACKAGES},
     "sign": {"type": "str", "default": ""},
-    "pip_extra_args": {"type": "list", "elements": "str", "default": [], "no_log": True},
+    "pip_extra_args": {"type": "list", "elements": "str", "default": []},
 }
 
 
@@ -43,6 +44,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         given = self.validate_argument_spec(argument_spec=_ARGUMENTS)[1]
+        mask_passwords(given["pip_extra_args"])
         packages = (
             PackagesOf(host["system"], host["architecture"], host["folder"] or "", tuple(host["names"])) for host in given["packages"]
         )

@@ -18,6 +18,7 @@ from ..plugin_utils._bundle.archive import opened
 from ..plugin_utils._bundle.contents import WHEELS, BundleError
 from ..plugin_utils._bundle.lock import LockError, Target, chosen, names
 from ..plugin_utils._bundle.send import place, send
+from ..plugin_utils._secrets import mask_passwords
 from ..plugin_utils._wheel import WheelError, build_wheel, locked_requirements
 
 
@@ -32,13 +33,13 @@ class ActionModule(ActionBase):
             wheel, requirements = build_wheel(source), locked_requirements(source, str(arguments.get("extra") or ""))
         except (WheelError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
-        extra = arguments.pop("pip_extra_args", None)
-        artifact = {
-            "version": wheel.version,
-            "wheel_sha256": wheel.sha256,
-            "requirements_sha256": hashlib.sha256(requirements).hexdigest(),
-            "pip_extra_args": json.dumps([extra] if isinstance(extra, str) else list(extra or [])),
-        }
+        extra = arguments.pop("pip_extra_args", None) or []
+        words = [extra] if isinstance(extra, str) else [str(word) for word in extra]
+        mask_passwords(words)
+        artifact = {"version": wheel.version, "wheel_sha256": wheel.sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
+        if words:
+            # One string, so that to hide it hides nothing else; and none instead of "[]", which stands in other output, too.
+            artifact["pip_extra_args"] = json.dumps(words)
         result = self._module(arguments, artifact, task_vars)
         target = Target(result.pop("python_version", ""), result.pop("machine", ""))
         if not result.pop("missing", False):

@@ -34,7 +34,7 @@ options:
 EXAMPLES = r"""
 - name: List the GPUs of every GPU node
   gpushare.kubernetes.nvidia_smi_info:
-  register: GPUs
+  register: gpus
 
 - name: Compare them with what Kubernetes offers
   gpushare.kubernetes.gpu_mem_capacity:

@@ -188,7 +188,7 @@ reasons:
   elements: dict
   contains:
     host: {description: The host's name in the inventory., type: str}
-    check: {description: A word for the kind of reason., type: str, sample: GPUs}
+    check: {description: A word for the kind of reason., type: str, sample: gpus}
     severity: {description: V(error) or V(warning)., type: str}
     found: {description: The state that was found., type: str}
     expected: {description: The required state., type: str}

@@ -64,7 +64,7 @@ options:
       version: {description: Version of the runtime., type: str, required: true}
       wheel_sha256: {description: Hash of the wheel., type: str, required: true}
       requirements_sha256: {description: Hash of the locked requirements., type: str, required: true}
-      pip_extra_args: {description: The value of O(pip_extra_args) as JSON; it is not shown., type: str, default: "[]"}
+      pip_extra_args: {description: The value of O(pip_extra_args) as JSON; it is not shown., type: str}
       wheel_path: {description: "Where the wheel lies on the host, once it has been sent.", type: path}
       requirements_path: {description: "Where the locked requirements lie on the host, once they have been sent.", type: path}
       wheels_path: {description: "Where the archive with the wheels of a bundle lies on the host, once it has been sent.", type: path}
@@ -128,7 +128,7 @@ def install(module: AnsibleModule, environments: Environments, name: str, python
         with unpacked(artifact["wheels_path"], artifact["wheels_sha256"]) as wheels:
             build(environments, name, python, artifact, module.run_command, ["--no-index", f"--find-links={wheels}"])
     else:
-        build(environments, name, python, artifact, module.run_command, json.loads(artifact["pip_extra_args"]))
+        build(environments, name, python, artifact, module.run_command, json.loads(artifact["pip_extra_args"] or "[]"))
 
 
 def build(environments: Environments, name: str, python, artifact, run, extra) -> None:
@@ -159,8 +159,8 @@ def main() -> None:
                     "version": {"type": "str", "required": True},
                     "wheel_sha256": {"type": "str", "required": True},
                     "requirements_sha256": {"type": "str", "required": True},
-                    # One string, so that hiding it hides nothing else: an index's URL may have a password.
-                    "pip_extra_args": {"type": "str", "no_log": True, "default": "[]"},
+                    # An index's URL may have a password.
+                    "pip_extra_args": {"type": "str", "no_log": True},
                     "wheel_path": {"type": "path"},
                     "requirements_path": {"type": "path"},
                     "wheels_path": {"type": "path"},

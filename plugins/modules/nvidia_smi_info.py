@@ -33,12 +33,12 @@ options:
 EXAMPLES = r"""
 - name: List the GPUs
   gpushare.kubernetes.nvidia_smi_info:
-  register: GPUs
+  register: gpus
 
 - name: Stop where they cannot be used
-  ansible.builtin.assert:
-    that: gpus.problem is none
-    fail_msg: "Found {{ gpus.problem.found }}; {{ gpus.problem.cure }}"
+  ansible.builtin.fail:
+    msg: "Found {{ gpus.problem.found }}; {{ gpus.problem.cure }}"
+  when: gpus.problem is not none
 """
 
 RETURN = r"""

@@ -27,7 +27,7 @@ OWN_MEANING: dict[str, tuple[tuple[str, ...], tuple[type, ...]]] = {
 }
 # A module warns by AnsibleModule.warn(); in what an action plugin returns, they are a list of texts.
 OF_ACTIONS = {"warnings": (("list",), ())}
-# The task executor, the strategies and the callbacks of ansible-core 2.18 to 2.21 read or write these.
+# The task executor, the strategies and the callbacks of ansible-core 2.18 to 2.22 read or write these.
 RESERVED = frozenset(
     {
         *("skipped", "unreachable", "exception", "rc", "deprecations", "invocation", "ignored", "censored", "parsed", "item"),
@@ -36,7 +36,8 @@ RESERVED = frozenset(
         *("changed_when_suppressed_exception", "failed_when_suppressed_exception", "break_when_suppressed_exception"),
         *("stdout", "stdout_lines", "stderr", "stderr_lines", "module_stdout", "module_stderr"),
         *("started", "finished", "async_result", "results_file", "ansible_job_id"),
-        *("add_host", "add_group", "ansible_facts", "ansible_stats", "ansible_loop", "ansible_loop_var", "ansible_index_var"),
+        *("ansible_parsed", "add_host", "add_group", "ansible_facts", "ansible_stats"),
+        *("ansible_loop", "ansible_loop_var", "ansible_index_var"),
     }
 )
 # AnsibleModule adds owner, mode and size of the file beside one of these.

@@ -83,3 +83,20 @@ def test_all_that_is_locked_but_ansible_core_is_in_another_environment() -> None
     names = {line.split("==")[0] for line in lock.splitlines() if "==" in line}
     assert {line.split("==")[0] for line in without.splitlines() if "==" in line} == names - {"ansible-core"}
     assert without.count("--hash=") < lock.count("--hash=")
+
+
+@pytest.mark.parametrize(
+    ("offers", "found"), [(("2.21.5", "2.22.0rc1"), "2.22.0rc1"), (("2.22.0", "2.22.0"), None), (("2.22.0", "2.23.0b1"), "2.23.0b1")]
+)
+def test_a_pre_release_is_tried_until_its_release_is_out(
+    monkeypatch: pytest.MonkeyPatch, offers: "tuple[str, str]", found: "str | None"
+) -> None:
+    def pip(command: list[str], **_options: object) -> "subprocess.CompletedProcess[str]":
+        version = offers["--pre" in command]
+        return subprocess.CompletedProcess(command, 0, f'{{"install": [{{"metadata": {{"version": "{version}"}}}}]}}', "")
+
+    monkeypatch.setattr(cores.subprocess, "run", pip)
+    monkeypatch.setattr(cores, "_pythons", lambda: ["3.13"])
+    monkeypatch.setattr(cores, "_environment", lambda release, on: Path(f"/{release}-{on}"))
+    core = cores.coming()
+    assert (core and (core.version, core.on, core.program)) == (found and (found, "3.13", Path(f"/{found}-3.13/bin/python")))

@@ -460,17 +460,3 @@ def test_the_parts_of_the_guide_for_tenants_are_those_of_its_sample() -> None:
     documents = {one["kind"]: one for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples/09-tenant.yaml").read_text())}
     shown = [yaml.safe_load(block.body)["spec"] for block in blocks("docs/use/tenants.md") if block.kind == "yaml"]
     assert shown == [documents["ResourceQuota"]["spec"], documents["LimitRange"]["spec"]]
-
-
-def test_each_cell_of_the_comparison_has_a_source_and_each_source_a_date() -> None:
-    text = (REPOSITORY / "docs/project/comparison.md").read_text()
-    source = r"\[[^\]]+\]\(https://github\.com/[^)]+/blob/[0-9a-f]{40}/[^)]+\)"
-    sources = {row[0]: row[3] for row in rows(section("docs/project/comparison.md", "Sources")) if re.fullmatch(source, row[1])}
-    used = set()
-    for row in rows(text.partition("## When")[0]):
-        for cell in row[2:]:
-            named = re.findall(r"\[(\w+)\](?!\()", cell)
-            used |= set(named)
-            assert named or cell in ("not read", "not needed", "NVIDIA"), f"no source: {row[0]}: {cell}"
-    assert used == set(sources)
-    assert [number for number, day in sources.items() if not re.fullmatch(r"20\d\d-\d\d-\d\d", day)] == []

@@ -194,7 +194,7 @@ SUITES = (
     ),
     Suite(
         "cores",
-        "the same on the oldest ansible-core that is admitted, and on the newest that pip provides",
+        "the same on the oldest ansible-core that is admitted, on the newest that pip provides, and on the next pre-release",
         tests=("tests/collection/test_cores.py",),
         paths=(*INSTALLER, *THROUGH_ANSIBLE, "tools/cores.py"),
         quick=True,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.names import PREFIX
+from .._formats.credentials import SHORT, without_credentials
 from .._host.command import Run
 from .._host.files import relabel
 from .._host.systemd import UNITS
@@ -28,13 +29,10 @@ OLDEST = (3, 10)
 COMES = "3.11"
 # The distribution's own first: its venv package is the one that is installed.
 CANDIDATES = ("python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10")
-# Up to the last @ before the path: a password may hold one, too.
-_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 # Scheme, user and host of a URL; the rest of it.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://[^/?#]{1,1024})([/?#].*)", re.DOTALL)
 # The rest of an address that every index has hides nothing.
 _PLAIN = ("", "/simple")
-_SHORT = 3
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
 
 
@@ -181,11 +179,6 @@ def _text(path: str) -> bytes:
         return b""
 
 
-def without_credentials(text: str) -> str:
-    """The text without what stands before an @ in URLs: an index may want a user and a password, and pip's own words repeat them."""
-    return _CREDENTIALS.sub(r"\1***@", text)
-
-
 def without_values(text: str, arguments: Sequence[str]) -> str:
     """The text without the values of these arguments of pip, except for the hosts of URLs: a proxy may be given without a scheme, a
     token may stand in a path, and pip names paths by themselves."""
@@ -198,8 +191,7 @@ def without_values(text: str, arguments: Sequence[str]) -> str:
         elif url.group(2).rstrip("/") not in _PLAIN:
             hidden[value] = f"{url.group(1)}/***"
             hidden[url.group(2).rstrip("/")] = "/***"
-    # Shorter ones, such as a number, hide nothing and stand in many a word.
-    for value in sorted((value for value in hidden if len(value) > _SHORT), key=len, reverse=True):
+    for value in sorted((value for value in hidden if len(value) > SHORT), key=len, reverse=True):
         text = text.replace(value, hidden[value])
     return text
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.undo import Rejected
+from .._formats.credentials import without_credentials
 from .._formats.finding import few
 from .._formats.versions import newer
 from .._host.command import Outcome
@@ -26,8 +27,6 @@ _VERSION = re.compile(r"(?:[0-9]{1,6}:)?[A-Za-z0-9][A-Za-z0-9.+~^_-]{0,127}")
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _URL = re.compile(r"(?:https?|file)://[!-~]{1,1000}")
 _SUITE = re.compile(r"[A-Za-z0-9./$()_-]{1,200}")
-# Up to the last @ before the path: a password may hold one, too.
-_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}://)[^\s/'\"]{1,1024}@")
 _WORD = re.compile(r"[A-Za-z0-9._/-]{1,64}")
 _KERNEL = re.compile(r"_k[0-9][A-Za-z0-9._]*\Z")
 
@@ -283,7 +282,7 @@ def shown(words: Sequence[str], most: int = 8) -> str:
 
 def last_words(outcome: Outcome, most: int = 400) -> str:
     """The last lines of what a program printed, on one, without credentials in addresses."""
-    return _CREDENTIALS.sub(r"\1***@", " ".join(f"{outcome.out} {outcome.err}".split()))[-most:]
+    return without_credentials(" ".join(f"{outcome.out} {outcome.err}".split()))[-most:]
 
 
 def _match(pattern: "re.Pattern[str]", value: str, what: str, expected: str) -> None:

@@ -113,8 +113,8 @@ class HostJudge(Judge):
             values[name], wrong = of_type(name, value, known[name].spec)
             if wrong:
                 kind = known[name].spec.get("type", "str")
-                shown = preflight_variables.shown(value, known[name].spec)
-                words = "" if known[name].spec.get("no_log") else f" ({wrong})"
+                shown = preflight_variables.shown(name, value, known[name].spec)
+                words = "" if preflight_variables.is_secret(name, known[name].spec) else f" ({wrong})"
                 reasons.append(_of_variable(host, name, f"{shown}{words}", f"a value of type {kind}, see docs/operate/variables.md"))
                 del values[name]
         reasons += preflight_variables.impossible(host, values, {name: known[name].spec for name in values})

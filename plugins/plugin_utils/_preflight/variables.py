@@ -20,6 +20,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
 from ...module_utils._cluster.public import public
+from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
 
 COLLECTION = Path(__file__).resolve().parents[3]
@@ -90,6 +91,8 @@ Rule = Callable[[Any], tuple[str, str] | None]
 _OTHER_SOURCES = tuple(
     f"gpushare_{name}" for name in ("pip_extra_args", "proxy", "package_folder", "toolkit_repository", "driver_repository")
 )
+#: Lists that may have a password among other words. With `no_log` Ansible would hide each of these words everywhere.
+_WITH_SECRETS = ("gpushare_pip_extra_args",)
 _NO_SOURCE: tuple[Any, ...] = (None, "", "auto", "host", [])
 #: ACK's words for a node to the isolations that keep their promise.
 _MODES: Mapping[str, tuple[str, ...]] = {"mps": ("mps",), "core_mem": ("mps",), "cgpu": ("driver",), "share": ("auto", "watch", "none")}
@@ -155,7 +158,7 @@ def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping
         wrong = rule(value) if rule is not None else None
         if wrong is not None:
             expected, severity = wrong
-            seen = f"{name}: {shown(value, specs.get(name, {}))}"
+            seen = f"{name}: {shown(name, value, specs.get(name, {}))}"
             found.append(Finding("variables", seen, expected, f"correct {name} in the inventory", severity, host))
     return found
 
@@ -287,9 +290,14 @@ def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None
             reject(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
 
 
-def shown(value: Any, spec: Mapping[str, Any]) -> str:
-    """A value for people to read; a secret as what it is."""
-    return "a secret that is not shown" if spec.get("no_log") else repr(value)
+def is_secret(name: str, spec: Mapping[str, Any]) -> bool:
+    """Whether no value of this variable may be shown."""
+    return bool(spec.get("no_log")) or name in _WITH_SECRETS
+
+
+def shown(name: str, value: Any, spec: Mapping[str, Any]) -> str:
+    """A value of this variable for people to read; a secret as what it is."""
+    return "a secret that is not shown" if is_secret(name, spec) else without_credentials(repr(value))
 
 
 def seconds(duration: str) -> float | None:

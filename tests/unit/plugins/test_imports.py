@@ -51,7 +51,8 @@ CONTRACTS = {
         f"module_utils.{name}" for name in ("_facts.advisories", "_facts.cdi_specs", "_formats", "_host", "_change")
     ),
     "module_utils._daemon": tuple(
-        f"module_utils.{name}" for name in ("_formats.finding", "_host", "_change", "_cluster.names", "_identity.token")
+        f"module_utils.{name}"
+        for name in ("_formats.credentials", "_formats.finding", "_host", "_change", "_cluster.names", "_identity.token")
     ),
     "module_utils._scheduler": (
         "module_utils._host",
@@ -78,6 +79,7 @@ CONTRACTS = {
     ),
     "plugin_utils._answers": ("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape"),
     "plugin_utils._results": ("module_utils", "plugin_utils._scheduler.wiring", "plugin_utils._shape"),
+    "plugin_utils._secrets": ("module_utils._formats.credentials",),
     "plugin_utils._shape": (),
     "plugin_utils._wheel": (),
     "plugin_utils._bundle": (
@@ -216,7 +218,7 @@ def test_packages_are_empty_and_nothing_lies_beside_them() -> None:
         path for path in MODULES if path.parts[len(ROOT.parts)] not in ("module_utils", "plugin_utils") and path.parent.parent != ROOT
     ] == []
     loose = {path.name for folder in ("module_utils", "plugin_utils") for path in (ROOT / folder).glob("*.py")}
-    assert loose == {"_answers.py", "_results.py", "_shape.py", "_wheel.py", "_yaml.py"}
+    assert loose == {"_answers.py", "_results.py", "_secrets.py", "_shape.py", "_wheel.py", "_yaml.py"}
 
 
 def test_the_packages_do_not_import_each_other_in_a_circle() -> None:

@@ -122,19 +122,6 @@ def test_what_a_unit_names_or_a_process_was_started_from_is_not_removed(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("--index-url https://deploy:s3cr3t@nexus.corp/simple", "--index-url https://***@nexus.corp/simple"),
-        ("Looking at 'http://t0ken@x:8080/a@b' and http://a:b@c@d/", "Looking at 'http://***@x:8080/a@b' and http://***@d/"),
-        ("https://nexus.corp/simple/x@1.2 a@b", "https://nexus.corp/simple/x@1.2 a@b"),
-        ("git+https://u:p@h/r.git", "git+https://***@h/r.git"),
-    ],
-)
-def test_no_credential_of_an_index_is_shown(text: str, shown: str) -> None:
-    assert core.without_credentials(text) == shown
-
-
-@pytest.mark.parametrize(
     "given",
     [
         ["--index-url", "https://deploy:s3cr3t@nexus.corp/simple"],

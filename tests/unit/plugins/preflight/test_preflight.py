@@ -40,6 +40,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     scattered,
     seconds,
     shared,
+    shown,
     together,
     unknown,
 )
@@ -601,6 +602,9 @@ def test_a_secret_is_not_repeated() -> None:
     (reason,) = impossible("h", {"gpushare_metrics_token": "pw"}, {"gpushare_metrics_token": {"type": "str", "no_log": True}})
     assert "pw" not in str(reason)
     assert "16 to 1024 characters" in reason.expected
+    assert shown("gpushare_pip_extra_args", {"--proxy": "a:b@c"}, {"type": "list"}) == "a secret that is not shown"
+    # The repository itself is what people need to see.
+    assert shown("gpushare_driver_repository", "http://a:b@c/d e", {"type": "str"}) == "'http://***@c/d e'"
 
 
 @pytest.mark.parametrize(
