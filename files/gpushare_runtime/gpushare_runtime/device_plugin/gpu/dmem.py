@@ -7,11 +7,13 @@ Limits are set by NVML only: the driver keeps books beside these files (NVIDIA, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 _MOST_BYTES: Final = 64 * 1024
+_BYTES: Final = re.compile(r"[0-9]{1,19}")
 
 
 def enable_dmem(group: str) -> None:
@@ -37,4 +39,4 @@ def limits_of(group: str) -> Mapping[str, int | None]:
             lines = [line.split() for line in file.read(_MOST_BYTES).splitlines()]
     except OSError:
         return {}
-    return {line[0].lower(): int(line[1]) if line[1].isdecimal() else None for line in lines if len(line) == 2}
+    return {line[0].lower(): int(line[1]) if _BYTES.fullmatch(line[1]) else None for line in lines if len(line) == 2}

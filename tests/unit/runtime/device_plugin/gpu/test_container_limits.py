@@ -243,7 +243,16 @@ def test_a_container_that_ends_meanwhile_is_no_error(pod: Pod, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "text", ["", "max", "a b c\n", "nvidia/00000000:3b:00.0/vidmem\n", "nvidia/00000000:3b:00.0/vidmem -5\n", "\xff\n"]
+    "text",
+    [
+        "",
+        "max",
+        "a b c\n",
+        "nvidia/00000000:3b:00.0/vidmem\n",
+        "nvidia/00000000:3b:00.0/vidmem -5\n",
+        f"nvidia/00000000:3b:00.0/vidmem {'9' * 5000}\n",
+        "\xff\n",
+    ],
 )
 def test_a_file_of_another_form_says_no_limit(tmp_path: Path, text: str) -> None:
     (tmp_path / "dmem.max").write_bytes(text.encode("latin-1"))
