@@ -63,6 +63,14 @@ def limits(cluster: Cluster) -> dict[str, tuple[str, int]]:
     return found
 
 
+def seen(cluster: Cluster, index: int, group: str) -> set[int]:
+    """MiB of the GPU in all, as the driver reports them to programs of each container of the pod with this group."""
+    containers = cluster.on(NODE, "find", group, "-mindepth", "1", "-maxdepth", "1", "-type", "d").split()
+    assert containers
+    command = ("python3", "/usr/local/lib/gpushare-lab/gpus.py", "seen", str(index))
+    return {int(cluster.on(NODE, *command, container).split()[1]) for container in containers}
+
+
 def processes(cluster: Cluster, group: str) -> list[int]:
     """All below the group: of each container, and the sandbox's."""
     return [int(pid) for pid in cluster.on(NODE, "find", group, "-name", "cgroup.procs", "-exec", "cat", "{}", "+").split()]
@@ -122,6 +130,8 @@ def test_each_pod_has_its_units_and_no_more(limiting: Cluster, memory: Memory) -
     assert len(two) >= 2
     assert index_of(limiting, "four") == index_of(limiting, "pair"), "they share a GPU"
     index = index_of(limiting, "four")
+    # These groups are of version 1, so no container has a limit of its own: it would count instead of the pod's.
+    assert [seen(limiting, index, known[uid_of(one)][0]) for one in (four, pair)] == [{4096}, {5120}]
     assert memory.allocate(index, one, 4096) == ""
     assert "CUDA_ERROR_OUT_OF_MEMORY" in memory.allocate(index, one, 1)
     assert memory.allocate(index, two[0], 2048) == "", "a neighbour is untouched"

@@ -31,6 +31,7 @@ int cuCtxSetCurrent(void *context) { return !context; }
 int cuMemAlloc_v2(unsigned long long *address, size_t size) {
     if (used + size > 1UL << 30) return 2;
     *address = 4096 + used; used += size; return 0; }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { *total = 1UL << 30; *free = *total - used; return 0; }
 int cuModuleLoadData(void **module, const char *text) {
     if (strstr(text, "sm_60")) return 222;
     *module = (void *)(strstr(text, "sm_75") && strstr(text, "version 7.0") ? 2L : 0L); return 0; }
@@ -106,6 +107,11 @@ def test_it_holds_allocates_and_computes(name: str, request: pytest.FixtureReque
     assert 128 <= over["allocated_mib"] <= 256
     assert one.ask("hold", 1024)["error"] == OOM
     assert one.lives
+
+
+def test_it_says_what_the_driver_reports_of_the_memory(driver: Program) -> None:
+    driver.ask("hold", 256)
+    assert driver.ask("memory") == {"error": "", "free_mib": 768, "total_mib": 1024}
 
 
 def test_a_fault_is_reported_and_its_context_is_lost(driver: Program) -> None:

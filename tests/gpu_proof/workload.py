@@ -5,6 +5,7 @@
     hold MIB              allocates so much at once                       {"allocated_mib": …, "error": …}
     allocate STEP MOST    allocates until it may not                      {"allocated_mib": …, "error": …}
     managed MIB           writes so much managed memory                   {"allocated_mib": …, "error": …}
+    memory                what the driver reports of the GPU's memory     {"free_mib": …, "total_mib": …, "error": …}
     user UID              goes on as this user                            {"error": …}
     kinds                 what it can compute                             {"kinds": […], "framework": …, "error": …}
     work KIND SECONDS     computes                                        {"units": …, "seconds": …, "error": …}

@@ -416,8 +416,8 @@ def test_the_samples_are_listed_and_pytorch_has_the_lines_of_its_page() -> None:
     assert listed == {path.name for path in folder.glob("*.yaml")}
     script = next(yaml.safe_load_all((folder / "08-pytorch.yaml").read_text()))["data"]["main.py"]
     (lines,) = [block.body for block in blocks("docs/use/frameworks.md") if "set_per_process_memory_fraction" in block.body]
-    shared = [line for line in lines.splitlines() if line.startswith(("units, gpu", "context ="))]
-    assert len(shared) == 2
+    shared = [line.strip().partition("  #")[0] for line in lines.splitlines() if re.search(r"units|mib|fraction", line)]
+    assert len(shared) == 4
     assert [line for line in shared if line not in script] == []
 
 
@@ -453,6 +453,7 @@ def test_the_vllm_sample_has_the_line_of_its_page() -> None:
     limit = re.search(r"--gpu-memory-utilization.*\)\"", lines.replace("\\\n", ""), re.S)
     assert limit
     (container,) = containers("10-vllm.yaml")
+    assert lines.partition("    #")[0] in container["args"][0]
     assert " ".join(limit[0].split()) in " ".join(container["args"][0].replace("\\\n", "").split())
 
 

@@ -15,17 +15,24 @@ import pytest
 from docs.pages import REPOSITORY, section, steps
 
 PAGE, TEST = "docs/use/frameworks.md", "tests/unit/test_frameworks.py"
-# Units of the container and of the GPU, MiB of a unit → PyTorch's fraction, TensorFlow's MiB, vLLM's fraction, Triton's bytes.
+# Units of the container and of the GPU, MiB of a unit, MiB that the driver reports as the GPU's → PyTorch's fraction, TensorFlow's MiB,
+# vLLM's fraction, Triton's bytes.
 CASES = {
-    ("4", "16", ""): (0.2125, 3481, "0.213", 1073741824),
-    ("8", "80", "1024"): (0.0925, 7577, "0.093", 2147483648),
-    ("64", "256", "64"): (0.2125, 3481, "0.213", 1073741824),
-    ("1", "16", "256"): (0.0, 256, "0.000", 67108864),
+    ("4", "16", "", "16384"): (0.2125, 3481, "0.213", 1073741824),
+    ("8", "80", "1024", "81920"): (0.0925, 7577, "0.093", 2147483648),
+    ("64", "256", "64", "16384"): (0.2125, 3481, "0.213", 1073741824),
+    ("1", "16", "256", "4096"): (0.0, 256, "0.000", 67108864),
+    # The driver's limit: of a pod with one container, and of one whose other container has 5 units.
+    ("4", "16", "", "4096"): (0.85, 3481, "0.850", 1073741824),
+    ("64", "256", "64", "4096"): (0.85, 3481, "0.850", 1073741824),
+    ("3", "16", "", "8192"): (0.3, 2457, "0.300", 805306368),
 }
 STAND_INS = {
     "torch": """
+import os
 class cuda:
     is_available = staticmethod(lambda: True)
+    mem_get_info = staticmethod(lambda device=0: (0, int(os.environ["TOTAL_MIB"]) << 20))
     set_per_process_memory_fraction = staticmethod(lambda fraction, device: print(f"{fraction:.6f} {device}"))
 """,
     "tensorflow": """
@@ -43,15 +50,16 @@ def block(title: str, language: str) -> str:
     return found[1]
 
 
-def run(command: list[str], folder: Path, case: tuple[str, str, str]) -> str:
-    container, gpu, unit = case
-    known = {"ALIYUN_COM_GPU_MEM_CONTAINER": container, "ALIYUN_COM_GPU_MEM_DEV": gpu, **({"UNIT_MIB": unit} if unit else {})}
+def run(command: list[str], folder: Path, case: tuple[str, str, str, str]) -> str:
+    container, gpu, unit, total = case
+    known = {"ALIYUN_COM_GPU_MEM_CONTAINER": container, "ALIYUN_COM_GPU_MEM_DEV": gpu, "TOTAL_MIB": total}
+    known |= {"UNIT_MIB": unit} if unit else {}
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(folder), **known}
     return subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_the_lines_of_each_framework_make_its_share(case: tuple[str, str, str], tmp_path: Path) -> None:
+def test_the_lines_of_each_framework_make_its_share(case: tuple[str, str, str, str], tmp_path: Path) -> None:
     fraction, mib, utilization, pool = CASES[case]
     for name, text in STAND_INS.items():
         (tmp_path / f"{name}.py").write_text(text)
@@ -61,11 +69,11 @@ def test_the_lines_of_each_framework_make_its_share(case: tuple[str, str, str], 
     found, device = run([sys.executable, "-c", block("PyTorch", "python")], tmp_path, case).split()
     assert (float(found), device) == (pytest.approx(fraction, abs=1e-5), "0")
     assert run([sys.executable, "-c", block("TensorFlow", "python")], tmp_path, case).split() == ["GPU", str(mib)]
-    vllm, triton = (step.command for step in steps(PAGE, TEST))
-    assert run(["sh", "-c", vllm], tmp_path, case).split()[-2:] == ["--gpu-memory-utilization", utilization]
+    total, vllm, triton = (step.command for step in steps(PAGE, TEST))
+    assert run(["sh", "-c", f"{total}\n{vllm}"], tmp_path, case).split()[-2:] == ["--gpu-memory-utilization", utilization]
     assert run(["sh", "-c", triton], tmp_path, case).split()[-1] == f"--cuda-memory-pool-byte-size=0:{pool}"
 
 
 def test_the_values_on_the_page_are_those_of_its_example() -> None:
-    for text in ("# 0.2125", "# MiB: 3481", "# 0.213", "# 1073741824"):
+    for text in ("# 0.2125 or 0.85", "# MiB: 3481", "# 0.213 or 0.850", "# 1073741824"):
         assert text in (REPOSITORY / PAGE).read_text()

@@ -66,6 +66,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "core/placement/policies.py": _POLICIES,
     "core/placement/preemption.py": ("core/placement/test_preemption.py", "core/placement/test_budgets.py", _RESERVED),
     "core/placement/ranking.py": (*_POLICIES, "extender/test_verbs.py"),
+    "device_plugin/gpu/container_limits.py": ("device_plugin/gpu/test_container_limits.py",),
     "device_plugin/gpu/discovery.py": ("device_plugin/gpu/test_discovery.py", "device_plugin/gpu/test_gpu_poller.py"),
     "device_plugin/gpu/health.py": tuple(f"device_plugin/gpu/test_{name}.py" for name in ("health", "discovery", "xid_events")),
     "device_plugin/gpu/pod_limits.py": ("device_plugin/gpu/test_limited_pods.py",),

@@ -67,6 +67,12 @@ class Client:
         self.cuda.call("cuCtxSynchronize")
         return {"allocated_mib": int(mib)}
 
+    def memory(self) -> dict[str, Any]:
+        """What frameworks take for the GPU's memory."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.cuda.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return {"free_mib": free.value // MIB, "total_mib": total.value // MIB}
+
     def user(self, uid: str) -> dict[str, Any]:
         """Go on as this user, before the GPU is opened."""
         os.setgroups([])
@@ -128,5 +134,5 @@ def serve(commands: dict[str, Callable[..., dict[str, Any]]], errors: Sequence[t
 
 if __name__ == "__main__":
     client = Client()
-    verbs = {name: getattr(client, name) for name in ("hold", "allocate", "managed", "user", "kinds", "work", "fault")}
+    verbs = {name: getattr(client, name) for name in ("hold", "allocate", "managed", "memory", "user", "kinds", "work", "fault")}
     sys.exit(serve(verbs, [CudaError, OSError]))

@@ -30,6 +30,7 @@ MAX_PROCESSES = 64
 MAX_XIDS = 64
 MAX_TEXT = 95
 MAX_INSTANCES = 8
+MIB = 1024 * 1024
 # What the driver can limit a GPU's memory by; README.md says what each means.
 MEMORY_LIMITS = ("off", "misc", "dmem", "any-hierarchy")
 
@@ -423,20 +424,50 @@ def _instance(gpu: Gpu, gpu_instance: int, compute_instance: int, slices: int, c
 def allocated(state: State, index: int, pid: int, memory_mib: int, limits: str) -> State:
     """The state after a process has asked for so much more memory; GpusError as the driver's out-of-memory.
 
-    limits: the text of the library's file of limits. A process may be below several groups with a limit, and each one counts.
+    limits: the text of the library's file of limits. With dmem each group of the process with a limit counts, else only the nearest one.
     """
     with_gpu(state, index)
     gpu = state.gpus[index]
     used = {process.pid: process.memory_mib for process in gpu.processes}
+    found = [(hard, group) for hard, group in _limits_of(gpu, limits) if pid in _members(group)]
+    nearest = max(found, key=lambda limit: len(limit[1]), default=None)
+    for hard, group in found if state.memory_limits == "dmem" else filter(None, [nearest]):
+        needed = (_used_in(group, used) + memory_mib) * MIB
+        if needed > hard:
+            raise GpusError(f"CUDA_ERROR_OUT_OF_MEMORY: {needed} bytes would be in use in {group}, whose limit is {hard}")
+    name = next((process.name for process in gpu.processes if process.pid == pid), "allocate")
+    return with_process(state, index, pid, used.get(pid, 0) + memory_mib, name)
+
+
+def seen(state: State, index: int, group: str, limits: str) -> tuple[int, int]:
+    """Free and total MiB of a GPU as `cuMemGetInfo` reports them to a process in this control group.
+
+    Both follow the group's limit as nvmlDeviceGetMemoryLimits finds it: limits.c has the sources. limits: as of `allocated`.
+    """
+    with_gpu(state, index)
+    gpu = state.gpus[index]
+    used = {process.pid: process.memory_mib for process in gpu.processes}
+    free = gpu.memory_mib - gpu.reserved_mib - gpu.used_mib - sum(used.values())
+    known = {of: hard // MIB for hard, of in _limits_of(gpu, limits)}
+    for place in (str(folder) for folder in (Path(group), *Path(group).parents)):
+        if place in known and known[place] < gpu.memory_mib:
+            return max(0, min(free, known[place] - _used_in(place, used))), known[place]
+        if state.memory_limits == "dmem" and Path(place, "dmem.max").exists():
+            break
+    return max(0, free), gpu.memory_mib
+
+
+def _limits_of(gpu: Gpu, limits: str) -> Iterator[tuple[int, str]]:
+    """Bytes and group, of groups that still exist."""
     for line in limits.splitlines():
         owner, inode, _soft, hard, group = line.split(" ", 4)
         if owner == gpu.uuid and os.path.isdir(group) and os.stat(group).st_ino == int(inode):
-            members = _members(group)
-            needed = (sum(mib for member, mib in used.items() if member in members) + memory_mib) * 1024 * 1024
-            if pid in members and needed > int(hard):
-                raise GpusError(f"CUDA_ERROR_OUT_OF_MEMORY: {needed} bytes would be in use in {group}, whose limit is {hard}")
-    name = next((process.name for process in gpu.processes if process.pid == pid), "allocate")
-    return with_process(state, index, pid, used.get(pid, 0) + memory_mib, name)
+            yield int(hard), group
+
+
+def _used_in(group: str, used: dict[int, int]) -> int:
+    members = _members(group)
+    return sum(mib for member, mib in used.items() if member in members)
 
 
 def _members(group: str) -> set[int]:
@@ -479,6 +510,7 @@ def _arguments() -> argparse.ArgumentParser:
     command("instances", "give a GPU MIG instances, such as 1g,1g,3g; none, or off", index=int, layout=str)
     command("instance_process", "put a process on a MIG instance; 0 MiB ends it", uuid=str, pid=int, mib=int, name=str)
     command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
+    command("seen", "print free and total MiB, as cuMemGetInfo reports them to a process in a control group", index=int, group=str)
     command("limits", "let the driver limit memory by control group", kind=MEMORY_LIMITS)
     command("set", "set any field of a GPU", index=int, field=str, value=str)
     command("driver", "unload the driver, bring it back, or make it differ from the library", state=("gone", "back", "mismatch", "ok"))
@@ -505,14 +537,17 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
                     return with_process(state, index, arguments.pid, arguments.mib, arguments.name, where)
         raise GpusError(f"there is no instance {arguments.uuid}")
     if command == "allocate":
-        file = Path(os.environ.get("GPUSHARE_LAB_NVML_LIMITS") or DEFAULT_LIMITS_FILE)
-        limits = file.read_text() if file.exists() else ""
-        return allocated(state, arguments.index, arguments.pid, arguments.mib, limits)
+        return allocated(state, arguments.index, arguments.pid, arguments.mib, _limits())
     if command == "limits":
         return replace(state, memory_limits=arguments.kind)
     if command == "set":
         return with_gpu(state, arguments.index, **_field(arguments.field, arguments.value))
     return replace(state, driver="ok" if arguments.state == "back" else arguments.state)
+
+
+def _limits() -> str:
+    file = Path(os.environ.get("GPUSHARE_LAB_NVML_LIMITS") or DEFAULT_LIMITS_FILE)
+    return file.read_text() if file.exists() else ""
 
 
 def _field(name: str, value: str) -> dict[str, object]:
@@ -542,6 +577,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif arguments.command == "list":
             for index, c in enumerate(read_state(path).gpus):
                 print(index, c.minor, c.uuid, c.memory_mib, c.health, c.name, sep="\t")
+        elif arguments.command == "seen":
+            print(*seen(read_state(path), arguments.index, arguments.group, _limits()))
         else:
             with _exclusive(path):
                 write_state(path, _changed(read_state(path), arguments))

@@ -1,5 +1,6 @@
 /* Limits of a GPU's memory for a control group, as drivers from 615 on have them. They are kept in a file that all processes of a
- * machine share, and which a reboot empties, like the driver's own memory.
+ * machine share, and which a reboot empties, like the driver's own memory. With dmem they also stand in the group's dmem.max, as the
+ * kernel has them there.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
@@ -114,6 +115,30 @@ static struct limit *find(struct limit *limits, unsigned count, const char *uuid
     return NULL;
 }
 
+/* The group's dmem.max as the kernel has it: a line for each GPU, also for those without a limit. A real kernel refuses it, because it
+ * has no such GPU. */
+static void write_dmem(const char *group, const struct limit *all, unsigned count)
+{
+    char name[PATH_MAX];
+    unsigned gpus = 0;
+    state_count(&gpus);
+    FILE *file = snprintf(name, sizeof name, "%s/dmem.max", group) < (int)sizeof name ? fopen(name, "we") : NULL;
+    for (unsigned i = 0; file != NULL && i < gpus; i++) {
+        nvmlDevice_t device;
+        struct gpu gpu;
+        if (state_find(BY_INDEX, i, NULL, &device) != NVML_SUCCESS || state_gpu(device, &gpu) != NVML_SUCCESS)
+            continue;
+        fprintf(file, "nvidia/%08x:%02x:%02x.0/vidmem ", gpu.pci_domain, gpu.pci_bus, gpu.pci_device);
+        const struct limit *known = find((struct limit *)all, count, gpu.uuid, group);
+        if (known != NULL && known->hard != NVML_DEVICE_MEMORY_LIMIT_MAX)
+            fprintf(file, "%llu\n", known->hard);
+        else
+            fputs("max\n", file);
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
 API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits)
 {
     CHECK_ARGUMENT(limits != NULL);
@@ -147,6 +172,8 @@ API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemory
                 fprintf(file, "%s %llu %llu %llu %s\n", all[i].uuid, all[i].inode, all[i].soft, all[i].hard, all[i].group);
         if (fflush(file) != 0)
             answer = NVML_ERROR_UNKNOWN;
+        if (driver.limits == LIMITS_DMEM)
+            write_dmem(wanted.group, all, count);
     }
     free(all);
     fclose(file);
@@ -195,15 +222,18 @@ API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemory
     FILE *file = limits_file(false);
     struct limit *all = file == NULL ? NULL : calloc(MAX_LIMITS, sizeof *all);
     unsigned count = all == NULL ? 0 : read_limits(file, all);
-    /* A group without a limit of its own has that of the nearest one above. */
+    /* A group has the limit of the nearest one, itself included, that has one; with dmem that of the nearest one in which dmem counts,
+     * whether that has one or not. NVIDIA, MPS v3 Memory Partitioning, "Setting on a leaf versus a parent" and "dmem versus misc", read
+     * on 2026-11-29; for dmem measured on driver 615.71.09: Dynamo, "Per-GPU Compute and Memory Limits with MPS", the same day. */
     for (char *end = group + strlen(group); end != NULL && end != group; end = strrchr(group, '/')) {
         *end = '\0';
         const struct limit *known = find(all, count, gpu.uuid, group);
         if (known != NULL) {
             limits->softLimit = known->soft;
             limits->hardLimit = known->hard;
-            break;
         }
+        if (driver.limits == LIMITS_DMEM ? has(group, "dmem.max") : known != NULL)
+            break;
     }
     free(all);
     if (file != NULL)

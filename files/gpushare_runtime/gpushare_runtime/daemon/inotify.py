@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Wake up when something appears in, changes its name in, or goes from a directory (inotify, with a slow poll behind it)."""
+"""Wake up when something appears in, changes its name in, or goes from directories (inotify, with a poll behind it)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _DELETE_SELF, _MOVE_SELF = 0x400, 0x800
+_OVERFLOW: Final = 0x4000
 _IGNORED: Final = 0x8000
+_ONLY_FOLDERS, _NO_LINKS = 0x1000000, 0x2000000
 _MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 # The watched directory is gone from its place. Another directory that is there by now may have the same inode.
 _GONE: Final = _DELETE_SELF | _MOVE_SELF | _IGNORED
@@ -60,17 +62,13 @@ class DirectoryWatch:
             self.changes.notify()
 
     def _directory(self) -> tuple[int, int] | None:
-        try:
-            stat = os.stat(self.path)
-        except OSError:
-            return None
-        return stat.st_dev, stat.st_ino
+        return _identity(self.path)
 
     def _watch(self) -> None:
         self._identity = self._directory()
         if self._identity is None:
             return
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = _libc()
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if fd < 0 or libc.inotify_add_watch(fd, os.fsencode(self.path), _MASK) < 0:
             problem = os.strerror(ctypes.get_errno())
@@ -88,22 +86,113 @@ class DirectoryWatch:
             self._fd = -1
 
     def _readable(self) -> None:
-        try:
-            data = os.read(self._fd, 64 * 1024)
-        except OSError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            return
-        if any(mask & _GONE for mask in _masks(data)):
+        events = list(_events(self._fd))
+        if any(mask & _GONE for _, mask in events):
             self._unwatch()
             self._watch()
-        self.changes.notify()
+        if events:
+            self.changes.notify()
 
 
-def _masks(data: bytes) -> Iterator[int]:
-    """The change that each of these inotify events reports."""
+class FolderWatch:
+    """Many folders: `changes` counts, and `take` has those in which something has appeared since, and those that are new or gone.
+
+    One inotify watches all. A folder that it cannot watch is in each `take`. Use as `async with`.
+    """
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self._fd = -1
+        # With the identity of each: the file system of control groups does not tell that one is gone (seen on Linux 6.18).
+        self._watched: dict[str, tuple[int, tuple[int, int]]] = {}
+        self._unwatched: set[str] = set()
+        self._changed: set[str] = set()
+
+    async def __aenter__(self) -> FolderWatch:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def watch(self, folders: Iterable[str]) -> None:
+        """Watch these from now on, and no others."""
+        wanted = set(folders)
+        found = {folder: _identity(folder) for folder in wanted}
+        for folder, (number, identity) in list(self._watched.items()):
+            if found.get(folder) != identity:
+                # The kernel answers with _IGNORED, which no folder has by then.
+                _libc().inotify_rm_watch(self._fd, number)
+                del self._watched[folder]
+        for folder in wanted - self._watched.keys():
+            self._add(folder, found[folder])
+        self._unwatched &= wanted
+
+    def take(self) -> set[str]:
+        """The folders that have changed since the last call."""
+        taken, self._changed = self._changed | self._unwatched, set()
+        return taken
+
+    def _add(self, folder: str, identity: tuple[int, int] | None) -> None:
+        # Something may have appeared before the watch.
+        self._changed.add(folder)
+        if identity is None:
+            self._unwatched.discard(folder)
+            return None
+        if self._fd < 0:
+            self._fd = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._fd < 0:
+                return self._without(folder)
+            asyncio.get_running_loop().add_reader(self._fd, self._readable)
+        mask = _CREATE | _MOVED_TO | _DELETE_SELF | _ONLY_FOLDERS | _NO_LINKS
+        number = _libc().inotify_add_watch(self._fd, os.fsencode(folder), mask)
+        if number < 0:
+            return self._without(folder)
+        self._watched[folder] = number, identity
+        self._unwatched.discard(folder)
+        return None
+
+    def _without(self, folder: str) -> None:
+        if not self._unwatched:
+            log.warning("inotify does not watch %s (%s): reading it repeatedly instead", folder, os.strerror(ctypes.get_errno()))
+        self._unwatched.add(folder)
+
+    def _readable(self) -> None:
+        folders = {number: folder for folder, (number, _) in self._watched.items()}
+        for number, mask in _events(self._fd):
+            known = [folders[number]] if number in folders else []
+            self._changed.update(self._watched if mask & _OVERFLOW else known)
+            if mask & _IGNORED:
+                for folder in known:
+                    self._watched.pop(folder, None)
+        if self._changed:
+            self.changes.notify()
+
+
+def _identity(folder: str | Path) -> tuple[int, int] | None:
+    try:
+        stat = os.stat(folder)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _events(fd: int) -> Iterator[tuple[int, int]]:
+    """The watch and the change of each inotify event that waits."""
+    try:
+        data = os.read(fd, 64 * 1024)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        return
     at = 0
     while at < len(data):
-        _, mask, _, name = _EVENT.unpack_from(data, at)
-        yield mask
+        watch, mask, _, name = _EVENT.unpack_from(data, at)
+        yield watch, mask
         at += _EVENT.size + name

@@ -162,6 +162,48 @@ def test_a_group_is_limited_and_a_process_of_it_gets_no_more(machine: Any, gpu: 
     assert allocates(11, 1) == ""
 
 
+def test_a_program_sees_the_limit_of_its_own_group_and_each_one_above_stops_it_with_dmem(machine: Any, gpu: Any) -> None:
+    """Figures of NVIDIA's table "Verified Behavior" (Dynamo, read on 2026-11-29), on a GPU of 96 GiB."""
+    machine.write(gpu(0, memory_mib=97887, pci="00000000:02:00.0"), gpu(1))
+    pod, leaf = (group_at(machine, name, *pids, **{"dmem.max": ""}) for name, *pids in (("pod1",), ("pod1/a", 10)))
+    other, plain = group_at(machine, "pod1/b", 11, **{"dmem.max": ""}), group_at(machine, "pod1/a/own")
+    it, script, uuid = Child(machine), str(SOURCES / "gpus.py"), gpu(0).uuid
+
+    def command(*words: object) -> str:
+        done = machine.run(sys.executable, script, *map(str, words), str(machine.state_file))
+        return str(done.stdout or done.stderr).strip()
+
+    def seen(group: str) -> str:
+        return command("seen", 0, group).split()[-1]
+
+    machine.command("limits", "dmem")
+    it(f"limit {uuid} {pod} {48943 << 20}")
+    assert seen(leaf) == seen(plain) == "97887", "on a parent only: the whole GPU"
+    assert it(f"limited {uuid} {leaf}")[0] is None
+    assert "OUT_OF_MEMORY" in command("allocate", 0, 10, 48944), "and it is stopped all the same"
+    it(f"limit {uuid} {leaf} {30000 << 20}")
+    assert seen(leaf) == seen(plain) == "30000"
+    assert it(f"limited {uuid} {plain}")[0] == 30000 << 20
+    assert (machine.groups / "pod1/a/dmem.max").read_text().splitlines() == [
+        "nvidia/00000000:02:00.0/vidmem 31457280000",
+        "nvidia/00000000:11:00.0/vidmem max",
+    ]
+    # Both have what their parent has, and no more together.
+    for group in (leaf, other):
+        it(f"limit {uuid} {group} {48943 << 20}")
+    assert command("allocate", 0, 10, 40000) == ""
+    assert command("seen", 0, leaf) == "8943 48943"
+    assert command("seen", 0, other) == "48943 48943", "what a neighbour in the pod has is not in it"
+    assert "OUT_OF_MEMORY" in command("allocate", 0, 11, 8944)
+    assert command("allocate", 0, 11, 8943) == ""
+    # The other back end does not nest: the nearest limit counts, and no other.
+    machine.command("limits", "misc")
+    assert command("allocate", 0, 11, 20000) == ""
+    it(f"limit {uuid} {leaf} null")
+    it(f"limit {uuid} {pod} {90000 << 20}")
+    assert (seen(leaf), seen(pod)) == ("90000", "90000")
+
+
 def test_a_limit_ends_with_its_group(machine: Any, gpu: Any) -> None:
     machine.write(gpu(0))
     machine.command("limits", "misc")

@@ -8,6 +8,8 @@ has lost a record does not ask (see kubelet/server.py): then the limit is set as
 the driver could limit the GPU are told from later ones at the first comparison with the API server's list. Later processes read that
 from the state file, so they need no API server for it.
 
+The programs of a container see that limit by container_limits.py.
+
 Only the hard limit is set. A soft limit would add to `dmem.min` of all groups above, and the driver lowers those only if a process
 resets the limit before kubelet removes the group (NVIDIA, MPS v3 Memory Partitioning, "Ancestor reservation propagation"). Without
 a hard limit above the GPU's memory no pod needs the guarantee that a soft limit gives.
@@ -21,15 +23,17 @@ import logging
 import time
 from collections.abc import Mapping, Sequence, Set
 from functools import partial
-from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.core.unit_ids import gpu_of_unit
+from gpushare_runtime.daemon.inotify import FolderWatch
 from gpushare_runtime.daemon.runner import FatalError, Status
-from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.daemon.sync import any_after, in_thread
+from gpushare_runtime.device_plugin.gpu.container_limits import ContainerLimits
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Nvml, NvmlError
+from gpushare_runtime.device_plugin.gpu.dmem import enable_dmem
 from gpushare_runtime.device_plugin.node.rejections import DELETE_POD, RETRIES, AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
 
@@ -57,13 +61,16 @@ _NO_GROUP: Final = "this process sees no control group of pods"
 
 
 class Groups(Protocol):
-    """The control groups of this host. Both may block."""
+    """The control groups of this host. All may block."""
 
     def groups_of(self, uid: str) -> Sequence[str]:
         """The folders of this pod's control groups; none if it has none, or if this process cannot see them."""
 
     def group_of_pods(self) -> str | None:
         """The folder above those of all pods; None if this process cannot see it."""
+
+    def groups_in(self, group: str) -> Sequence[str]:
+        """The folders directly below a pod's: those of its containers. Their number is bounded."""
 
 
 def limits_due(node: NodeState, uid: str) -> dict[str, int]:
@@ -72,16 +79,6 @@ def limits_due(node: NodeState, uid: str) -> dict[str, int]:
     if inventory is None:
         return {}
     return {gpu: count * inventory.unit.mib * 1024 * 1024 for gpu, count in node.usage.memory_of(uid).items()}
-
-
-def enable_dmem(group: str) -> None:
-    """Let the kernel's controller dmem count in this group, where the kernel has it: neither kubelet nor systemd does. OSError."""
-    above = [folder for folder in reversed(Path(group).parents) if (folder / "cgroup.controllers").exists()]
-    for folder in above:
-        if "dmem" in (folder / "cgroup.controllers").read_text().split():
-            children = folder / "cgroup.subtree_control"
-            if "dmem" not in children.read_text().split():
-                children.write_text("+dmem")
 
 
 class PodLimits:
@@ -97,6 +94,7 @@ class PodLimits:
         self._node = node
         self._driver = driver
         self._groups = groups
+        self._containers = ContainerLimits(driver, groups.groups_in, self._pci)
         self._status = status
         self._mode = mode
         self._running = running
@@ -176,14 +174,17 @@ class PodLimits:
     async def run(self) -> NoReturn:
         """Check every minute, and when there is a GPU to ask for. FatalError where the mode requires limits and the driver has none."""
         changes = self._node.changes
-        while True:
-            await self.check()
-            checked = time.monotonic()
-            while (left := checked + self.interval - time.monotonic()) > 0:
-                seen = changes.count
-                await self.follow()
-                # Most nodes have no GPU that the driver limits, so nothing to check between two checks.
-                await changes.after(seen, min(left, UNASKED_SECONDS) if self._node.limited_gpus else left)
+        async with FolderWatch() as watch:
+            while True:
+                await self.check()
+                checked = time.monotonic()
+                while (left := checked + self.interval - time.monotonic()) > 0:
+                    seen, made = changes.count, watch.changes.count
+                    await self.follow()
+                    await self._containers.follow(watch, time.monotonic())
+                    # Most nodes have no GPU that the driver limits, so nothing to check between two checks.
+                    seconds = min(left, UNASKED_SECONDS) if self._node.limited_gpus else left
+                    await any_after((changes, seen), (watch.changes, made), timeout=seconds)
 
     @property
     def interval(self) -> float:
@@ -286,6 +287,7 @@ class PodLimits:
                 if found != most:
                     raise NvmlError(f"the driver has a limit of {found} bytes after one of {most} was set on GPU {gpu}")
                 self._most[uid, gpu] = most
+            self._containers.took(group, due)
 
     async def _compare(self) -> None:
         uids = {uid for uid, _, resource in self._node.usage.snapshot() if resource == protocol.RESOURCE_MEMORY}
@@ -360,6 +362,7 @@ class PodLimits:
         wrong: dict[tuple[str, str], int | None] = {}
         for uid, gpus in due.items():
             for group in self._groups.groups_of(uid):
+                right: dict[str, int] = {}
                 for gpu, most in gpus.items():
                     try:
                         found = self._driver.memory_limit(gpu, group)
@@ -367,9 +370,16 @@ class PodLimits:
                         log.warning("the memory limit of %s on GPU %s is unknown: %s", uid, gpu, error)
                         continue
                     use[uid, gpu] = found
-                    if found.most != most:
+                    if found.most == most:
+                        right[gpu] = most
+                    else:
                         wrong[uid, gpu] = found.most
+                self._containers.took(group, right)
         return use, wrong
+
+    def _pci(self, gpu: str) -> str:
+        known = self._node.devices.by_uuid.get(gpu)
+        return known.pci if known else ""
 
     @property
     def unlimited(self) -> int:

@@ -42,6 +42,8 @@ _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _DEEPEST: Final = 12
 # More groups than anything has below it, unless a person makes them on purpose.
 _MOST_GROUPS: Final = 4096
+# Each container has a memory limit of its own: more than the 250 that the extender places, with those that have ended.
+_MOST_CONTAINERS: Final = 512
 _UNSEEN: Final = ""
 """In the place of the processes of further groups."""
 _LARGEST: Final = 4 * 1024 * 1024
@@ -182,6 +184,11 @@ class HostProcesses:
         """kubelet's folder above those of all pods; None if this process cannot see it."""
         found = self._find()
         return found[0] if found else None
+
+    @staticmethod
+    def groups_in(group: str) -> list[str]:
+        """The folders directly below a pod's group: those of its containers, also of those with users of their own. At most 512."""
+        return list(islice(_below(group), _MOST_CONTAINERS))
 
     def _names(self, uid: str, group: str, *, deep: bool) -> set[str] | None:
         """The containers of the group's processes, none for the pod's own processes; None if one cannot be attributed."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import queue
+from pathlib import Path
 
 from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
 
@@ -41,9 +42,9 @@ class FakeXids:
 class FakeNvml:
     """gpus: by index; lost: indexes that answer with an error; failure: what all calls answer with; starts: nvmlInit calls.
 
-    unlimited: why the driver does not limit memory; limits: (GPU UUID, control group) → bytes; ignored: it answers with success and
-    sets nothing; used: what each group uses; using: GPU UUID → PID and bytes of its processes; reads: how often these were
-    read; version: the driver's.
+    unlimited: why the driver does not limit memory; limits: (GPU UUID, control group) → bytes, which also stand in the group's dmem.max
+    where it has that file; ignored: it answers with success and sets nothing; used: what each group uses; using: GPU UUID → PID and bytes
+    of its processes; reads: how often these were read; version: the driver's.
     """
 
     def __init__(self, *mib: int) -> None:
@@ -102,6 +103,25 @@ class FakeNvml:
         self.limits.pop((uuid, group), None)
         if most is not None:
             self.limits[uuid, group] = most
+        if (file := Path(group, "dmem.max")).exists():
+            file.write_text(self.dmem(group))
+
+    def dmem(self, group: str) -> str:
+        """The kernel's file with the limits of a group: a line for each GPU."""
+        return "".join(f"nvidia/0000{gpu.pci}/vidmem {self.limits.get((gpu.uuid, group), 'max')}\n" for gpu in self.gpus)
+
+    def total(self, index: int, group: str) -> int:
+        """MiB that cudaMemGetInfo reports in this group as the GPU's memory.
+
+        By the limit of the nearest group in which dmem counts; where none has that file, of the nearest one that has a limit. NVIDIA, MPS
+        v3 Memory Partitioning, "Setting on a leaf versus a parent", "dmem versus misc" (read on 2026-11-29); dmem: measured.
+        """
+        gpu, place = self.gpus[index], Path(group)
+        groups = [str(folder) for folder in (place, *place.parents)]
+        counting = [of for of in groups if Path(of, "dmem.max").exists()]
+        limited = [of for of in groups if (gpu.uuid, of) in self.limits]
+        nearest = (counting or limited or [group])[0]
+        return min(gpu.mib, self.limits.get((gpu.uuid, nearest), gpu.mib << 20) >> 20)
 
     def _check_limits(self) -> None:
         self._check()

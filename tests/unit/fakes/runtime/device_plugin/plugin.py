@@ -17,6 +17,7 @@ from typing import Any
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB as UNIT
 from gpushare_runtime.core.quantity import Unit
+from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from gpushare_runtime.device_plugin.main import DevicePlugin
 from gpushare_runtime.device_plugin.options import PluginSettings
 from unit.fakes.runtime.device_plugin.fake_kubelet import FakeKubelet
@@ -47,6 +48,9 @@ class FakeHost:
 
     def group_of_pods(self) -> str | None:
         return f"{self.root}/kubepods"
+
+    def groups_in(self, group: str) -> list[str]:
+        return HostProcesses.groups_in(group)
 
 
 @dataclass

@@ -18,7 +18,8 @@ from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, NvmlError
-from gpushare_runtime.device_plugin.gpu.pod_limits import INTERVAL_SECONDS, UNASKED_SECONDS, PodLimits, enable_dmem
+from gpushare_runtime.device_plugin.gpu.dmem import enable_dmem
+from gpushare_runtime.device_plugin.gpu.pod_limits import INTERVAL_SECONDS, UNASKED_SECONDS, PodLimits
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
@@ -499,10 +500,10 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_gpus(
     sleeps: list[float] = []
     now = 0.0
 
-    async def after(_: int, seconds: float) -> None:
+    async def after(*_: object, timeout: float) -> None:
         nonlocal now
-        sleeps.append(seconds)
-        now += seconds
+        sleeps.append(timeout)
+        now += timeout
         if done.count("check") > 2:
             raise asyncio.CancelledError
 
@@ -518,7 +519,7 @@ def test_it_looks_for_pods_between_two_checks_where_the_driver_limits_gpus(
     machine.see()
     noted("check")
     noted("follow")
-    monkeypatch.setattr(machine.node.changes, "after", after)
+    monkeypatch.setattr(pod_limits, "any_after", after)
     monkeypatch.setattr(pod_limits, "time", SimpleNamespace(monotonic=lambda: now))
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(machine.limits.run())

@@ -230,6 +230,9 @@ class World:
     def group_of_pods(self) -> str | None:
         return "/cg/kubepods" if self.kubepods else None
 
+    def groups_in(self, group: str) -> list[str]:
+        return []
+
     def group(self, uid: str) -> str:
         return f"/cg/kubepods/pod{uid}"
 
