@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """CUDA MPS on a node: one control daemon per GPU. Its folders, what a container gets of them, and its state as a file. Pure.
 
-gpushare-mps runs the daemon of a GPU and writes the state; the device plugin reads it, and hands the GPU out only while it is fresh.
-The device plugin writes which container has what, and whose clients are to be terminated; gpushare-mps reads it. Each writes in a folder
-that no container has, and neither can be asked for anything else.
+gpushare-mps runs the daemon of a GPU and writes the state. The device plugin reads it, and hands the GPU out only while it is fresh.
+The device plugin writes which container has what, and whose clients are to be terminated, which gpushare-mps reads. Each writes in a
+folder that no container has, and neither takes any other request.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class MpsState:
             return f"its MPS control daemon is not usable: {self.problem}"[:MOST_TEXT]
         # A clock that went back was another boot's.
         if not self.at <= now + 1 < self.at + 1 + FRESH_SECONDS:
-            return "its MPS control daemon has not answered: see `systemctl status 'gpushare-mps@*'`"
+            return "its MPS control daemon has not answered: see `systemctl status 'gpushare-mps-*'`"
         return ""
 
 
-class Process(NamedTuple):
+class MpsProcess(NamedTuple):
     """started: in the kernel's ticks, because the number may belong to another process a moment later."""
 
     pid: int
@@ -107,20 +107,20 @@ def ending_to_json(processes: Mapping[str, Iterable[tuple[int, int]]]) -> bytes:
     return json.dumps({"v": _ENDING_VERSION, "clients": clients}).encode()
 
 
-def ending_of(text: bytes, uuid: str) -> frozenset[Process]:
+def ending_of(text: bytes, uuid: str) -> frozenset[MpsProcess]:
     """Those on this GPU. MpsStateError for a file of another form."""
     data = read_versioned(text.decode(errors="replace"), _ENDING_VERSION, MpsStateError, MOST_ENDING_BYTES)
     try:
-        found = frozenset(Process(pid, started) for pid, started in data["clients"].get(uuid, ()))
+        found = frozenset(MpsProcess(pid, started) for pid, started in data["clients"].get(uuid, ()))
         if not all(type(number) is int and 0 < number <= _LATEST for process in found for number in process):
-            raise ValueError("a process is no number and its start")
+            raise ValueError("a process needs its number and its start")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise MpsStateError(f"found no list of processes ({as_text(repr(error), 80)}); expected clients by GPU") from None
     return found
 
 
 class Shared(NamedTuple):
-    """MiB that containers have of a GPU. largest: the one with the most; together: all of them; what they share counts once."""
+    """MiB that containers have of a GPU. largest: the one with the most. together: all of them; what they share counts once."""
 
     largest: int = 0
     together: int = 0

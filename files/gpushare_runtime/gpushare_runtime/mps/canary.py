@@ -2,9 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """Whether a new program can start CUDA with the MPS server of a GPU, by one that tries it now and then.
 
-After a client was killed with work on the GPU, a server may take no others any more, while its control daemon answers as ever. Only a
-client notices. So there is one: as the user of the server, because the daemon lets another user's client wait until the server has ended;
-only where a server runs; one at a time; and with memory only where no container has a share of it.
+After a client was killed with work on the GPU, a server may take no others any more, while its control daemon answers as usual. Only a
+client notices. So this one runs now and then where a server does, and no second one beside it. It has the user of the server: the daemon
+lets another user's client wait until the server has ended. It takes memory only where no container has a share of it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Canary:
         return True
 
     async def _try(self, server: int, what: str) -> str:
-        """What a client of this server fails with; "" if it does not."""
+        """Why a client of this server fails; "" if it does not."""
         if self._left is not None and self._left.returncode is None:
             return "a program that was killed there does not end"
         user = await in_thread(partial(user_of, server))
@@ -91,7 +91,7 @@ class Canary:
         try:
             done, _ = await asyncio.wait([output], timeout=self._seconds)
             if not done:
-                # What hangs is not killed before its server has let go of it.
+                # A kill in the driver would be one more of those that the server may not survive.
                 with contextlib.suppress(ControlError, OSError):
                     await self._daemon.terminate(server, process.pid)
         finally:
@@ -138,7 +138,7 @@ class Canary:
 
 
 def judge(status: int | None, output: bytes) -> str:
-    """What a try has found; "" if the server takes clients. NoCanary if it says nothing about the server."""
+    """The problem that a try has found; "" if the server takes clients. NoCanary if it says nothing about the server."""
     lines = output[:_MOST_BYTES].decode(errors="replace").splitlines()
     if status == 0 or (len(lines) > 1 and lines[-1] in _FULL):
         return ""

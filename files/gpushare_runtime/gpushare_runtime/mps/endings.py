@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.core.mps import MOST_ENDING_BYTES, MpsStateError, Process, ending_of
+from gpushare_runtime.core.mps import MOST_ENDING_BYTES, MpsProcess, MpsStateError, ending_of
 from gpushare_runtime.daemon.processes import started
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
@@ -43,8 +43,8 @@ class Endings:
         self._uuid = uuid
         self._started_at = started_at
         self._clock = clock
-        self._since: dict[Process, float] = {}
-        self._done: set[Process] = set()
+        self._since: dict[MpsProcess, float] = {}
+        self._done: set[MpsProcess] = set()
 
     async def follow(self) -> list[str]:
         """Terminate what is listed and was not terminated before. Returns why that failed, one text for each. ControlError."""
@@ -70,7 +70,7 @@ class Endings:
         log.info("process %d of a pod that ends was terminated as a client of server %d", client, server)
         return []
 
-    def _read(self) -> frozenset[Process]:
+    def _read(self) -> frozenset[MpsProcess]:
         try:
             with self._file.open("rb") as file:
                 found = ending_of(file.read(MOST_ENDING_BYTES + 1), self._uuid)

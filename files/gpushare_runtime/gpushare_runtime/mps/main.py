@@ -113,7 +113,7 @@ def _seconds(text: str) -> float:
         seconds = -1.0
     if 0 <= seconds <= _MOST_SECONDS:
         return seconds
-    raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds from 0 to {_MOST_SECONDS:.0f}")
+    raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds from 0 to {_MOST_SECONDS:.0f}")
 
 
 class MpsOfGpu:
@@ -220,7 +220,7 @@ class MpsOfGpu:
             await asyncio.sleep(ENDINGS_SECONDS)
 
     async def _look(self, shares: Shares, mib: int) -> NoReturn:
-        """Find a server that takes no new programs, and end it with its daemon once that harms nobody."""
+        """Find a server that takes no new programs, and end it with its daemon once no program uses it."""
         time_of = asyncio.get_running_loop().time
         while True:
             await self._try_canary(lambda: mib - shares.together)

@@ -197,7 +197,7 @@ async def test_it_is_of_the_servers_user(
 def test_seconds_are_a_number(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments([UUID, f"--canary-seconds={seconds}"])
-    assert "is no number of seconds from 0 to 86400" in capsys.readouterr().err
+    assert "is not a number of seconds from 0 to 86400" in capsys.readouterr().err
 
 
 # The service, with a stand-in for the control daemon.

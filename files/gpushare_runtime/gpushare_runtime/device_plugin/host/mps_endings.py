@@ -4,8 +4,8 @@
 
 A client that is killed with work on the GPU can leave its MPS server unable to take others. NVIDIA's documentation of MPS has
 `terminate_client` for that, before the process is ended. A program that ends by itself within its grace period needs none of it. So this
-begins only shortly before kubelet sends SIGKILL. Nobody knows beforehand what the kernel kills for want of memory, and what kubelet kills
-because of a failed probe, or alone (pressure on the node, activeDeadlineSeconds).
+begins only shortly before kubelet sends SIGKILL. The API server does not announce what the kernel kills for want of memory, and what
+kubelet kills because of a failed probe, or by itself (pressure on the node, activeDeadlineSeconds).
 
 The processes are those in the pod's control group, each with the time of its start. A pod cannot put another's processes there.
 """
@@ -80,7 +80,7 @@ class EndingClients:
         now, known = self._clock(), self._due
         self._due = {}
         for pod in self._node.pods.seen():
-            # kubelet runs a static pod on, whatever becomes of the API server's copy.
+            # kubelet runs a static pod on, also if the API server's copy is deleted.
             if pod.static or pod.finished:
                 continue
             if self._node.pods.get(pod.uid) is None:
