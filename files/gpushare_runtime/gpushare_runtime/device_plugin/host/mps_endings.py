@@ -76,17 +76,14 @@ class EndingClients:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def _ending(self) -> Sequence[str]:
-        """UIDs of the pods whose time to end by themselves is over. One that was deleted by force had none."""
+        """UIDs of the pods whose time to end by themselves is over.
+
+        Only a deletion counts, which the API server never takes back. It may show an older state for a while, in which a pod is missing.
+        """
         now, known = self._clock(), self._due
-        self._due = {}
-        for pod in self._node.pods.seen():
-            # kubelet runs a static pod on, also if the API server's copy is deleted.
-            if pod.static or pod.finished:
-                continue
-            if self._node.pods.get(pod.uid) is None:
-                self._due[pod.uid] = None, now
-            elif pod.terminating:
-                self._due[pod.uid] = self._deadline(pod, known.get(pod.uid), now)
+        # kubelet runs a static pod on, also if the API server's copy is deleted.
+        ending = (pod for pod in self._node.pods.seen() if pod.terminating and not pod.static and not pod.finished)
+        self._due = {pod.uid: self._deadline(pod, known.get(pod.uid), now) for pod in ending}
         return [uid for uid, (_, at) in self._due.items() if at <= now]
 
     def _deadline(self, pod: LocalPod, known: tuple[Deletion | None, float] | None, now: float) -> tuple[Deletion | None, float]:

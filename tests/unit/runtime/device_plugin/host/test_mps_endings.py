@@ -151,10 +151,19 @@ def test_each_gpu_has_its_own_pods(host: Host) -> None:
     assert host.listed() == {uuids[0]: [[7, 70], [8, 80]], uuids[1]: [[9, 90]]}
 
 
-def test_a_pod_that_is_deleted_by_force_is_listed_at_once(host: Host) -> None:
+def test_a_deleted_pod_is_listed_also_once_the_api_server_has_it_no_more(host: Host) -> None:
     pod = host.runs(memory(host.gpus, 0, 4), (7, 70))
+    host.deletes(pod, 0)
     host.node.pods.event("DELETED", parse_local_pod(pod))
     assert list(host.listed().values()) == [[[7, 70]]]
+
+
+def test_a_pod_that_a_list_lacks_is_not_taken_for_deleted(host: Host) -> None:
+    """An API server that lags behind the others has an older list."""
+    host.runs(memory(host.gpus, 0, 4), (7, 70))
+    host.node.pods.replace([])
+    host.passes(600.0)
+    assert host.listed() == {}
 
 
 def test_what_kubelet_runs_on_is_never_listed(host: Host) -> None:
