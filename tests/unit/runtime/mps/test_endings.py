@@ -189,7 +189,7 @@ async def test_what_the_daemon_answers_about_clients(root: Path, sleeper: subpro
 
 def stuck(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that does not come back from a termination."""
-    for name, seconds in (("TERMINATE_SECONDS", 1.0), ("ANSWER_SECONDS", 3.0), ("_QUIT_SECONDS", 0.5)):
+    for name, seconds in (("TERMINATE_SECONDS", 1.0), ("ANSWER_SECONDS", 6.0), ("_QUIT_SECONDS", 0.5)):
         monkeypatch.setattr(control, name, seconds)
     fault(root, "clings")
 
@@ -206,7 +206,7 @@ async def test_a_termination_that_is_not_answered_ends_and_the_next_client_is_tr
         lists(root, sleeper.pid)
         await until(lambda: len(looked) > before)
         # The daemon is stuck with it, and says nothing more.
-        await until(lambda: "no answer to 'get_server_list'" in state(root).problem)
+        await until(lambda: "no answer to 'get_server_list'" in state(root).problem, seconds=120.0)
         with pytest.raises(SilenceError):
             await daemon.clients(4711)
 
@@ -225,11 +225,11 @@ async def test_a_daemon_that_is_silent_for_long_is_started_anew_once_no_containe
     await until(lambda: state(root).problem == "")
     attach(root, sleeper.pid)
     lists(root, sleeper.pid)
-    await until(lambda: "no answer to 'get_server_list'" in state(root).problem)
+    await until(lambda: "no answer to 'get_server_list'" in state(root).problem, seconds=120.0)
     # Somebody's may work on: without the record, nobody knows.
     end = time.monotonic() + 2.0
     await stays(lambda: not task.done(), lambda: int(10 * max(time.monotonic() - end, 0.0)))
     no_container(root)
-    with pytest.raises(main.FatalError, match="no answer to 'get_server_list' within 3 s, and no container has it") as failed:
+    with pytest.raises(main.FatalError, match="no answer to 'get_server_list' within 6 s, and no container has it") as failed:
         await asyncio.wait_for(task, 60)
     assert failed.value.restart
