@@ -240,6 +240,31 @@ def test_a_driver_that_is_loaded_after_the_service_is_let_in_by_a_restart(mps: C
     mps.until("the GPUs are usable", lambda: all(usable(mps, NODE)), 120)
 
 
+def ending(cluster: Cluster) -> dict[str, list[list[int]]]:
+    """GPU → the processes whose clients the device plugin wants to be terminated."""
+    found: dict[str, list[list[int]]] = json.loads(cluster.on(NODE, "cat", "/var/lib/gpushare-device-plugin/ending.json"))["clients"]
+    return found
+
+
+def test_the_processes_of_a_deleted_pod_are_listed_shortly_before_kubelet_kills_them(mps: Cluster) -> None:
+    """Its program hears no SIGTERM, as none does that is a container's first process and asks for none."""
+    made = pod("ends", memory=2, node=NODE)
+    made["spec"]["terminationGracePeriodSeconds"] = 30
+    mps.create(made)
+    mps.create(pod("stays", memory=2, node=NODE))
+    mps.until_running("ends", "stays")
+    uid, uuid = mps.pod("ends")["metadata"]["uid"], gpu_of(mps, "ends")
+    own = mps.on(NODE, "sh", "-c", f"grep -ls {uid.replace('-', '.')} /proc/[0-9]*/cgroup").split()
+    mps.kubectl("delete", "pod", "ends", "--wait=false")
+    assert ending(mps) == {}
+    listed = mps.until("its processes are listed", lambda: ending(mps), 60)
+    assert {f"/proc/{pid}/cgroup" for pid, _ in listed[uuid]} == set(own)
+    assert list(listed) == [uuid]
+    mps.until("the list is empty again", lambda: ending(mps) == {}, 90)
+    assert mps.pod("stays")["status"]["phase"] == "Running"
+    mps.clear()
+
+
 def test_mps_is_not_left_under_pods(mps: Cluster) -> None:
     mps.create(pod("stays", memory=2, node=NODE))
     mps.until_running("stays")

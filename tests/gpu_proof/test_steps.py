@@ -135,12 +135,7 @@ def test_memory_finds_a_driver_that_lists_less_than_is_allocated(machine: Simula
 
 def test_limits_finds_a_daemon_that_does_not_keep_its_limit(machine: Simulated) -> None:
     machine.make()
-    machine.extra["TMPDIR"] = str(machine.root)
-    control = (machine.programs / "nvidia-cuda-mps-control").read_text()
-    machine.program(
-        "nvidia-cuda-mps-control",
-        'echo forgets > /dev/null; printf forgets > "$CUDA_MPS_PIPE_DIRECTORY/../fault"\n' + control.splitlines()[1],
-    )
+    plant(machine, "forgets")
     assert "the daemon's memory limit is '' after 24576M was set" in fails(machine, "limits")
 
 
@@ -149,6 +144,43 @@ def test_limits_finds_a_program_that_gets_more_than_its_limit(machine: Simulated
     why = fails(machine, "limits", "greedy")
     assert "MPS: a program with its container's environment asks for 1 GiB more than its 4096 MiB: found not stopped at 5120 MiB" in why
     assert "by the daemon's default asks for 1 GiB more than its 4096 MiB: found not stopped at 5120 MiB" in why
+
+
+def plant(machine: Simulated, fault: str) -> None:
+    """A control daemon with this fault."""
+    machine.extra["TMPDIR"] = str(machine.root)
+    control = (machine.programs / "nvidia-cuda-mps-control").read_text()
+    machine.program("nvidia-cuda-mps-control", f'printf {fault} > "$CUDA_MPS_PIPE_DIRECTORY/../fault"\n{control.splitlines()[1]}')
+
+
+def test_kills_finds_what_a_kill_in_a_kernel_does_and_that_a_new_daemon_ends_it(machine: Simulated) -> None:
+    machine.make()
+    plant(machine, "wedges")
+    status, report = machine.prove("--only", "kills")
+    (found,) = report["steps"]
+    assert (status, found["outcome"], found["why"]) == (0, RAN, "")
+    after = {name: value for name, value in found["values"].items() if name.endswith("after a kill in a kernel")}
+    assert after == {
+        "MPS: another program after a kill in a kernel": "computes",
+        "MPS: a new program after a kill in a kernel": "no answer within 15 s",
+        "MPS: the canary after a kill in a kernel": "a new program hangs in cuInit (more than 15 s)",
+    }
+
+
+def test_kills_finds_a_termination_that_does_not_come_back(machine: Simulated) -> None:
+    machine.make()
+    plant(machine, "clings")
+    why = fails(machine, "kills")
+    assert "MPS: terminate_client for a program in the middle of a kernel: found no answer to 'terminate_client" in why
+
+
+def test_kills_finds_a_variable_that_lifts_every_limit(machine: Simulated) -> None:
+    machine.make()
+    why = fails(machine, "kills", "unlimited")
+    assert (
+        "MPS_PINNED_DEVICE_MEM_LIMIT=0=2G,1=4G asks for 1 GiB more than the daemon's 4096 MiB: found 5120 MiB, expected it is stopped"
+        in why
+    )
 
 
 class Limits:

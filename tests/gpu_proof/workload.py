@@ -9,6 +9,7 @@
     user UID              goes on as this user                            {"error": …}
     kinds                 what it can compute                             {"kinds": […], "framework": …, "error": …}
     work KIND SECONDS     computes                                        {"units": …, "seconds": …, "error": …}
+    spin                  computes for seconds, and answers meanwhile       {"error": …}
     fault                 writes to an address that is not its own        {"error": …}
 
 error: the driver's name of it, "" for none. The programs are in programs/; CI has one of its own.

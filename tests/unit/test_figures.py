@@ -35,7 +35,7 @@ from gpushare_runtime.dashboard import pods as page_of_a_pod
 from gpushare_runtime.device_plugin import main as plugin_main
 from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
-from gpushare_runtime.device_plugin.host import cdi_specs
+from gpushare_runtime.device_plugin.host import cdi_specs, mps_endings
 from gpushare_runtime.device_plugin.kubelet import podresources, registration
 from gpushare_runtime.device_plugin.node import pod_state, rejections, turns
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
@@ -43,6 +43,7 @@ from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
 from gpushare_runtime.kubectl_gpushare import cordon, live
 from gpushare_runtime.kubectl_program import main as kubectl_program
+from gpushare_runtime.mps import canary as mps_canary
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
 from image import layout as image
@@ -161,6 +162,15 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("the last {:.0f}–{:.0f} s after the kill", tuple(f([one["last_bound_s"] for one in KILLED]) for f in (min, max))),
     ],
     f"{OPERATE}/isolation.md": [
+        (
+            "It does so {:g} s before kubelet sends SIGKILL, or after half of a grace period of less than {:g} s",
+            (mps_endings.LEAD_SECONDS, 2 * mps_endings.LEAD_SECONDS),
+        ),
+        ("give it {:g} s more", (mps_endings.LEAD_SECONDS,)),
+        ("every {} s (`gpushare_mps_canary_seconds`)", (default("gpushare_mps_canary_seconds"),)),
+        ("if {} MiB of the GPU are in no container's share, and one of the {} clients is free", (mps_canary.ROOM_MIB, mps.MOST_CLIENTS)),
+        ("hangs for {:g} s, or fails", (mps_canary.DEADLINE_SECONDS,)),
+        ("a daemon that answers nothing for {:g} s", (mps_main.SILENT_SECONDS,)),
         ("A spec may have {} MiB; a folder may have {} specs", (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES)),
         (
             "It has {} MiB (`gpushare_mps_shared_memory_mib`) and {} files",
@@ -269,6 +279,8 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     "roles/device_plugin/README.md": [("after {:g} s in any case", (plugin_main.START_SECONDS,))],
     f"{REFERENCE}/device-plugin.md": [
+        ("{:g} s before kubelet kills what is left of a pod", (mps_endings.LEAD_SECONDS,)),
+        ("in the pod's control group, at most {}. Each has", (mps.MOST_ENDING,)),
         ("takes the service for started after {:g} s", (plugin_main.START_SECONDS,)),
         ("asks kubelet every {:g} s, and takes the resource back", (podresources.HEALTHY_SECONDS,)),
         ("the plugin registers in about {}.", (REGISTERED,)),

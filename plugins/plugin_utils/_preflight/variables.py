@@ -443,6 +443,7 @@ _RULES: dict[str, Rule] = {
     "gpushare_metrics_extender_port": _port_or_none,
     "gpushare_metrics_plugin_port": _port_or_none,
     "gpushare_metrics_token": _token,
+    "gpushare_mps_canary_seconds": _between(0, 86400),
     "gpushare_mps_shared_memory_mib": _between(16, 2**20),
     "gpushare_overuse_grace": _between(10, 86400),
     "gpushare_percentage_of_nodes_to_score": _between(-1, 100),

@@ -15,6 +15,10 @@ from typing import Any, Final
 from bench.cuda_client import BLOCKS, MIB, PTX, ROUNDS, THREADS, Cuda, CudaError
 
 _ATTACH_GLOBAL: Final = 1
+# The most that a kernel counts to; about 15 s.
+_LONG_ROUNDS: Final = 2**32 - 1
+_BEGUN_SECONDS: Final = 0.5
+_NOT_READY: Final = "CUDA_ERROR_NOT_READY"
 # It writes where nothing is mapped.
 _WILD: Final = b"""
 .version 6.0
@@ -38,6 +42,7 @@ class Client:
     def __init__(self) -> None:
         self._cuda: Cuda | None = None
         self._once: Callable[[], None] | None = None
+        self._kept: object = None
 
     @property
     def cuda(self) -> Cuda:
@@ -102,6 +107,19 @@ class Client:
             units += 1
         return {"units": units, "seconds": now}
 
+    def spin(self) -> dict[str, Any]:
+        """One kernel that takes seconds has begun."""
+        out, rounds = self.cuda.allocate(BLOCKS * THREADS * 4), ctypes.c_uint32(_LONG_ROUNDS)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(rounds))
+        self.cuda.call("cuLaunchKernel", self._function(PTX, b"chain"), BLOCKS, 1, 1, THREADS, 1, 1, 0, None, values, None)
+        self._kept = out, rounds, values
+        time.sleep(_BEGUN_SECONDS)
+        try:
+            self.cuda.call("cuStreamQuery", None)
+        except CudaError as error:
+            return {} if str(error) == _NOT_READY else {"error": str(error)}
+        return {"error": f"the kernel ended within {_BEGUN_SECONDS} s"}
+
     def fault(self) -> dict[str, Any]:
         self.cuda.call("cuLaunchKernel", self._function(_WILD, b"wild"), 1, 1, 1, 1, 1, 1, 0, None, None, None)
         self.cuda.call("cuCtxSynchronize")
@@ -134,5 +152,5 @@ def serve(commands: dict[str, Callable[..., dict[str, Any]]], errors: Sequence[t
 
 if __name__ == "__main__":
     client = Client()
-    verbs = {name: getattr(client, name) for name in ("hold", "allocate", "managed", "memory", "user", "kinds", "work", "fault")}
+    verbs = {name: getattr(client, name) for name in ("hold", "allocate", "managed", "memory", "user", "kinds", "work", "spin", "fault")}
     sys.exit(serve(verbs, [CudaError, OSError]))

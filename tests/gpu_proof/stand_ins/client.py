@@ -3,7 +3,8 @@
 """A stand-in for a program that uses the GPU: it has its memory in the state file of the simulated NVML, and computes nothing.
 
 PROOF_FAULT plants what a step must find: leaks (the driver lists half of its memory), quiet (its fault makes no XID error), breaks (its
-fault takes the GPU), greedy (it gets more than its limit), fails (it cannot compute), slow (four compute less together than one alone).
+fault takes the GPU), greedy (it gets more than its limit), unlimited (so does one with a limit for a GPU that it has not), fails (it
+cannot compute), slow (four compute less together than one alone).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +28,7 @@ PIPES = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
 # What a context takes beside what is allocated.
 CONTEXT_MIB = 400
 held = 0
+control: socket.socket | None = None
 
 
 def change(change: Callable[[gpus.State, int], gpus.State]) -> None:
@@ -49,16 +53,40 @@ def _living(state: gpus.State) -> gpus.State:
     return state
 
 
+def connect() -> str:
+    """To the control daemon, as libcuda does; the error, "" for none. It may hang."""
+    global control
+    if not PIPES or control is not None:
+        return ""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.connect(str(Path(PIPES, "control")))
+        made.sendall(f"connect {os.getpid()}".encode())
+        answer = made.recv(64)
+    except OSError:
+        return "CUDA_ERROR_MPS_CONNECTION_FAILED"
+    if answer.strip() != b"ok":
+        return "CUDA_ERROR_MPS_SERVER_NOT_READY"
+    control = made
+    return ""
+
+
+def limit() -> int:
+    """MiB that the daemon and this process's environment permit."""
+    own = re.findall(r"(\d+)=(\d+)([MG])", os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", ""))
+    if FAULT == "unlimited" and len(own) > 1:
+        return 2**40
+    limits = [int(size) * (1024 if unit == "G" else 1) for index, size, unit in own if index == "0"]
+    default = Path(PIPES, "limit")
+    return min([*limits, *([int(default.read_text()) or 2**40] if default.exists() else [])], default=2**40)
+
+
 def take(mib: int) -> str:
     """The error, "" for none."""
     global held
-    if PIPES and not Path(PIPES, "control").exists():
-        return "CUDA_ERROR_MPS_CONNECTION_FAILED"
-    limits = [int(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1000000M")[2:-1])]
-    default = Path(PIPES, "limit")
-    if PIPES and default.exists() and (limit := int(default.read_text())):
-        limits.append(limit)
-    if PIPES and held + mib > min(limits) and FAULT != "greedy":
+    if error := connect():
+        return error
+    if PIPES and held + mib > limit() and FAULT != "greedy":
         return "CUDA_ERROR_OUT_OF_MEMORY"
     held += mib
     listed = held // 2 if FAULT == "leaks" else held
@@ -86,6 +114,14 @@ def work(kind: str, seconds: str) -> dict[str, Any]:
     return {"units": int(1000 * float(seconds) / slower), "seconds": max(float(seconds), 0.001)}
 
 
+def spin() -> dict[str, Any]:
+    error = connect()
+    if PIPES and not error:
+        with Path(PIPES).parent.joinpath("busy").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+    return {"error": error}
+
+
 def fault() -> dict[str, Any]:
     if FAULT != "quiet":
         change(lambda state, index: gpus.with_xid(state, index, 79 if FAULT == "breaks" else 31))
@@ -102,6 +138,7 @@ def main() -> int:
         "user": lambda uid: {},
         "kinds": lambda: {"kinds": ["chain"], "framework": "a stand-in"},
         "work": work,
+        "spin": spin,
         "fault": fault,
     }
     for line in sys.stdin:

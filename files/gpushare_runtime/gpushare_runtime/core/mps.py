@@ -2,16 +2,18 @@
 # Copyright: gpushare.kubernetes contributors
 """CUDA MPS on a node: one control daemon per GPU. Its folders, what a container gets of them, and its state as a file. Pure.
 
-gpushare-mps runs the daemon of a GPU and writes the state; the device plugin reads it, and hands the GPU out only while it is fresh.
+gpushare-mps runs the daemon of a GPU and writes the state. The device plugin reads it, and hands the GPU out only while it is fresh.
+The device plugin writes which container has what, and whose clients are to be terminated, which gpushare-mps reads. Each writes in a
+folder that no container has, and neither takes any other request.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_TEXT, MOST_UNITS, as_text, natural, read_versioned, typed
@@ -46,6 +48,12 @@ USAGE_FILE: Final = "/var/lib/gpushare-device-plugin/held.json"
 """Where the device plugin records which container has which ids."""
 MOST_USAGE_BYTES: Final = 32 * 1024 * 1024
 _USAGE_VERSION: Final = 1
+ENDING_NAME: Final = "ending.json"
+"""Beside it: the processes of pods that kubelet is about to kill."""
+MOST_ENDING: Final = 1024
+"""Processes of a pod in it."""
+MOST_ENDING_BYTES: Final = 4 * 1024 * 1024
+_ENDING_VERSION: Final = 1
 
 
 class MpsStateError(ValueError):
@@ -82,12 +90,44 @@ class MpsState:
             return f"its MPS control daemon is not usable: {self.problem}"[:MOST_TEXT]
         # A clock that went back was another boot's.
         if not self.at <= now + 1 < self.at + 1 + FRESH_SECONDS:
-            return "its MPS control daemon has not answered: see `systemctl status 'gpushare-mps@*'`"
+            return "its MPS control daemon has not answered: see `systemctl status 'gpushare-mps-*'`"
         return ""
 
 
-def largest_share(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> int:
-    """MiB of the container with the most memory of this GPU, by the device plugin's record; 0 if none has any. All of a whole GPU.
+class MpsProcess(NamedTuple):
+    """started: in the kernel's ticks, because the number may belong to another process a moment later."""
+
+    pid: int
+    started: int
+
+
+def ending_to_json(processes: Mapping[str, Iterable[tuple[int, int]]]) -> bytes:
+    """processes: by GPU UUID, of the pods whose clients of MPS are to be terminated."""
+    clients = {uuid: sorted({(pid, started) for pid, started in found}) for uuid, found in sorted(processes.items())}
+    return json.dumps({"v": _ENDING_VERSION, "clients": clients}).encode()
+
+
+def ending_of(text: bytes, uuid: str) -> frozenset[MpsProcess]:
+    """Those on this GPU. MpsStateError for a file of another form."""
+    data = read_versioned(text.decode(errors="replace"), _ENDING_VERSION, MpsStateError, MOST_ENDING_BYTES)
+    try:
+        found = frozenset(MpsProcess(pid, started) for pid, started in data["clients"].get(uuid, ()))
+        if not all(type(number) is int and 0 < number <= _LATEST for process in found for number in process):
+            raise ValueError("a process needs its number and its start")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise MpsStateError(f"found no list of processes ({as_text(repr(error), 80)}); expected clients by GPU") from None
+    return found
+
+
+class Shared(NamedTuple):
+    """MiB that containers have of a GPU. largest: the one with the most. together: all of them; what they share counts once."""
+
+    largest: int = 0
+    together: int = 0
+
+
+def shares_of(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> Shared:
+    """By the device plugin's record; all of a whole GPU.
 
     boot: ID of this boot, because no container survives one. MpsStateError for a record of another form.
     """
@@ -96,19 +136,21 @@ def largest_share(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> int:
         if data["v"] != _USAGE_VERSION:
             raise ValueError(f"its version is {data['v']!r}"[:MOST_TEXT])
         if data["boot"] != boot:
-            return 0
-        unit, most = parse_unit(data["unit"]).mib, 0
+            return Shared()
+        unit, most, ids = parse_unit(data["unit"]).mib, 0, set[str]()
         for pod in data["pods"].values():
             for resources in pod["containers"].values():
                 if uuid in resources.get(protocol.RESOURCE_GPUS, ()):
-                    return gpu_mib
-                units = Counter(parse_unit_id(unit_id)[0] for unit_id in resources.get(protocol.RESOURCE_MEMORY, ()))
-                most = max(most, units[uuid] * unit)
+                    return Shared(gpu_mib, gpu_mib)
+                mine = [unit_id for unit_id in resources.get(protocol.RESOURCE_MEMORY, ()) if parse_unit_id(unit_id)[0] == uuid]
+                most = max(most, len(mine) * unit)
+                ids.update(mine)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise MpsStateError(
             f"found no record of the device plugin ({as_text(repr(error), 80)}); expected its version {_USAGE_VERSION}"
         ) from None
-    return min(most, gpu_mib, MOST_UNITS)
+    highest = min(gpu_mib, MOST_UNITS)
+    return Shared(min(most, highest), min(len(ids) * unit, highest))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.mps import ENDING_NAME
 from gpushare_runtime.daemon import exposition, health_server, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
@@ -26,6 +27,7 @@ from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.cdi_poller import CdiPoller
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
+from gpushare_runtime.device_plugin.host.mps_endings import EndingClients, PodProcesses
 from gpushare_runtime.device_plugin.host.mps_states import MpsStates
 from gpushare_runtime.device_plugin.host.own_spec import HostFiles, OwnSpec
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
@@ -64,7 +66,7 @@ START_SECONDS: Final = 20.0
 CONTAINER_ENDING_SECONDS: Final = 10.0
 
 
-class GroupsAndIdentities(Groups, Identities, Protocol):
+class GroupsAndIdentities(Groups, Identities, PodProcesses, Protocol):
     """The questions that the plugin asks about this host's control groups and processes."""
 
 
@@ -124,6 +126,7 @@ class DevicePlugin:
             self.node.devices.set_isolation(protocol.ISOLATION_MPS)
         self._limits = PodLimits(self.node, nvml, host, self.status, settings.isolation, running=settings.limit_running_pods)
         self._mps = MpsStates(self.node, self.status, settings.mps_folder) if settings.isolation == pod_limits.MPS else None
+        self._endings = EndingClients(self.node, host, settings.state / ENDING_NAME)
         self._events = EventRecorder(client, NAME, settings.node)
         watched = settings.isolation != pod_limits.NONE
         self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded if watched else None)
@@ -192,7 +195,7 @@ class DevicePlugin:
                     self._memory.run(),
                     self._state.run(),
                     *([specs.run()] if specs else []),
-                    *([self._mps.run()] if self._mps else []),
+                    *([self._mps.run(), self._endings.run()] if self._mps else []),
                     unhealthy.run(),
                     self._reader.run(watch),
                     cross_check.run(),

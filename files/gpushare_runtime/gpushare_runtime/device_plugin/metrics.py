@@ -110,7 +110,7 @@ def _gpus(node: NodeState) -> Iterator[Metric]:
     yield gauge("units_orphaned", "Units used by processes of pods that no longer exist.", orphaned)
     remainder = {c.uuid: c.mib * 1024 * 1024 - c.units * unit for c in gpus}
     yield gauge("remainder_bytes", "Memory that does not fill a unit and is not allocatable.", remainder)
-    text = "0 if the GPU does not answer, fails a check, or lacks its CDI spec or its MPS control daemon, else 1."
+    text = "0 if the GPU does not answer, fails a check, or lacks its CDI spec or a working MPS daemon, else 1."
     yield gauge("healthy", text, {c.uuid: c.health == HEALTHY for c in gpus})
     without_spec = node.devices.unusable_specs()
     text = "0 if the strategy is cdi and no CDI spec fits the GPU, else 1."

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 ANSWER_SECONDS: Final = 5.0
+TERMINATE_SECONDS: Final = 8.0
 _QUIT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024
 _START_SECONDS: Final = 10.0
@@ -37,6 +38,10 @@ _ORIGIN: Final = re.compile(r"^\[[^\]]{0,80}\] *")
 
 class ControlError(Exception):
     """The daemon does not run, does not answer, or answers something else; the message says what and what to do."""
+
+
+class SilenceError(ControlError):
+    """The daemon takes the command and does not answer it."""
 
 
 def _states(answer: str, mib: int) -> bool:
@@ -58,6 +63,8 @@ class ControlDaemon:
         self._process: asyncio.subprocess.Process | None = None
         self._logged = b""
         self._reading: asyncio.Task[None] | None = None
+        # It takes one connection at a time, and turns others away (580 on a B200, 2026-08).
+        self._turn = asyncio.Lock()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -125,8 +132,15 @@ class ControlDaemon:
             raise ControlError("the daemon was not started")
         return f"status {await self._process.wait()}{await self._last_words()}"
 
-    async def ask(self, command: str, within: float = ANSWER_SECONDS) -> str:
-        """The daemon's answer to a command, without the line end. ControlError."""
+    async def ask(self, command: str, within: float | None = None) -> str:
+        """The daemon's answer to a command, without the line end. One command at a time. ControlError.
+
+        within: seconds, ANSWER_SECONDS by default.
+        """
+        async with self._turn:
+            return await self._ask(command, within or ANSWER_SECONDS)
+
+    async def _ask(self, command: str, within: float) -> str:
         process = await asyncio.create_subprocess_exec(
             self._program,
             env=self.environment,
@@ -137,7 +151,7 @@ class ControlDaemon:
         try:
             out, _dummy = await asyncio.wait_for(process.communicate(f"{command}\n".encode()), within)
         except asyncio.TimeoutError:
-            raise ControlError(f"no answer to {command!r} within {within:.0f} s") from None
+            raise SilenceError(f"no answer to {command!r} within {within:.0f} s") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -150,10 +164,34 @@ class ControlDaemon:
 
     async def servers(self) -> list[int]:
         """The processes of its servers; one for each user that has clients."""
-        answer = await self.ask("get_server_list")
+        return await self._numbers("get_server_list")
+
+    async def clients(self, server: int) -> list[int]:
+        """The processes that are clients of this server; none if it has ended. ControlError."""
+        try:
+            return await self._numbers(f"get_client_list {server}")
+        except SilenceError:
+            raise
+        except ControlError:
+            if server in await self.servers():
+                raise
+            return []
+
+    async def _numbers(self, command: str) -> list[int]:
+        answer = await self.ask(command)
         if not all(word.isascii() and word.isdigit() for word in answer.split()):
-            raise ControlError(f"'get_server_list' was answered with {answer[:80]!r}; expected process numbers")
+            raise ControlError(f"{command!r} was answered with {answer[:80]!r}; expected process numbers")
         return [int(word) for word in answer.split()]
+
+    async def terminate(self, server: int, client: int) -> None:
+        """End what this process has on the GPU, and leave the process. ControlError if it may still have something there.
+
+        The answer comes once its work has ended, and is a CUresult. It may never come (2 of 560 on a B200 with 580, 2026-08), so it
+        is waited for as long as the state of the daemon stays fresh.
+        """
+        answer = await self.ask(f"terminate_client {server} {client}", TERMINATE_SECONDS)
+        if answer != "0":
+            raise ControlError(f"'terminate_client {server} {client}' was answered with {answer[:80]!r}; expected '0'")
 
     async def end_servers(self) -> bool:
         """Whether there are none. Those that there are end once they have no clients. ControlError."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.core.mps import MOST_USAGE_BYTES, MpsStateError, largest_share
+from gpushare_runtime.core.mps import MOST_USAGE_BYTES, MpsStateError, Shared, shares_of
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -28,6 +28,8 @@ class Shares:
         self._boot = boot()
         self._state: object = None
         self._largest = mib
+        self.together = mib
+        """MiB that all containers of the GPU have; all of it where that is not known."""
 
     def largest(self) -> int:
         """MiB; as before while no container has any of the GPU."""
@@ -37,11 +39,17 @@ class Shares:
             if state != self._state:
                 with self._file.open("rb") as file:
                     text = file.read(MOST_USAGE_BYTES)
-                share = largest_share(text, self._boot, self._uuid, self._mib)
-                self._largest, self.used = share or self._largest, share > 0
-                self._state, self.problem = state, ""
+                self._take(shares_of(text, self._boot, self._uuid, self._mib))
+                self._state = state
         except FileNotFoundError:
-            self._state, self.problem, self.used, self._largest = None, "", True, self._mib
+            self._forget("")
         except (OSError, MpsStateError) as error:
-            self._state, self.problem, self.used, self._largest = None, f"{self._file}: {error}", True, self._mib
+            self._forget(f"{self._file}: {error}")
         return self._largest
+
+    def _take(self, found: Shared, problem: str = "") -> None:
+        self._largest, self.together, self.used, self.problem = found.largest or self._largest, found.together, found.largest > 0, problem
+
+    def _forget(self, problem: str) -> None:
+        self._state = None
+        self._take(Shared(self._mib, self._mib), problem)

@@ -23,6 +23,7 @@ def rendered() -> str:
     made = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined).from_string(text)
     return made.render(
         __gpushare_runtime_installed={"environment": "/e"},
+        gpushare_mps_canary_seconds=30,
         gpushare_mps_control="/x/mps",
         gpushare_start_timeout=60,
         gpushare_mps_shared_memory_mib=2048,
@@ -44,7 +45,7 @@ def test_the_roles_unit_is_one_and_its_command_is_understood() -> None:
     assert command
     words = command[1].replace("\\\n", " ").replace("@gpu@", GPU).split()
     settings = parse_arguments(words[1:])
-    assert (words[0], settings.uuid, settings.program) == ("/e/bin/gpushare-mps", GPU, "/x/mps")
+    assert (words[0], settings.uuid, settings.program, settings.canary) == ("/e/bin/gpushare-mps", GPU, "/x/mps", 30)
     assert (str(settings.run), str(settings.logs)) == ("/run/gpushare-mps", "/var/lib/gpushare-mps/log")
     assert "size=2048m,nr_inodes=16384 " in unit
     # systemd makes the folder before the mounts of any command of the unit, also of one with "+".

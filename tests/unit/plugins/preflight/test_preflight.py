@@ -545,6 +545,7 @@ INT = {"type": "int", "default": 60}
         ("gpushare_install_dir", PATH, ["/opt/x", "/a/.b_c@d/"], ["opt/x", "", "/", "/a b", "/a/../b", "/a'; x", "/%h", "/$x", "/a\nb"]),
         ("gpushare_start_timeout", INT, [1, 600], [0, -1]),
         ("gpushare_memory_unit", {"type": "str"}, ["anything"], []),
+        ("gpushare_mps_canary_seconds", {"type": "int"}, [0, 60, 86400], [-1, 86401]),
         ("gpushare_mps_shared_memory_mib", {"type": "int"}, [16, 1024, 2**20], [0, 15, -1, 2**20 + 1]),
         ("gpushare_percentage_of_nodes_to_score", {"type": "int"}, [-1, 0, 100], [-2, 101]),
         ("gpushare_serial", {"type": "raw"}, [1, "5", "25%", "100%", [1, "50%"]], [0, "0", "0%", "101%", "a third", [], [1, "x"], None]),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
-from gpushare_runtime.core.mps import FRESH_SECONDS, MOST_CLIENTS, MpsState, MpsStateError, client_access
+from gpushare_runtime.core.mps import FRESH_SECONDS, MOST_CLIENTS, MpsState, MpsStateError, client_access, ending_of, ending_to_json
 from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
@@ -69,6 +69,33 @@ def test_a_state_of_any_size_is_written_and_shown_within_its_bounds() -> None:
     assert (long.at, len(long.problem), len(long.unusable(0))) == (2**40, 512, 512)
     with pytest.raises(MpsStateError):
         MpsState.from_json(MpsState(2**40 + 1).to_json())
+
+
+def test_the_processes_of_pods_that_end_are_listed_by_gpu() -> None:
+    text = ending_to_json({"GPU-a": [(7, 100), (8, 200), (7, 100)], "GPU-b": [(9, 300)]})
+    assert (ending_of(text, "GPU-a"), ending_of(text, "GPU-b"), ending_of(text, "GPU-c")) == ({(7, 100), (8, 200)}, {(9, 300)}, set())
+    assert ending_of(ending_to_json({}), "GPU-a") == set()
+
+
+OF_A_GPU = (b"7", b"[7]", b"[[7]]", b"[[7,1,1]]", b'[["7",1]]', b"[[-7,1]]", b"[[0,1]]", b"[[true,1]]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b'{"v":2,"clients":{}}',
+        b'{"v":1}',
+        b'{"v":1,"clients":[]}',
+        *(b'{"v":1,"clients":{"GPU-a":%s}}' % found for found in OF_A_GPU),
+        b"[" * 100_000,
+        b" " * (4 * 1024 * 1024) + b'{"v":1,"clients":{}}',
+    ],
+)
+def test_a_list_of_another_form_is_an_error(text: bytes) -> None:
+    with pytest.raises(MpsStateError):
+        ending_of(text, "GPU-a")
 
 
 def test_a_container_gets_its_memory_by_index_and_its_share_of_the_compute() -> None:

@@ -32,7 +32,7 @@ def program(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("ANSWER_SECONDS", 2.0), ("_QUIT_SECONDS", 0.5), ("_START_SECONDS", 2.0)):
+    for name, seconds in (("_QUIT_SECONDS", 0.5), ("_START_SECONDS", 2.0)):
         monkeypatch.setattr(control, name, seconds)
 
 

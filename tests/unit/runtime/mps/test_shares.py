@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.core.mps import MpsState, MpsStateError, largest_share
+from gpushare_runtime.core.mps import MpsState, MpsStateError, shares_of
 from gpushare_runtime.mps import main
 from gpushare_runtime.mps.control import ControlDaemon
 from gpushare_runtime.mps.main import MpsOfGpu
@@ -39,21 +39,23 @@ def of_memory(uuid: str, count: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("usage", "mib"),
+    ("usage", "largest", "together"),
     [
-        (record(), 0),
-        (record(of_memory(UUID, 3), of_memory(UUID, 5), of_memory(OTHER, 9)), 5120),
-        (record(of_memory(UUID, 5), unit="64MiB"), 320),
-        (record(of_memory(OTHER, 9)), 0),
-        (record({"aliyun.com/gpu-mem": [*memory(UUID, 2), *memory(OTHER, 2)]}), 2048),
-        (record({"aliyun.com/gpu-count": [UUID]}, of_memory(UUID, 1)), 16160),
-        (record({"aliyun.com/gpu-count": [OTHER]}), 0),
-        (record(of_memory(UUID, 99)), 16160),
-        (record(of_memory(UUID, 3), boot="another"), 0),
+        (record(), 0, 0),
+        (record(of_memory(UUID, 3), {"aliyun.com/gpu-mem": memory(UUID, 5, 3)}, of_memory(OTHER, 9)), 5120, 8192),
+        # An init container passes its ids on.
+        (record(of_memory(UUID, 3), of_memory(UUID, 5)), 5120, 5120),
+        (record(of_memory(UUID, 5), unit="64MiB"), 320, 320),
+        (record(of_memory(OTHER, 9)), 0, 0),
+        (record({"aliyun.com/gpu-mem": [*memory(UUID, 2), *memory(OTHER, 2)]}), 2048, 2048),
+        (record({"aliyun.com/gpu-count": [UUID]}, of_memory(UUID, 1)), 16160, 16160),
+        (record({"aliyun.com/gpu-count": [OTHER]}), 0, 0),
+        (record(of_memory(UUID, 99)), 16160, 16160),
+        (record(of_memory(UUID, 3), boot="another"), 0, 0),
     ],
 )
-def test_the_largest_share(usage: bytes, mib: int) -> None:
-    assert largest_share(usage, BOOT, UUID, 16160) == mib
+def test_the_largest_share_and_all_together(usage: bytes, largest: int, together: int) -> None:
+    assert shares_of(usage, BOOT, UUID, 16160) == (largest, together)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_the_largest_share(usage: bytes, mib: int) -> None:
 )
 def test_a_record_of_another_form_is_an_error(usage: bytes) -> None:
     with pytest.raises(MpsStateError, match="found no record of the device plugin"):
-        largest_share(usage, BOOT, UUID, 16160)
+        shares_of(usage, BOOT, UUID, 16160)
 
 
 def test_the_record_is_followed_and_without_it_the_gpu_bounds(tmp_path: Path) -> None:
@@ -83,11 +85,12 @@ def test_the_record_is_followed_and_without_it_the_gpu_bounds(tmp_path: Path) ->
     for usage, mib in ((record(of_memory(UUID, 3)), 3072), (record(of_memory(UUID, 5)), 5120), (record(of_memory(UUID, 2)), 2048)):
         put(file, usage)
         assert (shares.largest(), shares.problem) == (mib, "")
+        assert shares.together == mib
     # No container: the next one sets it.
     put(file, record())
-    assert shares.largest() == 2048
+    assert (shares.largest(), shares.together, shares.used) == (2048, 0, False)
     put(file, b"broken")
-    assert shares.largest() == 16160
+    assert (shares.largest(), shares.together, shares.used) == (16160, 16160, True)
     assert str(file) in shares.problem
     put(file, record(of_memory(UUID, 4)))
     assert (shares.largest(), shares.problem) == (4096, "")

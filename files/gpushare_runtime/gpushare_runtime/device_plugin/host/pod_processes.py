@@ -23,9 +23,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-log = logging.getLogger(__name__)
+from gpushare_runtime.daemon.processes import PROC, started
 
-PROC: Final = Path("/proc")
+log = logging.getLogger(__name__)
 
 # The pod's UID in the name of its control group: `pod<uid>` (cgroupfs), `…-pod<uid with _ for ->.slice` (systemd), a static
 # pod's UID without dashes.
@@ -158,12 +158,14 @@ class HostProcesses:
 
     def identify(self, pid: int) -> tuple[int, str] | None:
         """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
-        # The name in it may have spaces and brackets. Field 22 is the start.
-        stat, groups = _read(f"{self._proc}/{pid}/stat"), os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))
-        fields = stat.rpartition(b")")[2].split()
-        if len(fields) < 20 or not fields[19].isdigit() or not groups:
-            return None
-        return int(fields[19]), self._pod(groups)
+        start, groups = started(pid, self._proc), os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))
+        return (start, self._pod(groups)) if start is not None and groups else None
+
+    def processes_of(self, uid: str, most: int) -> Sequence[tuple[int, int]]:
+        """At most so many processes of this pod: number and start, in the kernel's ticks."""
+        pids = (pid for group in self.groups_of(uid) for pid in _members(group) if pid.isdigit())
+        known = ((int(pid), self.identify(int(pid))) for pid in islice(pids, most))
+        return [(pid, found[0]) for pid, found in known if found is not None and found[1] == uid]
 
     def _pod(self, groups: str) -> str:
         """The UID of the pod of a process with these groups, "" without one."""

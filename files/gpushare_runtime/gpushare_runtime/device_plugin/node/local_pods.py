@@ -9,7 +9,8 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation, wanted
@@ -24,6 +25,7 @@ _REMEMBERED: Final = 1000
 # kubelet identifies a static pod by a hash of its file, which an annotation of the API server's copy repeats. Anybody may write it;
 # the API server's own UIDs have another form.
 _STATIC_UID: Final = re.compile("[0-9a-f]{32}")
+_MOST_TIME: Final = 40
 # A file may have a UID, which kubelet then keeps.
 _MOST_UID: Final = 64
 UNREADABLE: Final = "it cannot be read; the log of gpushare-device-plugin has the reason"
@@ -48,6 +50,13 @@ class ContainerDevices:
     gpus_per_pod: int = 1  # the memory comes from so many GPUs, the same from each
 
 
+class Deletion(NamedTuple):
+    """at: Unix time of the API server at which it is over. seconds: that the pod has from its beginning on."""
+
+    at: float
+    seconds: int
+
+
 @dataclass(frozen=True)
 class LocalPod:
     """A pod of this node."""
@@ -66,6 +75,7 @@ class LocalPod:
     stopped: bool = False  # kubelet reported that all containers ended for good
     container_ids: Mapping[str, str] = field(default_factory=dict)  # container name → last ID that kubelet reported
     terminating: bool = False  # has a deletionTimestamp
+    deletion: Deletion | None = None  # when kubelet kills what is left of it; None where that cannot be read
     container_devices: tuple[ContainerDevices, ...] = ()  # in the order in which kubelet requests them: init containers first
     problem: str = ""  # why request or allocation are missing
     mirror_uid: str = ""  # of a static pod: the UID of the API server's copy
@@ -168,8 +178,20 @@ def unreadable_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         mirror_uid=metadata["uid"] if hash_of_file else "",
         claims="" if hash_of_file else str(annotations.get(protocol.ANNOTATION_MIRROR, ""))[:_MOST_UID],
         terminating="deletionTimestamp" in metadata,
+        deletion=_deletion(metadata),
         problem=UNREADABLE,
     )
+
+
+def _deletion(metadata: Mapping[str, Any]) -> Deletion | None:
+    text, seconds = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
+    if not isinstance(text, str) or len(text) > _MOST_TIME or type(seconds) is not int:
+        return None
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return Deletion(at, max(seconds, 0))
 
 
 def _hash_of_file(annotations: Mapping[str, str]) -> str:

@@ -43,6 +43,9 @@ class FakeHost:
     def identify(self, pid: int) -> tuple[int, str] | None:
         return self.processes.get(pid)
 
+    def processes_of(self, uid: str, most: int) -> list[tuple[int, int]]:
+        return [(pid, start) for pid, (start, pod) in self.processes.items() if pod == uid][:most]
+
     def groups_of(self, uid: str) -> list[str]:
         return [f"{self.root}/kubepods/pod{uid}"] if uid in self.pods else []
 

@@ -37,8 +37,8 @@ class Gpus:
             self.gpu = replace(self.gpu, mode=mode)
 
 
-def settings(root: Path, program: str = str(STAND_IN)) -> MpsSettings:
-    return MpsSettings(UUID, root / "r", root / "l", root / "s", program, root / "u/held.json")
+def settings(root: Path, program: str = str(STAND_IN), canary: float = 0.0) -> MpsSettings:
+    return MpsSettings(UUID, root / "r", root / "l", root / "s", program, root / "u/held.json", canary)
 
 
 def state(root: Path) -> MpsState:

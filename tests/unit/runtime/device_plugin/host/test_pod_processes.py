@@ -190,6 +190,21 @@ def test_a_path_counts_from_the_mounted_group(tmp_path: Path, top: str, group: s
     assert host.identify(group) == uid
 
 
+def test_the_processes_of_a_pod_are_those_of_its_groups_that_are_there(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.group(f"kubepods/pod{UID}")
+    host.group(f"kubepods/pod{UID}/a", 7, 8, 9)
+    host.group(f"kubepods/pod{OTHER}/a", 10)
+    for pid, uid in ((7, UID), (8, UID), (10, OTHER)):
+        host.identify(f"/kubepods/pod{uid}/a", pid)
+    # Its number is another pod's process by now.
+    host.identify(f"/kubepods/pod{OTHER}/a", 9)
+    assert host.reader().processes_of(UID, 99) == [(7, 4711), (8, 4711)]
+    assert host.reader().processes_of(UID, 1) == [(7, 4711)]
+    assert host.reader().processes_of(OTHER, 99) == [(10, 4711)]
+    assert Host(tmp_path / "blind").reader().processes_of(UID, 99) == []
+
+
 def test_the_groups_of_two_settings_of_kubelet_count_until_the_host_starts_anew(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.group(f"kubelet/kubepods/pod{OTHER}", 8)
