@@ -51,6 +51,15 @@ def test_modules_of_the_kubernetes_repository_are_required_in_their_published_ve
     ]
 
 
+def test_a_module_of_a_pre_release_that_cannot_be_had_is_replaced() -> None:
+    assert kubernetes_go_mod(GO_MOD, "1.38.0-beta.0").splitlines()[3:] == [
+        "require k8s.io/kubernetes v1.38.0-beta.0",
+        "replace k8s.io/api => k8s.io/api v0.38.0-beta.0",
+        "replace k8s.io/kubelet => k8s.io/kubelet v0.38.0-beta.0",
+        "replace sigs.k8s.io/structured-merge-diff/v7 v7.0.1 => sigs.k8s.io/structured-merge-diff/v7 v7.0.0",
+    ]
+
+
 def test_a_module_gets_the_go_that_it_needs_or_is_told_that_there_is_none(tmp_path: Path) -> None:
     assert needed_go(GO_MOD) == needed_go("go 1.18\n") == MINIMUM
     assert needed_go(GO_MOD.replace("go 1.26.0", "go 1.40.0")) == (1, 40)

@@ -30,6 +30,8 @@ NVIDIA_PROGRAMS = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-r
 
 # Before 1.0.2 it calls a function of Go's runtime as it was before Go 1.18, and a program ends when it writes a map as JSON.
 _REFLECT2 = "github.com/modern-go/reflect2 v1.0.2"
+#: Modules of pre-releases that cannot be had in the version that they name, and the one beside it that can: by Kubernetes' version.
+_INSTEAD = {"1.38.0-beta.0": "sigs.k8s.io/structured-merge-diff/v7 v7.0.1 => sigs.k8s.io/structured-merge-diff/v7 v7.0.0"}
 _TOOLKIT_MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
 
 
@@ -140,6 +142,7 @@ def kubernetes_go_mod(upstream: str, version: str) -> str:
     published = "v0." + version.partition(".")[2]
     lines = ["module gpushare-lab/kubernetes", *kept, f"require k8s.io/kubernetes v{version}"]
     lines += [f"replace {module} => {module} {published}" for module in staged]
+    lines += [f"replace {_INSTEAD[version]}"] if version in _INSTEAD else []
     return "\n".join(lines) + "\n"
 
 
