@@ -36,9 +36,12 @@ def a_pod(random: Random, name: str, uid: str) -> dict[str, Any]:
     init = [container("init")] if random.random() < 0.2 and several == 1 else []
     if init and random.random() < 0.5:
         init[0]["restartPolicy"] = "Always"
+    # One of three groups, of which each is tried together with whom it meets in the queue.
+    number = int(uid.removeprefix("uid-"))
+    group = {"schedulingGroup": {"podGroupName": f"group-{number % 3}"}} if number % 4 == 0 else {}
     return {
         "metadata": {"name": name, "namespace": "x", "uid": uid, "labels": {WHOLE: str(several)} if several > 1 else {}},
-        "spec": {"containers": [container(f"main-{n}") for n in range(random.choice((1, 1, 2)))], "initContainers": init},
+        "spec": {"containers": [container(f"main-{n}") for n in range(random.choice((1, 1, 2)))], "initContainers": init, **group},
         "status": {"phase": "Pending"},
     }
 

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar, cast
 
 from gpushare_runtime.core.inventory import Inventory
@@ -15,6 +16,7 @@ from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.core.pod_affinity import Namespaces
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.core.reservation import CYCLE_SECONDS, RESERVED_SECONDS, Group
 
 __all__ = ["AllocatedPod", "GpuState", "Ledger", "NodeLedger", "NodeRecord", "PendingPod"]
 
@@ -28,6 +30,16 @@ UNKNOWN_SECONDS: Final = 15.0
 device plugin has corrected its annotations or says in gpushare/held what it has; what has nothing by then is in nobody's way."""
 
 
+class CapacityFreed(Protocol):
+    """Called when units become free. by: the group of which only a reservation has ended."""
+
+    def __call__(self, by: str = "") -> None: ...
+
+
+def _nobody(by: str = "") -> None:
+    """Where nobody need know."""
+
+
 class Derived(Protocol):
     """Something about all nodes that is kept until they change."""
 
@@ -38,14 +50,28 @@ class Derived(Protocol):
 K = TypeVar("K", bound=Derived)
 
 
+@dataclass
+class _Cycle:
+    """The scheduler's cycle of one group, from its first question about a member until its last bind.
+
+    uids: the pods that are reserved for. until: when all these reservations end, None: some seconds after the next look at the clock.
+    binds: the cycle has found nodes for the group, whose pods are being bound.
+    """
+
+    uids: set[str] = field(default_factory=set)
+    until: float | None = None
+    binds: bool = False
+
+
 class Ledger:
     """All nodes and all allocated pods, by UID; the only writer of its `NodeLedger`s.
 
     A pod whose Binding is likely to come is reserved for, one whose Binding is under way is assumed, and confirmed when the
-    pod is seen bound. on_capacity_freed: called when units become free, for any reason.
+    pod is seen bound. The reservations of a group that is placed at once end together, with the scheduler's cycle.
+    on_capacity_freed: called when units become free, for any reason.
     """
 
-    def __init__(self, on_capacity_freed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_capacity_freed: CapacityFreed = _nobody) -> None:
         self._on_capacity_freed = on_capacity_freed
         self.expired = 0
         """Reservations that ran out since the start."""
@@ -53,6 +79,7 @@ class Ledger:
         self._node_of: dict[str, str] = {}
         self._assumed: set[str] = set()
         self._reserved: dict[str, float] = {}
+        self._cycles: dict[str, _Cycle] = {}
         self._held_until: dict[str, float] = {}
         self._nominees: dict[str, dict[str, PendingPod]] = {}
         self._rejections: dict[str, dict[Rejection, float | None]] = {}
@@ -139,12 +166,30 @@ class Ledger:
         """
         rejections = [name for name in list(self._rejections) if self._expire_rejections(name, clock)]
         unknown = self._expire_unknown(clock)
+        cycles = self._expire_cycles(clock)
         reservations = [uid for uid, until in self._reserved.items() if until <= clock]
         self.expired += len(reservations)
         over = [*reservations, *(uid for uid, until in self._held_until.items() if until <= clock)]
         for uid in over:
             self.remove(uid)
-        return bool(rejections or unknown or over)
+        return bool(rejections or unknown or cycles or over)
+
+    def _expire_cycles(self, clock: float) -> bool:
+        """Whether some reservations of groups are over."""
+        for cycle in self._cycles.values():
+            if cycle.until is None:
+                cycle.until = clock + RESERVED_SECONDS
+        over = [name for name, cycle in self._cycles.items() if cycle.until is not None and cycle.until <= clock]
+        ended = [self._end_cycle(name) for name in over]
+        self.expired += sum(ended)
+        return any(ended)
+
+    def _end_cycle(self, name: str) -> int:
+        """How many reservations of the group were left."""
+        left = self._cycles.pop(name).uids
+        for uid in left:
+            self.release(uid)
+        return len(left)
 
     def _expire_rejections(self, name: str, clock: float) -> bool:
         """Whether some of a node's are over."""
@@ -178,9 +223,10 @@ class Ledger:
 
     def apply(self, pod: AllocatedPod) -> None:
         """A pod was seen bound: it has these GPUs, whatever was assumed or known of it before."""
-        self._put(self._readable(pod))
+        readable = self._readable(pod)
+        self._binds(self._end_reservation(pod.uid))
+        self._put(readable)
         self._assumed.discard(pod.uid)
-        self._reserved.pop(pod.uid, None)
         self._held_until.pop(pod.uid, None)
 
     def _readable(self, pod: AllocatedPod) -> AllocatedPod:
@@ -195,19 +241,68 @@ class Ledger:
 
     def assume(self, pod: AllocatedPod) -> None:
         """A Binding of this pod is about to be sent."""
+        self._end_reservation(pod.uid)
+        self._binds(pod.group)
         self._put(pod)
         self._assumed.add(pod.uid)
-        self._reserved.pop(pod.uid, None)
 
     def reserve(self, pod: AllocatedPod, until: float) -> None:
-        """This pod will probably be bound there, before `until` (seconds of any clock).
+        """This pod will probably be bound there, before `until` (seconds of any clock), or with its group that is placed at once.
 
         Without effect when it has GPUs for good or is being bound.
         """
         if pod.uid not in self._node_of or pod.uid in self._reserved:
+            self._end_reservation(pod.uid)
             self._put(pod)
-            self._reserved.pop(pod.uid, None)
+            if pod.group is not None and pod.group.at_once:
+                self._cycles.setdefault(pod.group.name, _Cycle()).uids.add(pod.uid)
+                until = math.inf
             self._reserved[pod.uid] = until
+
+    def asked(self, uid: str, group: Group | None, clock: float) -> None:
+        """The scheduler looks for a node for this pod of this group: its last attempt is over, and so is the cycle of every other group.
+
+        Reservations of a cycle that is over end, unless binds follow within `CYCLE_SECONDS`. clock: as in `reserve`.
+        """
+        mine = group.name if group is not None and group.at_once else ""
+        cycle = self._cycles.get(mine)
+        if cycle is not None and uid in cycle.uids and not cycle.binds:
+            # Its last cycle came to nothing, since it is tried again: what was kept for the others is in the way of this one.
+            self._end_cycle(mine)
+        self.release(uid)
+        for name, other in [item for item in self._cycles.items() if item[0] != mine and not item[1].binds]:
+            over = clock + CYCLE_SECONDS
+            other.until = over if other.until is None else min(other.until, over)
+            if other.until <= clock:
+                self.expired += self._end_cycle(name)
+        if mine:
+            cycle = self._cycles.setdefault(mine, _Cycle())
+            cycle.until, cycle.binds = clock + RESERVED_SECONDS, False
+
+    def going(self, uid: str, node: str, until: float) -> None:
+        """The scheduler has nominated the pod to this node. One of a group that is reserved for there is kept room for until then.
+
+        It does so for each pod of a group whose cycle has found nodes, and that waits for volumes.
+        """
+        pod = self.pod(uid)
+        if pod is not None and pod.node == node and self._reserved.get(uid) == math.inf:
+            self._binds(self._end_reservation(uid))
+            self._reserved[uid] = until
+
+    def _end_reservation(self, uid: str) -> Group | None:
+        """The pod's group, if it was reserved for and its group is placed at once."""
+        pod = self.pod(uid) if self._reserved.pop(uid, None) is not None else None
+        if pod is None or pod.group is None or not pod.group.at_once:
+            return None
+        if pod.group.name in self._cycles:
+            self._cycles[pod.group.name].uids.discard(uid)
+        return pod.group
+
+    def _binds(self, group: Group | None) -> None:
+        """A pod of this group goes to a node: the others do, too."""
+        cycle = self._cycles.get(group.name) if group is not None and group.at_once else None
+        if cycle is not None:
+            cycle.until, cycle.binds = None, True
 
     def hold_until(self, uid: str, until: float) -> None:
         """It is unknown whether the pod was bound. It keeps its GPUs until this time, or until the watch or its node shows more.
@@ -248,8 +343,8 @@ class Ledger:
 
     def remove(self, uid: str) -> None:
         """The pod is finished or gone."""
+        group = self._end_reservation(uid)
         self._assumed.discard(uid)
-        self._reserved.pop(uid, None)
         self._held_until.pop(uid, None)
         self._unknown.pop(uid, None)
         name = self._node_of.pop(uid, None)
@@ -257,7 +352,7 @@ class Ledger:
             self._namespaces.remove(self._nodes[name].pod(uid))
             self._nodes[name].drop(uid)
             self._drop_if_idle(name)
-            self._on_capacity_freed()
+            self._on_capacity_freed(group.name if group is not None else "")
 
     @property
     def nominees(self) -> Mapping[str, Mapping[str, PendingPod]]:

@@ -18,7 +18,7 @@ from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldError
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions, EvictionsError
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.core.request import Request, RequestError, parse_request
-from gpushare_runtime.core.reservation import seconds_to_bind
+from gpushare_runtime.core.reservation import group_of, seconds_to_bind
 
 T = TypeVar("T")
 
@@ -51,8 +51,9 @@ def read_pending(pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
     if request is None:
         return None
     labels, nominated = labels_of(metadata), str(status.get("nominatedNodeName") or "")
-    seconds, version = seconds_to_bind(spec, labels), str(metadata.get("resourceVersion") or "")
-    return PendingPod(uid, namespace, name, request, labels, _priority_of(spec), nominated, _failure(status), seconds, version)
+    group, version = group_of(namespace, spec, labels), str(metadata.get("resourceVersion") or "")
+    seconds, priority = seconds_to_bind(spec, group), _priority_of(spec)
+    return PendingPod(uid, namespace, name, request, labels, priority, nominated, _failure(status), seconds, version, group)
 
 
 class PodReader:

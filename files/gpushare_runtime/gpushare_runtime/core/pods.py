@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.constraints import Labels
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.core.reservation import RESERVED_SECONDS
+from gpushare_runtime.core.reservation import RESERVED_SECONDS, Group
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class PendingPod:
     nominated: the node on which kube-scheduler has made room for it, "" for none.
     failure: a number for the message of its last failed attempt, 0 for none.
     seconds_to_bind: the longest time between the choice of its node and the call of bind.
+    group: of pods that are placed together.
     version: its resourceVersion, "" without.
     """
 
@@ -32,11 +33,12 @@ class PendingPod:
     failure: int = 0
     seconds_to_bind: float = RESERVED_SECONDS
     version: str = field(default="", compare=False)
+    group: Group | None = None
 
     def allocated(self, node: str, allocation: Allocation | None) -> AllocatedPod:
         """The same pod with these GPUs of a node; None: with unknown GPUs."""
         request = self.request.in_context(None)
-        return AllocatedPod(self.uid, self.namespace, self.name, node, request, allocation, self.labels, self.priority)
+        return AllocatedPod(self.uid, self.namespace, self.name, node, request, allocation, self.labels, self.priority, group=self.group)
 
     @property
     def nominee(self) -> PendingPod | None:
@@ -71,6 +73,7 @@ class AllocatedPod:
     terminating: it has a deletionTimestamp.
     alive: by its last state it may have processes: it is not ended by kubelet, or not all its containers have ended.
     mirror: it is the API's copy of a static pod, which anybody may create; only its node can report what it has.
+    group: of a pod that has not been seen bound yet, for which the room is kept together with others'.
     """
 
     uid: str
@@ -84,6 +87,7 @@ class AllocatedPod:
     terminating: bool = False
     alive: bool = False
     mirror: bool = False
+    group: Group | None = None
 
     @property
     def whole(self) -> bool:
@@ -98,6 +102,7 @@ class AllocatedPod:
             and self.allocation == other.allocation
             and self.request == other.request
             and self.labels == other.labels
+            and self.group == other.group
         )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NoReturn
 
-from gpushare_runtime.core.ledger import Ledger
+from gpushare_runtime.core.ledger import CapacityFreed, Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import NodeTexts, PodReader, node_texts, unreadable_node, unreadable_pod
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
@@ -74,15 +74,15 @@ class ClusterCache:
         self.budgets: Final = Budgets()
         self.node_states: Final = NodeStates(self.node_event)
         self.changed: Final = asyncio.Event()
-        self.on_capacity_freed: Callable[[], None] = lambda: None
+        self.on_capacity_freed: CapacityFreed = lambda by="": None
         self.on_foreign_binding: Callable[[AllocatedPod], None] = lambda pod: None
         self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._evictions: dict[str, Evictions] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
 
-    def _capacity_freed(self) -> None:
+    def _capacity_freed(self, by: str = "") -> None:
         # It is set after the ledger exists.
-        self.on_capacity_freed()
+        self.on_capacity_freed(by)
 
     @property
     def pending(self) -> Mapping[str, PendingPod | InvalidPod]:
@@ -147,6 +147,12 @@ class ClusterCache:
             if isinstance(known, PendingPod) and isinstance(record, PendingPod) and record.failure not in (0, known.failure):
                 # The scheduler failed to bind it, and reports a new failure: the reservation ends. Otherwise it expires.
                 self.ledger.release(record.uid)
+            if (
+                isinstance(record, PendingPod)
+                and record.nominated
+                and not (isinstance(known, PendingPod) and known.nominated == record.nominated)
+            ):
+                self.ledger.going(record.uid, record.nominated, self._clock() + record.seconds_to_bind)
             # Its Binding may be under way: an assumed allocation stays.
             self._pending[record.uid] = record
             self.changed.set()

@@ -71,7 +71,8 @@ class Requeue:
         self._limit = MOST_UNSCHEDULABLE
         self._requeued: dict[str, float] = {}
         self._nodes: dict[frozenset[str], frozenset[str]] = {}
-        self._freed_at = 0.0
+        self._freed_at = self._freed_else_at = 0.0
+        self._freed_by = ""
         self._freed = asyncio.Event()
 
     def on_filter(self, uid: str, nodes_tried: Collection[str]) -> None:
@@ -88,10 +89,20 @@ class Requeue:
         if len(self._unschedulable) > self._limit:
             self._forget_gone()
 
-    def on_capacity_freed(self) -> None:
-        """The ledger may have more free capacity than before."""
+    def on_capacity_freed(self, by: str = "") -> None:
+        """The ledger may have more free capacity than before. by: the group of which only a reservation has ended."""
+        if by != self._freed_by:
+            self._freed_by, self._freed_else_at = by, self._freed_at
         self._freed_at = self._clock()
         self._freed.set()
+
+    def _freed_for(self, pod: PendingPod | InvalidPod) -> float:
+        """When capacity was freed last that is news for this pod.
+
+        What its own group had reserved is none: a group that fits nowhere would be tried again and again.
+        """
+        own = isinstance(pod, PendingPod) and pod.group is not None and pod.group.name == self._freed_by
+        return self._freed_else_at if own else self._freed_at
 
     def next(self) -> PendingPod | InvalidPod | None:
         """A pod that was unschedulable before capacity was freed, fits now, and was not requeued for it yet."""
@@ -100,11 +111,12 @@ class Requeue:
         fits: dict[Hashable, bool] = {}
         for uid, failure in self._unschedulable.items():
             pod = pending.get(uid)
-            if pod is None or failure.at > self._freed_at or self._requeued.get(uid) == self._freed_at:
+            freed_at = self._freed_for(pod) if pod is not None else 0.0
+            if pod is None or failure.at > freed_at or self._requeued.get(uid) == freed_at:
                 continue
             # The result of an assumed pod's Binding is to come, and may free capacity again.
             if not self._cluster.ledger.is_assumed(uid) and self._fits(pod, failure.nodes, fits):
-                self._requeued[uid] = self._freed_at
+                self._requeued[uid] = freed_at
                 return pod
         return None
 

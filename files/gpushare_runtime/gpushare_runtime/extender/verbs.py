@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 IN_THE_POD: Final = "what is wrong is in the pod: see the other reason"
 """For all nodes except the first, if the pod's request is invalid."""
+AWAITED_SECONDS: Final = 10.0
+"""So long a nominated pod waits for room of pods that have ended. A node says within `FORCED_SECONDS` that processes are left."""
 
 
 class Verbs:
@@ -57,6 +59,7 @@ class Verbs:
         self._clock = clock
         self._faulty: Set[str] = frozenset()
         self._uncounted: Set[str] = frozenset()
+        self._awaiting: dict[tuple[str, str], float] = {}
 
     def filter(self, args: Arguments) -> Filtered:
         """The nodes that have a GPU (or empty GPUs) for the pod; the others with a reason."""
@@ -68,7 +71,7 @@ class Verbs:
         if pod.request.unsupported is not None:
             return self._invalid(args, pod.request.unsupported)
         # Its own reservation must not exclude it.
-        self._ledger.release(pod.uid)
+        self._ledger.asked(pod.uid, pod.group, self._clock())
         known = self._ledger.pod(pod.uid)
         if known is not None:
             self._on_filter(pod.uid, args.names)
@@ -107,11 +110,32 @@ class Verbs:
             return {}
         self._ledger.release(pod.uid)
         pod = self._in_context(pod)
+        if self._awaits_room(pod):
+            log.info("preempt for %s: no pod is evicted, since its room on node %s is about to be free", pod, pod.nominated)
+            return {}
         preemption = Preemption(self._ledger, self._policy, self._budgets)
         helped = preemption.victims(pod, args.victims)
         self._log_uncounted(preemption.uncounted)
         log.info("preempt for %s, %s: evictions help on %d of %d nodes", pod, amount(pod.request), len(helped), len(args.victims))
+        if helped:
+            self._awaiting.pop((pod.uid, pod.nominated), None)
         return helped
+
+    def _awaits_room(self, pod: PendingPod) -> bool:
+        """Whether evictions have made its room, and only their end is not confirmed here: more evictions would be too many.
+
+        kube-scheduler may see the end of a pod earlier, and counts one as gone that was deleted by force. It keeps the nomination then.
+        Not for long, since the pod may lack something else on that node by now.
+        """
+        node = self._ledger.node(pod.nominated)
+        if node is None:
+            return False
+        leaving = {other.uid for other in node.pods if other.terminating or self._ledger.is_held_until(other.uid)}
+        if self._seen(node, pod).simulate(without=leaving).remaining_after(pod.request) is None:
+            return False
+        nominees = self._ledger.nominees
+        self._awaiting = {(uid, name): since for (uid, name), since in self._awaiting.items() if uid in nominees.get(name, ())}
+        return self._clock() < self._awaiting.setdefault((pod.uid, node.name), self._clock()) + AWAITED_SECONDS
 
     def _in_context(self, pod: PendingPod) -> PendingPod:
         """With its request as others' rules make it; nearly always there are none."""

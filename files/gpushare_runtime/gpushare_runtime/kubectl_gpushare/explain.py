@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
-from gpushare_runtime.core.placement.explain import Largest, amount, exact, too_large
+from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, exact, too_large
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
@@ -27,6 +27,9 @@ VERSION: Final = 1
 _LESSER: Final = (
     "fits on no node: pods of lower priority are in the way; kube-scheduler cannot evict for room on one GPU until Kubernetes 1.38 "
     "(kubernetes/kubernetes#135486)"
+)
+_LESSER_OF_GROUP: Final = (
+    "fits on no node: pods of lower priority are in the way; kube-scheduler from 1.37 on evicts none for a group, as it asks no extender"
 )
 _WAIT: Final = "wait for "
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
@@ -50,6 +53,8 @@ _OTHER_REASONS: Final = (
     (EXTENDER_SILENT, "the extender, which does not answer"),
     (GATED, "the removal of its scheduling gates"),
     (re.compile(r"lease"), "the extender, which waits after a change of leader"),
+    (re.compile(rf"{RESERVED_FOR}([^\s,;]{{1,80}})"), r"the group \1, for which room is reserved"),
+    (re.compile(r"\bminCount\b|pod group is unschedulable"), "room for all pods of its group at once"),
 )
 _EXCLUDING: Final = (
     (re.compile(r"untolerated taint"), "a node without a taint that it does not tolerate"),
@@ -97,7 +102,7 @@ def verdicts(cluster: Cluster, pod: PendingPod, placement: Placement) -> Iterato
     request = cluster.ledger.for_pod(pod)
     for node in cluster.nodes:
         if node.inventory or node.inventory_error:
-            yield _verdict(cluster, node, request, placement, pod.priority)
+            yield _verdict(cluster, node, request, placement, pod)
 
 
 def ranked(cluster: Cluster, pod: PendingPod, found: Collection[NodeVerdict], placement: Placement) -> list[NodeVerdict]:
@@ -107,7 +112,7 @@ def ranked(cluster: Cluster, pod: PendingPod, found: Collection[NodeVerdict], pl
     return sorted(found, key=lambda verdict: (not verdict.fits, -ranks.get(verdict.node, 0), verdict.node))
 
 
-def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement, priority: int) -> NodeVerdict:
+def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Placement, pod: PendingPod) -> NodeVerdict:
     if request.unsupported is not None:
         return NodeVerdict(node.name, (), request.unsupported)
     allocation = placement.choose(request, node)
@@ -120,8 +125,13 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
     if allocation is not None:
         return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
-    lesser = tuple(_in_the_way(node, request, priority)) if _counts_as_room(node, request) else ()
+    lesser = tuple(_in_the_way(node, request, pod.priority)) if _of_group(pod) or _counts_as_room(node, request) else ()
     return NodeVerdict(node.name, (), exact(request, node), tuple(_cures(node, request)), lesser=lesser)
+
+
+def _of_group(pod: PendingPod) -> bool:
+    """Whether kube-scheduler tries it together with others, and so evicts no pod for it."""
+    return pod.group is not None and pod.group.at_once
 
 
 def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
@@ -248,14 +258,15 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
         return "fits on no node: no node has GPUs that are known"
     lesser = min((verdict.lesser for verdict in found if verdict.lesser), key=len, default=())
     if lesser:
-        return f"{_LESSER}: end {_some(lesser)}"
+        return f"{_LESSER_OF_GROUP if _of_group(pod) else _LESSER}: end {_some(lesser)}"
     change = _cheapest(pod.request, found)
     return f"fits on no node; cheapest change: {change}" if change else "fits on no node, and no single change would help"
 
 
 def _waits_for(reported: str, fitting: int) -> str:
     """fitting: nodes whose GPUs have room. Taints and selectors count only where other reasons do not explain all of these."""
-    found = [words for pattern, words in _OTHER_REASONS if pattern.search(reported)]
+    matches = ((pattern.search(reported), words) for pattern, words in _OTHER_REASONS)
+    found = [match.expand(words) for match, words in matches if match]
     counts = [int(count) for count, reason in _COUNTED.findall(reported) if any(pattern.search(reason) for pattern, _ in _OTHER_REASONS)]
     if not found or (counts and sum(counts) < fitting):
         found += [words for pattern, words in _EXCLUDING if pattern.search(reported)]

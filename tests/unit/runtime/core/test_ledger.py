@@ -85,7 +85,7 @@ def test_a_pod_without_a_known_gpu_counts_against_every_gpu() -> None:
 def test_a_pod_without_a_known_gpu_counts_with_what_its_node_says_after_some_seconds() -> None:
     """Who may set spec.nodeName and a finalizer could block all GPUs of a node with it for ever."""
     freed: list[float] = []
-    ledger = Ledger(lambda: freed.append(clock))
+    ledger = Ledger(lambda by="": freed.append(clock))
     ledger.set_inventory("n", inventory(16, 16))
     assert not ledger.expire(100.0)
     ledger.apply(allocated_pod("whole", whole(1), None))

@@ -27,12 +27,14 @@ from gpushare_runtime.core.placement.ranking import names_of, scores_of
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request, parse_request
+from gpushare_runtime.core.reservation import Group
 from unit.fakes.runtime.core.naive import CORE, MEMORY, WHOLE, Ghost, Naive, NaiveGpu, NaivePod, effective
 from unit.fakes.runtime.pods import gpu, pending
 
 SIZES = {"a": (16, 16), "b": (16, 24, 24), "c": (80,) * 4}
 MODELS = ("T4", "A10", "A100")
 APPS = ("red", "blue")
+GROUPS = (None, Group("x/first", True), Group("x/second", True), Group("x/patient", False))
 
 
 def container(name: str, limits: dict[str, int], sidecar: bool = False) -> dict[str, Any]:
@@ -110,13 +112,16 @@ class Events(RuleBasedStateMachine):
         raws=st.lists(pods(), min_size=1, max_size=4),
         node=st.sampled_from(list(SIZES)),
         how=st.sampled_from(["assume", "reserve", "confirm"]),
+        group=st.sampled_from(GROUPS),
     )
-    def burst(self, raws: list[dict[str, Any]], node: str, how: str) -> None:
+    def burst(self, raws: list[dict[str, Any]], node: str, how: str, group: Group | None) -> None:
         for raw in raws:
-            self.place(raw, node, how)
+            self.place(raw, node, how, group)
 
-    def place(self, raw: dict[str, Any], node: str, how: str) -> None:
+    def place(self, raw: dict[str, Any], node: str, how: str, group: Group | None) -> None:
         self.count += 1
+        self.ledger.asked(f"pod-{self.count}", group, self.clock)
+        self.reservations_end()
         uid = f"pod-{self.count}"
         raw["metadata"] |= {"name": uid, "uid": uid}
         request = parse_request(raw)
@@ -150,7 +155,7 @@ class Events(RuleBasedStateMachine):
             self.ledger.assume(seen)
         else:
             self.clock += 1
-            self.ledger.reserve(seen, self.clock + 3)
+            self.ledger.reserve(replace(seen, group=group), self.clock + 3)
 
     @precondition(lambda self: self.tentative)
     @rule(data=st.data(), happens=st.booleans())
@@ -233,9 +238,12 @@ class Events(RuleBasedStateMachine):
             # It counts against every GPU for a quarter of a minute, and then with what its node says: here that is nothing.
             if self.naive.gpus_of(pod) is None and self.clock - self.unknown_since.setdefault(uid, self.clock) >= 15:
                 pod.gpus = {}
-        before = {uid for uid, how in self.tentative.items() if how == "reserve"}
         self.ledger.expire(self.clock)
-        for uid in before:
+        self.reservations_end()
+
+    def reservations_end(self) -> None:
+        """Which and when, is for `test_cycles.py` to say."""
+        for uid in [uid for uid, how in self.tentative.items() if how == "reserve"]:
             if not self.ledger.is_reserved(uid):
                 del self.tentative[uid], self.naive.pods[uid]
 

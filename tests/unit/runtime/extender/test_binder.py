@@ -661,7 +661,7 @@ async def test_a_pod_whose_binding_takes_long_is_not_in_its_own_way(fault: Fault
 
 async def test_whoever_waits_is_told_of_each_unit_that_is_given_back(world: World) -> None:
     rooms: list[str] = []
-    world.cluster.on_capacity_freed = lambda: rooms.append("room")
+    world.cluster.on_capacity_freed = lambda by="": rooms.append("room")
 
     def given_back() -> bool:
         found = bool(rooms)

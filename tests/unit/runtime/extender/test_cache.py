@@ -78,7 +78,7 @@ def test_the_processes_of_a_pod_deleted_by_force_may_be_alive_until_its_node_has
             assert free(cluster) == 16
     # Of the other it says nothing.
     told: list[bool] = []
-    cluster.on_capacity_freed = lambda: told.append(True)
+    cluster.on_capacity_freed = lambda by="": told.append(True)
     now = FORCED_SECONDS - 0.1
     cluster.expire()
     assert (free(cluster), told) == (8, [])
@@ -184,7 +184,7 @@ class Told:
         self.cluster.replace_nodes([NodeRecord("n", inventory(16))])
         self.told()
 
-    def _room(self) -> None:
+    def _room(self, by: str = "") -> None:
         self.rooms += 1
 
     def told(self) -> tuple[bool, int]:

@@ -187,7 +187,7 @@ def test_requests_that_are_renewed_change_nothing_else() -> None:
     world = World(on_a_gpu("a"))
     world.cluster.changed.clear()
     freed: list[int] = []
-    world.cluster.on_capacity_freed = lambda: freed.append(1)
+    world.cluster.on_capacity_freed = lambda by="": freed.append(1)
     world.ask(request("a"), until=NOW + 100)
     assert (world.cluster.evictions["n"].until, world.cluster.changed.is_set(), freed) == (NOW + 100, False, [])
 

@@ -18,6 +18,7 @@ from gpushare_runtime.core.placement.policies import Binpack
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.core.reservation import Group
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments
 from gpushare_runtime.extender.requeue import MOST_UNSCHEDULABLE, Requeue
@@ -229,6 +230,23 @@ async def test_when_the_pods_are_touched(scene: Scene) -> None:
     await asyncio.sleep(10)
     assert scene.server.touched == ["a", "b"]
     assert [when for when, _, _ in scene.server.patches] == pytest.approx([10, 11])
+
+
+async def test_a_group_is_not_tried_again_for_what_was_kept_for_it(scene: Scene) -> None:
+    """One that fits nowhere would take the room from all others again and again."""
+    team = Group("default/team", at_once=True)
+    for uid in ("first", "second"):
+        scene.cluster.pod_event("ADDED", PendingPod(uid, "default", uid, memory(16), group=team))
+        raw = pod(container(mem=16), uid=uid)
+        raw["spec"]["schedulingGroup"] = {"podGroupName": "team"}
+        scene.service.filter(Arguments(raw, ["n"]))
+    scene.waits("other")
+    assert ask(scene.service, "other") == []
+    await asyncio.sleep(60)
+    assert scene.server.touched == ["other"]
+    scene.requeue.on_capacity_freed()
+    await asyncio.sleep(10)
+    assert scene.server.touched == ["other", "second", "other"]
 
 
 async def test_one_that_the_api_server_did_not_hear_of_has_another_turn(scene: Scene) -> None:

@@ -18,13 +18,13 @@ from gpushare_runtime.core.placement import preemption
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
-from gpushare_runtime.core.reservation import RESERVED_SECONDS
+from gpushare_runtime.core.reservation import CYCLE_SECONDS, RESERVED_SECONDS
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
-from gpushare_runtime.extender.cache import ClusterCache
+from gpushare_runtime.extender.cache import FORCED_SECONDS, ClusterCache
 from gpushare_runtime.extender.extender_v1 import Arguments, BindArguments, PreemptArguments
 from gpushare_runtime.extender.requeue import Requeue
-from gpushare_runtime.extender.verbs import Verbs
+from gpushare_runtime.extender.verbs import AWAITED_SECONDS, Verbs
 from gpushare_runtime.kube.client import KubeError
 from unit.fakes.runtime.extender import virtual
 from unit.fakes.runtime.pods import allocated_pod, container, inventory, memory, on, pod
@@ -83,7 +83,7 @@ def test_what_is_not_bound_in_time_is_free_again_and_somebody_is_told() -> None:
     world = World(n=(16,))
     told: list[bool] = []
     world.schedule("a", 16)
-    world.cluster.on_capacity_freed = lambda: told.append(True)
+    world.cluster.on_capacity_freed = lambda by="": told.append(True)
     world.now += RESERVED_SECONDS - 1
     world.cluster.expire()
     assert (world.filter("b", 16), told) == ([], [])
@@ -100,11 +100,10 @@ def test_what_is_not_bound_in_time_is_free_again_and_somebody_is_told() -> None:
         ({"volumes": [{"name": "e", "emptyDir": {}}, {"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}, {}, 600),
         ({"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]}, {}, 600),
         ({"resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]}, {}, 600),
-        ({"schedulingGroup": {"podGroupName": "g"}}, {}, 60),
         ({"workloadRef": {"name": "w", "podGroup": "g"}}, {}, 60),
         ({}, {"scheduling.x-k8s.io/pod-group": "g"}, 60),
         ({}, {"pod-group.scheduling.sigs.k8s.io": "g"}, 60),
-        ({"resourceClaims": [{"name": "nic"}], "schedulingGroup": {"podGroupName": "g"}}, {}, 600),
+        ({"resourceClaims": [{"name": "nic"}]}, {"scheduling.x-k8s.io/pod-group": "g"}, 600),
     ],
 )
 def test_a_pod_that_is_bound_late_keeps_its_gpu_until_then(spec: dict[str, Any], labels: dict[str, str], seconds: float) -> None:
@@ -122,6 +121,63 @@ def test_a_pod_that_is_bound_late_keeps_its_gpu_until_then(spec: dict[str, Any],
     assert not world.ledger.is_reserved("a")
 
 
+def member(world: World, uid: str, units: int = 16) -> Arguments:
+    """A question about a pod of the group `team`, which the watch has shown."""
+    args = world.args(uid, units)
+    args.pod["spec"]["schedulingGroup"] = {"podGroupName": "team"}  # type: ignore[index]
+    record = PodReader()(args.pod)
+    assert isinstance(record, PendingPod)
+    world.cluster.pod_event("ADDED", record)
+    return args
+
+
+def test_a_group_that_came_to_nothing_is_in_nobodys_way() -> None:
+    """kube-scheduler writes what it has written before, so that no event tells of it; a question about another pod does."""
+    world = World(n=(16, 16))
+    for _ in range(2):
+        assert [world.service.filter(member(world, uid)).names for uid in "abc"] == [["n"], ["n"], []]
+        world.now += 9
+        world.cluster.expire()
+    failed = world.service.filter(world.args("single", 16)).failed["n"]
+    assert failed == "n: needs 16 GiB on one GPU, at most 0 are free on one (0 of 32 in total); room is reserved for the group default/team"
+    world.now += CYCLE_SECONDS
+    assert world.filter("single", 16) == ["n"]
+    assert world.filter("another", 16) == ["n"]
+
+
+def test_a_group_that_is_tried_again_is_not_in_its_own_way() -> None:
+    world = World(n=(16, 16))
+    assert [world.service.filter(member(world, uid, units)).names for uid, units in (("a", 6), ("b", 16), ("c", 16))] == [["n"], ["n"], []]
+    # In another order than before, the first pod needs what was kept for the second one.
+    assert [world.service.filter(member(world, uid, units)).names for uid, units in (("b", 16), ("c", 16), ("a", 6))] == [["n"], ["n"], []]
+
+
+@pytest.mark.parametrize("how", ["bind", "bind elsewhere", "nominate"])
+def test_a_group_that_is_being_bound_is_kept_room_for(how: str) -> None:
+    """Its binds take turns; that of a pod whose volume is to be made comes much later."""
+    world = World(n=(16, 16), m=(16,))
+    world.names = ["n"]
+    for uid in "ab":
+        world.service.filter(member(world, uid))
+    assert world.filter("single", 16) == []
+    if how == "nominate":
+        known = world.cluster.pending["a"]
+        assert isinstance(known, PendingPod)
+        world.cluster.pod_event("MODIFIED", replace(known, nominated="n", seconds_to_bind=600))
+    else:
+        api = Api()
+        where = BindArguments("default", "a", "a", "n" if how == "bind" else "m")
+        asyncio.run(Binder(api, world.cluster, world.policy).bind(where))  # type: ignore[arg-type]
+    for _ in range(4):
+        world.now += CYCLE_SECONDS
+        world.cluster.expire()
+        assert (world.filter("single", 9), world.ledger.is_reserved("b")) == (["n"] if how == "bind elsewhere" else [], True)
+        world.ledger.release("single")
+    world.now += 2 * RESERVED_SECONDS
+    world.cluster.expire()
+    assert (world.ledger.is_reserved("b"), world.ledger.is_reserved("a")) == (False, how == "nominate")
+
+
 def test_an_attempt_that_has_failed_keeps_nothing() -> None:
     """The scheduler says so in the pod's condition, each time that it says something else."""
     world, rooms = World(n=(16,)), []
@@ -133,7 +189,7 @@ def test_an_attempt_that_has_failed_keeps_nothing() -> None:
         assert isinstance(record, PendingPod)
         return record
 
-    world.cluster.on_capacity_freed = lambda: rooms.append("room")
+    world.cluster.on_capacity_freed = lambda by="": rooms.append("room")
     world.cluster.pod_event("ADDED", pending(""))
     for message, kept in (("", True), ("no volume", False), ("no volume", True), ("no quorum", False), ("", True)):
         world.schedule("a", 16)
@@ -262,6 +318,37 @@ def test_preempt_is_asked_about_pods_of_any_kind() -> None:
     assert world.service.preempt(PreemptArguments(world.args("b", 17, priority=1).pod, victims)) == {}
     assert world.service.preempt(PreemptArguments(pod({"name": "none"}), victims)) == victims
     assert world.service.preempt(PreemptArguments(pod(container(mem=1, count=1)), victims)) == {}
+
+
+def test_nobody_is_evicted_for_a_pod_whose_room_is_about_to_be_free() -> None:
+    """kube-scheduler counts a pod as gone that was deleted by force, asks again, and proposes the next one on another node."""
+    world = World(n=(16,), m=(16,))
+    for uid, node in (("a", "n"), ("b", "m")):
+        world.ledger.apply(replace(allocated_pod(uid, memory(16), on(0, 16), node), alive=True))
+    vip = world.args("vip", 16, priority=5)
+    vip.pod["status"] = {"nominatedNodeName": "n"}  # type: ignore[index]
+    world.cluster.pod_event("ADDED", PodReader()(vip.pod))  # type: ignore[arg-type]
+    ask = PreemptArguments(vip.pod, {"m": Victims(("b",))})
+    assert world.service.preempt(ask) == ask.victims, "nobody has gone yet"
+    world.cluster.pod_event("DELETED", replace(allocated_pod("a", memory(16), on(0, 16)), alive=True))
+    assert (world.service.filter(vip).names, world.service.preempt(ask)) == ([], {})
+    world.now += FORCED_SECONDS
+    world.cluster.expire()
+    assert world.service.filter(vip).names == ["n"]
+
+
+def test_nobody_waits_for_long_for_a_node_on_which_something_else_is_missing() -> None:
+    world = World(n=(16,), m=(16,))
+    world.ledger.apply(allocated_pod("b", memory(16), on(0, 16), "m"))
+    vip = world.args("vip", 16, priority=5)
+    vip.pod["status"] = {"nominatedNodeName": "n"}  # type: ignore[index]
+    world.cluster.pod_event("ADDED", PodReader()(vip.pod))  # type: ignore[arg-type]
+    ask = PreemptArguments(vip.pod, {"m": Victims(("b",))})
+    assert world.service.preempt(ask) == {}
+    world.now += AWAITED_SECONDS - 1
+    assert world.service.preempt(ask) == {}
+    world.now += 1
+    assert world.service.preempt(ask) == ask.victims
 
 
 class Api:

@@ -17,6 +17,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.reservation import Group
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
@@ -232,6 +233,10 @@ CPU = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are av
          "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
         ({"mem": 3}, "Scheduling is blocked due to non-empty scheduling gates",
          "the GPUs fit on 1 node: it waits for the removal of its scheduling gates"),
+        ({"mem": 3}, "1 a: needs 3 GiB on one GPU, at most 0 are free; room is reserved for the group x/team, 1 b: x",
+         "the GPUs fit on 1 node: it waits for the group x/team, for which room is reserved"),
+        ({"mem": 3}, "minCount (5) cannot be satisfied: 3 scheduled, 1 remaining",
+         "the GPUs fit on 1 node: it waits for room for all pods of its group at once"),
         ({"mem": 3}, "", "the GPUs fit on 1 node; kube-scheduler has reported nothing yet"),
         ({"mem": 10000000000}, "",
          "fits on no GPU, even an empty one: 10000000000 means 10000000000 units of 1 GiB; the largest GPU has 16; write 10"),
@@ -417,6 +422,13 @@ def test_pods_of_lower_priority_that_nobody_can_evict_come_first() -> None:
     # By the sums it is too little: kube-scheduler evicts.
     full = [*pods, pod("more", "a", gpu=1, mem=16), pod("yet-more", "a", gpu=0, mem=4)]
     assert explain(read_all([node("a", "10.0.0.1", 16, 24)], full), wants)[0].lesser == ()
+    # For a group it evicts nobody, whatever the sums are.
+    of_group = replace(wants, group=Group("default/team", at_once=True))
+    found = explain(read_all([node("a", "10.0.0.1", 16, 24)], full), of_group)
+    assert headline(of_group, found, "", cluster.largest()) == (
+        "fits on no node: pods of lower priority are in the way; kube-scheduler from 1.37 on evicts none for a group, as it asks no "
+        "extender: end default/low-1, default/low-3, default/more"
+    )
     # Of one GPU not enough may go.
     some = [pod("equal", "a", gpu=1, mem=3), pod("low", "a", gpu=1, mem=4)]
     some[0]["spec"]["priority"] = 1000

@@ -16,6 +16,8 @@ from gpushare_runtime.core.node_ledger import FAULT, NodeLedger
 from gpushare_runtime.core.quantity import GIB, Unit
 from gpushare_runtime.core.request import ContainerRequest, Request
 
+RESERVED_FOR: Final = "room is reserved for the group "
+"""Before its name: other programs find it in what kube-scheduler reports."""
 MOST_WORDINGS: Final = 10
 """kube-scheduler copies every distinct reason into the pod's condition at each attempt."""
 _KEPT_BACK: Final = {
@@ -27,6 +29,7 @@ _KEPT_BACK: Final = {
 }
 _MOST_MODELS: Final = 3
 _MOST_MODEL: Final = 40
+_MOST_GROUP: Final = 80
 # A number that is at least this large was meant in bytes: 64 MiB of units would be the memory of no machine.
 _BYTES: Final = 64 * 1024 * 1024
 # A number that is at least this large, in units of 1 GiB, was meant in MiB.
@@ -52,7 +55,7 @@ class NoFit(NamedTuple):
 
 def no_fit(request: Request, node: NodeLedger) -> NoFit:
     """Of a node where it does not fit."""
-    words = _guarded(_group, request, node)
+    words = _guarded(_alike, request, node)
     return NoFit(words, not node.guarded(partial(node.fits_when_empty, request), True), node.fault)
 
 
@@ -72,7 +75,21 @@ def _guarded(words: Callable[[Request, NodeLedger], str], request: Request, node
 
 
 def exact(request: Request, node: NodeLedger) -> str:
-    """The numbers of one node."""
+    """The numbers of one node, and for which groups its room is reserved."""
+    return _exact(request, node) + _groups(request, node)
+
+
+def _groups(request: Request, node: NodeLedger) -> str:
+    """The groups without whose reservations it would fit."""
+    reserved = {pod.uid: pod.group.name for pod in node.pods if pod.group is not None}
+    if not reserved or node.simulate(without=reserved).remaining_after(request) is None:
+        return ""
+    names = sorted(set(reserved.values()))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"; {RESERVED_FOR}{as_text(names[0], _MOST_GROUP)}{more}"
+
+
+def _exact(request: Request, node: NodeLedger) -> str:
     if node.inventory is None:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)
@@ -92,7 +109,12 @@ def exact(request: Request, node: NodeLedger) -> str:
     return f"needs {wanted}, {_most(request, node)} ({node.free} of {total} in total{without}){kept}"
 
 
-def _group(request: Request, node: NodeLedger) -> str:
+def _alike(request: Request, node: NodeLedger) -> str:
+    """In fewer words, which many nodes have in common."""
+    return _few(request, node) + _groups(request, node)
+
+
+def _few(request: Request, node: NodeLedger) -> str:
     if node.inventory is None:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)

@@ -8,6 +8,7 @@ at every question.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -232,3 +233,53 @@ class NaiveLife:
         if over:
             self.end()
         return over
+
+
+@dataclass
+class NaiveCycles:
+    """Until when room is kept for the pods of groups that are placed at once, from a diary of all that has happened.
+
+    diary: (time, what, pod). "asked": the scheduler looked for a node; "kept": it found one; "goes": bound, being bound, or told to
+    wait there; "gone": ended otherwise; "looked": somebody looked at the clock. groups: of each pod, "" for none.
+    """
+
+    groups: dict[str, str]
+    diary: list[tuple[float, str, str]] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+    """By group: the place in the diary before which nothing counts any more."""
+
+    def kept(self, group: str) -> set[str]:
+        last = {pod: what for _, what, pod in self.diary[self.ended.get(group, 0) :] if self.groups.get(pod) == group}
+        return {pod for pod, what in last.items() if what == "kept"}
+
+    def binds(self, group: str) -> bool:
+        """Whether a pod has gone to its node since the scheduler asked about the group last."""
+        mine = [
+            what for _, what, pod in self.diary[self.ended.get(group, 0) :] if self.groups.get(pod) == group and what in ("asked", "goes")
+        ]
+        return bool(mine) and mine[-1] == "goes"
+
+    def over(self, group: str) -> float | None:
+        """When, None where that is not decided yet."""
+        pages = self.diary[self.ended.get(group, 0) :]
+        at = max((i for i, (_, what, pod) in enumerate(pages) if self.groups.get(pod) == group and what in ("asked", "goes")), default=None)
+        if at is None:
+            return None
+        if pages[at][1] == "goes":
+            looked = next((time for time, what, _ in pages[at:] if what == "looked"), None)
+            return None if looked is None else looked + 10
+        others = next((time for time, what, pod in pages[at:] if what == "asked" and self.groups.get(pod) != group), None)
+        return min(pages[at][0] + 10, math.inf if others is None else others + 2)
+
+    def write(self, time: float, what: str, pod: str = "") -> None:
+        group = self.groups.get(pod, "")
+        if what == "asked" and group and pod in self.kept(group) and not self.binds(group):
+            self.ended[group] = len(self.diary)
+        if what == "looked":
+            self.diary.append((time, what, pod))
+        for other in {*self.groups.values()} - {"", group}:
+            over = self.over(other)
+            if over is not None and over <= time and (what == "looked" or (what == "asked" and not self.binds(other))):
+                self.ended[other] = len(self.diary)
+        if what != "looked":
+            self.diary.append((time, what, pod))

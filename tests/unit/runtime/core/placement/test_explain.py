@@ -21,6 +21,7 @@ from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.core.reservation import Group
 from unit.fakes.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, whole
 
 
@@ -249,3 +250,25 @@ def test_a_pod_that_requires_a_limit_fits_where_the_driver_sets_one() -> None:
     )
     alone = replace(whole(1), rules=request.rules)
     assert open_.remaining_after(alone) == 1, "nobody else is on whole GPUs"
+
+
+def test_the_group_is_named_for_which_the_room_is_reserved_and_only_where_it_would_do() -> None:
+    ledger = Ledger()
+    for number in range(12):
+        ledger.set_inventory(f"n{number}", inventory(16))
+        team = replace(
+            allocated_pod(f"p{number}", memory(10), on(0, 10), f"n{number}"), group=Group("default/" + "t" * 100, at_once=number > 5)
+        )
+        ledger.reserve(team, 10.0)
+    words = "needs 7 GiB on one GPU, at most 6 are free on one"
+    named = f"; room is reserved for the group default/{'t' * 72}"
+    nodes = list(ledger.nodes.values())
+    assert failed_nodes(memory(7), nodes[:1]) == {"n0": f"n0: {words} (6 of 16 in total){named}"}
+    assert set(failed_nodes(memory(7), nodes).values()) == {words + named}
+    assert not any("group" in text for text in failed_nodes(memory(17), nodes).values())
+    other = replace(allocated_pod("other", memory(1), on(0, 1), "n0"), group=Group("default/a", at_once=False))
+    ledger.reserve(other, 10.0)
+    assert failed_nodes(memory(7), nodes[:1])["n0"].endswith("; room is reserved for the group default/a and 1 more")
+    # Whoever has what it waited for reserves nothing.
+    ledger.apply(replace(other, group=None))
+    assert failed_nodes(memory(7), nodes[:1])["n0"].endswith(named)
