@@ -748,7 +748,7 @@ SUITES = (
     ),
     Suite(
         "generations",
-        "the real kube-schedulers and kubeadms of 1.22 to 1.38, and a kubelet, take what is written for them; pods are placed",
+        "the real kube-schedulers and kubeadms of 1.22 to 1.38, and a kubelet, take what is written for them; pods are placed, gangs too",
         tests=("tests/generations",),
         full={"GPUSHARE_FULL": "1"},
         paths=(
@@ -758,6 +758,11 @@ SUITES = (
             f"{PLUGIN_UTILS}/_scheduler/*",
             f"{PLUGIN_UTILS}/_yaml.py",
             *(f"tools/bench/scheduling/{name}.py" for name in ("control_plane", "extender", "objects")),
+            *(
+                f"{RUNTIME}/{name}.py"
+                for name in ("core/ledger", "core/reservation", "extender/verbs", "extender/cache", "extender/requeue")
+            ),
+            f"{RUNTIME}/core/placement/*",
             "tests/unit/plugins/scheduler/test_generations.py",
             "tests/unit/plugins/real_files/scheduler/*",
             "tests/unit/fakes/plugins/real_files/*",

@@ -108,10 +108,10 @@ class Process:
 class ControlPlane:
     """etcd, kube-apiserver and kwok, until `stop`; schedulers come and go. folder: an empty one for everything.
 
-    with_kwok: without it the nodes stay as they are made, which lasts for a test.
+    with_kwok: without it the nodes stay as they are made, which lasts for a test. more: further options of kube-apiserver.
     """
 
-    def __init__(self, folder: Path, kubernetes_version: str, with_kwok: bool = True) -> None:
+    def __init__(self, folder: Path, kubernetes_version: str, *more: str, with_kwok: bool = True) -> None:
         cache = the_cache()
         self._kubernetes = components.kubernetes(cache, kubernetes_version)
         etcd = components.etcd(cache)
@@ -133,22 +133,26 @@ class ControlPlane:
             "token-auth-file": folder / "tokens.csv",
         }
         flags = [f"--etcd-servers={here}", f"--secure-port={self._port}", *(f"--{name}={path}" for name, path in files.items())]
-        self._start("kube-apiserver", [self._kubernetes / "kube-apiserver", *flags, *_API_SERVER])
+        self._start("kube-apiserver", [self._kubernetes / "kube-apiserver", *flags, *_API_SERVER, *more])
         self._write_kubeconfig()
-        until("kube-apiserver is ready", 60, self._ready, why_not=self.processes["kube-apiserver"].ended)
+        until("kube-apiserver is ready", 180, self._ready, why_not=self.processes["kube-apiserver"].ended)
         if not with_kwok:
             return
         stages = folder / "kwok.json"
         stages.write_text(json.dumps(_NO_PODS))
         self._start("kwok", [kwok(cache) / "kwok", f"--kubeconfig={self.kubeconfig}", "--manage-all-nodes=true", f"--config={stages}"])
 
-    def scheduler(self, configuration: Mapping[str, Any]) -> Process:
-        """kube-scheduler with this KubeSchedulerConfiguration, whose client has no limit that would hide the rest."""
+    def scheduler(self, configuration: Mapping[str, Any], *more: str, program: Path | None = None) -> Process:
+        """kube-scheduler with this KubeSchedulerConfiguration, whose client has no limit that would hide the rest.
+
+        more: further options. program: where it is not that of this control plane's release.
+        """
         path = self.folder / "scheduler.json"
         client = {"kubeconfig": str(self.kubeconfig), "qps": 5000, "burst": 10000}
         kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
         path.write_text(json.dumps({**kind, "clientConnection": client, "leaderElection": {"leaderElect": False}, **configuration}))
-        return Process("kube-scheduler", [self._kubernetes / "kube-scheduler", f"--config={path}", "--secure-port=0"], self.folder)
+        program = program or self._kubernetes / "kube-scheduler"
+        return Process("kube-scheduler", [program, f"--config={path}", "--secure-port=0", *more], self.folder)
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):

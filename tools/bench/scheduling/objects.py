@@ -19,11 +19,11 @@ PODS: Final = "/api/v1/namespaces/default/pods"
 _AT_ONCE: Final = 64
 
 
-async def make_nodes(client: KubeClient, count: int) -> dict[str, Inventory]:
-    """Nodes of eight GPUs, as the device plugin and kubelet would have published them; their GPUs by name."""
-    resources = {"cpu": "64", "memory": "512Gi", "pods": "250", RESOURCE_MEMORY: str(GPUS * UNITS), RESOURCE_GPUS: str(GPUS)}
+async def make_nodes(client: KubeClient, count: int, gpus: int = GPUS) -> dict[str, Inventory]:
+    """Nodes of so many GPUs, as the device plugin and kubelet would have published them; their GPUs by name."""
+    resources = {"cpu": "64", "memory": "512Gi", "pods": "250", RESOURCE_MEMORY: str(gpus * UNITS), RESOURCE_GPUS: str(gpus)}
     status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
-    inventories = {f"node-{number:05d}": Inventory(GIB, _gpus(number)) for number in range(count)}
+    inventories = {f"node-{number:05d}": Inventory(GIB, _gpus(number, gpus)) for number in range(count)}
 
     async def make(name: str, inventory: Inventory) -> None:
         annotations = {ANNOTATION_GPUS: inventory.to_json(), "kwok.x-k8s.io/node": "fake"}
@@ -36,9 +36,9 @@ async def make_nodes(client: KubeClient, count: int) -> dict[str, Inventory]:
     return inventories
 
 
-def _gpus(node: int) -> tuple[Gpu, ...]:
+def _gpus(node: int, count: int) -> tuple[Gpu, ...]:
     return tuple(
-        Gpu(i, f"GPU-{node:08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", UNITS * 1024, UNITS) for i in range(GPUS)
+        Gpu(i, f"GPU-{node:08x}-0000-0000-0000-{i:012x}", i, f"0000:{i:02x}:00.0", "Tesla T4", UNITS * 1024, UNITS) for i in range(count)
     )
 
 
