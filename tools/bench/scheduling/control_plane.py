@@ -134,8 +134,13 @@ class ControlPlane:
         }
         flags = [f"--etcd-servers={here}", f"--secure-port={self._port}", *(f"--{name}={path}" for name, path in files.items())]
         self._start("kube-apiserver", [self._kubernetes / "kube-apiserver", *flags, *_API_SERVER, *more])
-        self._write_kubeconfig()
-        until("kube-apiserver is ready", 180, self._ready, why_not=self.processes["kube-apiserver"].ended)
+        try:
+            self._write_kubeconfig()
+            until("kube-apiserver is ready", 180, self._ready, why_not=lambda: "".join(one.ended() for one in self.processes.values()))
+        except BaseException:
+            # Who has no control plane cannot stop it.
+            self.stop()
+            raise
         if not with_kwok:
             return
         stages = folder / "kwok.json"
