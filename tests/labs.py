@@ -3,8 +3,8 @@
 """The labs that suites stand on: their shapes, and one of them in the state that a test wants, in seconds where it was in it before.
 
 A run of pytest brings its lab up and removes it (GPUSHARE_OWN_LAB: under this name). Where the runner of the suites names one
-(GPUSHARE_SHARED_LAB) it stays for the next suite, with its states saved. GPUSHARE_KUBERNETES=RELEASE brings it up with another release
-of versions.ini, where its shape names none. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and
+(GPUSHARE_SHARED_LAB) it stays for the next suite, with its states saved. GPUSHARE_SCHEDULER=RELEASE gives it
+another kube-scheduler, of versions.ini. GPUSHARE_LAB=NAME uses a lab that is up, as it is, and
 leaves it: for one test by hand.
 """
 
@@ -15,10 +15,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from e2e.cluster import Cluster
-from gpushare_lab import saved
+from e2e.cluster import CONTROL_PLANE, Cluster
+from gpushare_lab import components, saved
 from gpushare_lab import state as lab_state
+from gpushare_lab.archive import File
+from gpushare_lab.prepare import the_cache
 from gpushare_lab.versions import released
+from take_over.stand_ins import give_image_of
 
 BARE, INSTALLED = "bare", "installed"
 Install = Callable[[Cluster], object]
@@ -92,7 +95,9 @@ class Labs:
                 cluster.lab("restore", BARE, seconds=600)
             else:
                 cluster.lab("down", seconds=300)
-                cluster.lab("up", *_of_release(shape), seconds=shape.seconds)
+                cluster.lab("up", *shape.arguments, seconds=shape.seconds)
+                if release := os.environ.get("GPUSHARE_SCHEDULER"):
+                    _give_scheduler(cluster, shape, released(release))
                 _write_variables(cluster, shape)
                 self._save(cluster, BARE)
         self._state = BARE
@@ -146,11 +151,18 @@ class Labs:
             cluster.lab("save", state, seconds=600)
 
 
-def _of_release(shape: Shape) -> tuple[str, ...]:
-    wanted = os.environ.get("GPUSHARE_KUBERNETES")
-    if not wanted or "--kubernetes" in shape.arguments:
-        return shape.arguments
-    return (*shape.arguments, "--kubernetes", released(wanted))
+def _give_scheduler(cluster: Cluster, shape: Shape, version: str) -> None:
+    """Another kube-scheduler than kubeadm's on the control plane: its image, and that in its manifest."""
+    assert "--control-planes" not in shape.arguments, "one control plane is given it"
+    image, program = f"registry.k8s.io/kube-scheduler:v{version}", components.kube_scheduler(the_cache(), version) / "kube-scheduler"
+    give_image_of(cluster, [CONTROL_PLANE], image, {"usr/bin/kube-scheduler": File(program.resolve(), 0o755)}, "kube-scheduler")
+    cluster.on(CONTROL_PLANE, "sed", "-i", f"s|image: .*|image: {image}|", "/etc/kubernetes/manifests/kube-scheduler.yaml")
+
+    def runs() -> bool:
+        status = cluster.pod(f"kube-scheduler-{CONTROL_PLANE}", "kube-system")["status"]
+        return any(one["image"] == image and one["ready"] for one in status["containerStatuses"])
+
+    cluster.until(f"kube-scheduler {version} is ready", runs, 180)
 
 
 def _write_variables(cluster: Cluster, shape: Shape) -> None:

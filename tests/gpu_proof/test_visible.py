@@ -12,6 +12,7 @@ import pytest
 from gpu_proof import visible
 from gpu_proof.context import Context
 from gpu_proof.findings import FAILED, RAN, Findings
+from gpushare_runtime.device_plugin.gpu.container_limits import ContainerLimits
 from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
 
 WHOLE = 24576
@@ -69,7 +70,7 @@ def test_it_finds_whether_the_leaf_is_seen_and_the_parent_holds(
     for folder in (tmp_path / "pod", *containers):
         (folder / "dmem.max").write_text(nvml.dmem(str(folder)))
     if fault == "no limit of containers":
-        monkeypatch.setattr(visible.ContainerLimits, "took", lambda *_: None)
+        monkeypatch.setattr(ContainerLimits, "took", lambda *_: None)
     findings = Findings()
     context = Context(tmp_path, tmp_path, driver=(sys.executable, "-c", PROGRAM, str(tmp_path), fault))
     visible.leaf_and_parent(context, findings, nvml, (nvml.gpus[0].uuid, nvml.gpus[0].pci), containers)

@@ -652,8 +652,8 @@ SUITES = (
         ),
     ),
     Suite(
-        "next-kubernetes",
-        "the newest pre-release of Kubernetes: a cluster from bare hosts, every shape of request, every verb, preemption, uninstall",
+        "next-scheduler",
+        "the newest pre-release of kube-scheduler: a cluster from bare hosts, every shape of request, every verb, preemption, uninstall",
         tests=(
             "tests/install/test_install.py",
             "tests/e2e/test_requests.py",
@@ -662,9 +662,9 @@ SUITES = (
             "tests/e2e/test_whole_gpus.py",
             "tests/install/test_uninstall.py",
         ),
-        lab="next-kubernetes",
-        env={"GPUSHARE_KUBERNETES": "1.38"},
-        paths=(VERSIONS, f"{UTILS}/_kubelet/*", f"{UTILS}/_scheduler/*", f"{RUNTIME}/device_plugin/kubelet/*"),
+        lab="next-scheduler",
+        env={"GPUSHARE_SCHEDULER": "1.38"},
+        paths=(VERSIONS, f"{UTILS}/_scheduler/*", f"{RUNTIME}/extender/*"),
         seconds=1500,
     ),
     Suite(
