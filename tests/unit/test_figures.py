@@ -447,6 +447,11 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
 ROWS = [(page, words, values) for page, rows in FIGURES.items() for words, values in rows]
 #: (page, words, where the number comes from)
 ELSEWHERE = [
+    (
+        f"{OPERATE}/migrate.md",
+        "deletes them 30 s after the driver has gone",
+        "kubelet 1.37.2, pkg/kubelet/cm/dra: its delay before it wipes them",
+    ),
     *(
         (f"{OPERATE}/kubernetes.md", words, "what tests/cluster_mode/test_killed.py has printed at full size")
         for words in (

@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.argum
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.converge import GatesResult, WantedGates, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._kubelet.plan import KubeletState
 
+from gpushare_lab.versions import released
 from unit.fakes.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, FOLDER, UNIT, FakeKubelet
 from unit.fakes.plugins.kubelet.found_states import CONFIG_TEXT, NEW_DROP_IN, OLD_DROP_IN, RPM_DROP_IN, STATES
 
@@ -45,7 +46,7 @@ EXPECTED: dict[str, tuple[set[str], list[str], int]] = {
     "kubeadm 1.15, switched off in /etc/default/kubelet": ({"CPUManager", "DevicePlugins"}, ["/etc/default/kubelet"], 0),
     "kubeadm 1.25, switched off in the configuration": ({"CPUManager", "DevicePlugins"}, [CONFIG], 0),
     "kubeadm 1.27": (set(), [], 0),
-    "kubeadm 1.36": (set(), [], 0),
+    **dict.fromkeys((f"kubeadm {released(minor)}" for minor in ("1.36", "1.37", "1.38")), (set(), [], 0)),
 }
 
 

@@ -34,6 +34,7 @@ def reserved(uid: str) -> AllocatedPod:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(WHATS), st.sampled_from(sorted(PODS)), st.sampled_from((0.0, 0.5, 1.0, 2.0, 8.0))), max_size=40))
 @example([*THREE, ("assume", "a1", 0.0), ("fits", "a2", 0.5)])
+@example([*THREE, ("nominated", "a1", 0.0), ("fits", "a2", 0.0), ("nominated", "a1", 0.0), ("fits", "a3", 0.0)])
 @example([*THREE, ("apply", "a1", 0.0), ("fits", "single", 1.0), ("time", "single", 2.0)])
 def test_every_history(history: list[tuple[str, str, float]]) -> None:
     ledger, naive, clock = ledger_of(inventory(64)), NaiveCycles(PODS), 100.0
@@ -52,7 +53,7 @@ def test_every_history(history: list[tuple[str, str, float]]) -> None:
         elif what == "time":
             ledger.expire(clock)
             naive.write(clock, "looked")
-        elif before:
+        elif before and not (what == "nominated" and uid in naive_goes(naive)):
             if what == "assume":
                 ledger.assume(reserved(uid))
             elif what == "apply":

@@ -37,6 +37,8 @@ LISTED = {
     (1, 25): ("DevicePlugins", "CPUManager"),
     (1, 27): ("CPUManager",),
     (1, 36): (),
+    (1, 37): (),
+    (1, 38): (),
 }
 KNOWN = {release: {*names, *({"DevicePlugins"} if (1, 8) <= release <= (1, 27) else set())} for release, names in LISTED.items()}
 

@@ -10,6 +10,7 @@ kubernetes/node. Seeds: what people write into them.
 
 from __future__ import annotations
 
+from gpushare_lab.versions import released
 from unit.fakes.plugins.kubelet.fake_kubelet import CONFIG, DROP_IN, UNIT
 
 OLD_DROP_IN = """\
@@ -178,5 +179,5 @@ STATES: dict[str, tuple[str, dict[str, str]]] = {
         {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT + "featureGates:\n  CPUManager: true # pinned\n  DevicePlugins: false\n"},
     ),
     "kubeadm 1.27": ("1.27.16", {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT}),
-    **{f"kubeadm {version}": (version, {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT}) for version in ("1.36.4", "1.37.2", "1.38.0-beta.0")},
+    **{f"kubeadm {version}": (version, {DROP_IN: RPM_DROP_IN, CONFIG: CONFIG_TEXT}) for version in map(released, ("1.36", "1.37", "1.38"))},
 }

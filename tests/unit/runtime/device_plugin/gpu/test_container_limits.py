@@ -90,7 +90,13 @@ def test_with_the_drivers_other_back_end_a_container_has_no_limit_of_its_own(pod
     """It would count instead of the pod's, so that two containers had twice the pod's units."""
     uuid = pod.nvml.gpus[0].uuid
     # The driver's own accounting on an old kernel; then on one that has dmem and does not count this GPU, or has no limit of the pod.
-    for line in (None, "", "nvidia/00000000:ff:00.0/vidmem 6442450944\n", f"{region_of(pod.nvml.gpus[0].pci)} max\n", "drm/card0 max\n"):
+    for line in (
+        None,
+        "",
+        "nvidia/00000000:ff:00.0/vidmem 6442450944\n",
+        f"{region_of(pod.nvml.gpus[0].pci)} max\n",
+        "drm/0000:03:00.0/vram0\n",
+    ):
         for folder in (pod.folder, pod.container()):
             Path(folder, "dmem.max").unlink(missing_ok=True)
         pod.nvml.limit_memory(uuid, pod.folder, 6 * BYTES)
