@@ -51,7 +51,8 @@ TWO_NVIDIA = Shape("two-nvidia", ("--gpus", "gpu1=2x32,gpu2=32+40"))
 IN_CLUSTER = Shape("in-cluster", ())
 #: Its GPU nodes become nodes of NVIDIA's GPU Operator, tests/cdi_nodes.
 GPU_OPERATOR = Shape("gpu-operator", ("--no-nvidia-runtime", "--runtime", "gpu1=containerd-2.4,gpu2=containerd-1.7"), seconds=3600)
-ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1"))
+#: With Debian's own containerd on its GPU node, of which the role container_runtime writes most.
+ONE = Shape("one", ("--no-nvidia-runtime", "--gpu-nodes", "1", "--runtime", "gpu1=containerd-1.6"))
 FOUR_RUNTIMES = {"gpu1": "docker", "gpu2": "containerd-2.4", "gpu3": "containerd-1.7", "gpu4": "containerd-1.6"}
 _OF_FOUR = (
     "--no-nvidia-runtime",
@@ -63,11 +64,12 @@ _OF_FOUR = (
     ",".join(f"{node}={runtime}" for node, runtime in FOUR_RUNTIMES.items()),
 )
 VISIBILITY = Shape("visibility", _OF_FOUR, seconds=3600)
-#: With the release of Kubernetes before the lab's own.
-RUNTIMES = Shape("runtimes", ("--kubernetes", released("1.36"), *_OF_FOUR), seconds=3600)
-#: Its GPU node has an older kubelet than the cluster.
+#: The release of Kubernetes before the lab's own.
+_BEFORE = ("--kubernetes", released("1.36"))
+RUNTIMES = Shape("runtimes", (*_BEFORE, *_OF_FOUR), seconds=3600)
+#: Its GPU node has an older kubelet than the cluster, which is not the newest one either.
 DOCKERSHIM = Shape(
-    "dockershim", ("--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"), seconds=3600
+    "dockershim", (*_BEFORE, "--no-nvidia-runtime", "--gpu-nodes", "1", "--gpus", "gpu1=2x16", "--runtime", "gpu1=dockershim"), seconds=3600
 )
 THREE_PLANES = Shape("three-planes", ("--control-planes", "3"))
 

@@ -101,12 +101,12 @@ def test_a_probe_pod_that_does_not_start_is_explained_by_its_last_event(clean: V
     """The container runtime cannot run nvidia's, which nothing else shows: only a probe finds it. The Event names the program."""
     program = "/usr/bin/nvidia-container-runtime"
     cluster = clean.cluster
-    cluster.on("gpu1", "chmod", "0644", program)
+    cluster.on("gpu2", "chmod", "0644", program)
     try:
         verdict = clean.run("-e", "gpushare_verify_probe=always")
     finally:
-        cluster.on("gpu1", "chmod", "0755", program)
-    assert verdict.causes == {("gpu1", "probe_not_running")}, verdict.words
+        cluster.on("gpu2", "chmod", "0755", program)
+    assert verdict.causes == {("gpu2", "probe_not_running")}, verdict.words
     assert program in verdict.one("probe_not_running")["found"]
     assert "permission denied" in verdict.one("probe_not_running")["found"]
     assert verdict.looked_at["probe pods"] == 1, "the other node is proven"
