@@ -71,6 +71,8 @@ _NO_CALL = (
     "extender_not_called* extender_entry_differs* extender_address_wrong* stale_scheduler_file* scheduler_older_than_file* "
     "scheduler_stopped*"
 )
+#: With the strategy cdi the device plugin takes a GPU out of use that no CDI spec gives. Ids in use stay.
+_NO_SPEC = "cdi_missing cdi_stale"
 #: Code to the codes that explain it. The first one that was found is named as the cause.
 FOLLOWS_FROM = {
     "not_checked": "runtime_differs",
@@ -86,8 +88,8 @@ FOLLOWS_FROM = {
     "annotation_wrong": f"unit_overridden files_changed {_NO_PLUGIN} {_NO_API}",
     "wrong_gpu_count": f"gpu_missing gpu_without_memory {_NO_PLUGIN} {_NO_API}",
     "capacity_short": f"{_NO_PLUGIN} wrong_gpu_count",
-    "capacity_over": f"{_NO_PLUGIN} wrong_gpu_count gpu_gone gpu_unhealthy",
-    "gpu_unusable": f"{_NO_PLUGIN} gpu_unhealthy",
+    "capacity_over": f"{_NO_PLUGIN} wrong_gpu_count gpu_gone gpu_unhealthy {_NO_SPEC}",
+    "gpu_unusable": f"{_NO_PLUGIN} gpu_unhealthy {_NO_SPEC}",
     "gpu_unhealthy": "driver_mismatch driver_problem gpu_lost gpu_failing",
     "gpu_gone": "gpu_missing gpu_lost driver_problem",
     "gpu_lost": "driver_mismatch",
@@ -109,7 +111,7 @@ FOLLOWS_FROM = {
     "scheduler_older_than_file": "stale_scheduler_file",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
-    "probe_not_running": f"{_NO_PLUGIN} cdi_stale default_runtime_not_running cgroup_drivers_differ {_NO_CALL}",
+    "probe_not_running": f"{_NO_PLUGIN} {_NO_SPEC} default_runtime_not_running cgroup_drivers_differ {_NO_CALL}",
     "probe_not_called": _NO_CALL,
     "wrong_gpu": "default_runtime_not_running second_plugin",
     # The API repeats kubelet's last word about its containers.

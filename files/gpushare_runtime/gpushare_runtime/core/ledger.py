@@ -31,13 +31,13 @@ device plugin has corrected its annotations or says in gpushare/held what it has
 
 
 class CapacityFreed(Protocol):
-    """Called when units become free. by: the group of which only a reservation has ended."""
+    """The callback for units that become free. by: the group of which only a reservation has ended."""
 
     def __call__(self, by: str = "") -> None: ...
 
 
 def _nobody(by: str = "") -> None:
-    """Where nobody need know."""
+    """Does nothing."""
 
 
 class Derived(Protocol):
@@ -54,7 +54,7 @@ K = TypeVar("K", bound=Derived)
 class _Cycle:
     """The scheduler's cycle of one group, from its first question about a member until its last bind.
 
-    uids: the pods that are reserved for. until: when all these reservations end, None: some seconds after the next look at the clock.
+    uids: the pods that are reserved for. until: when all these reservations end, None: some seconds after the next reading of the clock.
     binds: the cycle has found nodes for the group, whose pods are being bound.
     """
 
@@ -260,7 +260,7 @@ class Ledger:
             self._reserved[pod.uid] = until
 
     def asked(self, uid: str, group: Group | None, clock: float) -> None:
-        """The scheduler looks for a node for this pod of this group: its last attempt is over, and so is the cycle of every other group.
+        """The scheduler asks about this pod of this group: its last attempt is over, and so is the cycle of every other group.
 
         Reservations of a cycle that is over end, unless binds follow within `CYCLE_SECONDS`. clock: as in `reserve`.
         """

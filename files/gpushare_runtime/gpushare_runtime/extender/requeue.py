@@ -99,7 +99,7 @@ class Requeue:
     def _freed_for(self, pod: PendingPod | InvalidPod) -> float:
         """When capacity was freed last that is news for this pod.
 
-        What its own group had reserved is none: a group that fits nowhere would be tried again and again.
+        Room that its own group had reserved is none: a group that fits nowhere would be tried again and again.
         """
         own = isinstance(pod, PendingPod) and pod.group is not None and pod.group.name == self._freed_by
         return self._freed_else_at if own else self._freed_at
