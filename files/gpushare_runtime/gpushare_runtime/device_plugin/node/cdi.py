@@ -16,8 +16,10 @@ from gpushare_runtime.core.inventory import Gpu
 
 RETRIES: Final = "the device plugin writes it again as soon as that is possible"
 """What follows a problem with our own spec."""
-REFRESH: Final = "systemctl restart nvidia-cdi-refresh, or nvidia-ctk cdi generate --device-name-strategy=uuid --output=FILE"
-"""What makes a spec that fits."""
+REFRESH: Final = (
+    "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml, or systemctl restart nvidia-cdi-refresh"
+)
+"""What makes a spec that fits, in the file of the toolkit's own unit, which not every host has."""
 _NAMED: Final = 3
 
 
