@@ -159,15 +159,18 @@ def ansible_core() -> Program:
     return Program("ansible-core", max(pinned, key=lambda version: order(version) or ((), (0, "", 0))), "pypi:ansible-core")
 
 
+def today() -> list[Row]:
+    """Every row, judged by the proxies of this machine."""
+    return rows(Proxies().newest, datetime.now(timezone.utc).date(), [*PROGRAMS.values(), ansible_core()])
+
+
 def problems() -> list[str]:
     """A line for each row with which no release can be made."""
-    programs = [*PROGRAMS.values(), ansible_core()]
-    return [str(row) for row in rows(Proxies().newest, datetime.now(timezone.utc).date(), programs) if row.wrong]
+    return [str(row) for row in today() if row.wrong]
 
 
 def main() -> int:
-    programs = [*PROGRAMS.values(), ansible_core()]
-    judged = rows(Proxies().newest, datetime.now(timezone.utc).date(), programs)
+    judged = today()
     for row in judged:
         print(row)
     wrong = sum(bool(row.wrong) for row in judged)

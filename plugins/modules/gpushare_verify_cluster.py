@@ -95,7 +95,7 @@ def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> di
         "nodes": nodes,
         "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
         "objects": cluster.objects(kubectl, params["objects"]),
-        "dra": dra.facts(kubectl),
+        "dra": dra.published(kubectl),
         # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
         "pods": cluster.pods(kubectl),
     }

@@ -125,7 +125,8 @@ _MIRROR = {
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
 _OPERATOR = {**{key: [str] for key in ("versions", "nodes", "ours", "clusters", "dra_nodes")}, "policies": [ClusterPolicy]}
-_DRA = {"published": [{"node": str, "driver": str}], "holders": [{"node": str, "pod": str, "driver": str}]}
+_PUBLISHED = [{"node": str, "driver": str}]
+_DRA = {"published": _PUBLISHED, "holders": [{"node": str, "pod": str, "driver": str}]}
 _REMOVED = {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]}
 _DRIVEN = {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]}
 _DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
@@ -259,7 +260,7 @@ RESULTS: Mapping[str, Shape] = {
             "pods": [_POD],
             "schedulers": Map(Maybe(_MIRROR)),
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
-            "dra": _DRA,
+            "dra": _PUBLISHED,
         }
     },
     "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "removed": [str]},

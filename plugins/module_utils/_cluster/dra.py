@@ -9,7 +9,7 @@ deletes the ResourceSlices of a driver 30 s after it has gone (pkg/kubelet/cm/dr
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .kubectl import Kubectl
 from .names import DRA_HAMI, DRA_NVIDIA
@@ -18,42 +18,49 @@ _GROUP = "resource.k8s.io"
 #: Of Kubernetes 1.34, 1.33 and 1.32; NVIDIA's driver runs from 1.32 on. Older ones have other fields.
 _VERSIONS = ("v1", "v1beta2", "v1beta1")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KNOWN = (DRA_NVIDIA, DRA_HAMI)
 _MOST_VERSIONS = 8
 _QUOTED = 80
 
 
 def facts(kubectl: Kubectl) -> Dict[str, Any]:
-    """published: each driver with GPUs on a node. holders: each pod with a claim that has GPUs of such a driver there.
+    """published: as below. holders: each pod with a claim on GPUs of such a driver, with its node. KubectlError with kubectl's words."""
+    version = _version(kubectl)
+    published = _published(kubectl, version)
+    drivers = {*_KNOWN, *(entry["driver"] for entry in published)}
+    claims = kubectl.pages(f"/apis/{_GROUP}/{version}/resourceclaims", optional=True) if version else ()
+    holders = {holder for claim in claims for holder in _holders(claim, drivers)}
+    return {"published": published, "holders": [{"node": node, "pod": pod, "driver": driver} for node, pod, driver in sorted(holders)]}
 
-    Both are empty where the API server has no such group. KubectlError with kubectl's words.
-    """
+
+def published(kubectl: Kubectl) -> List[Dict[str, str]]:
+    """Each driver with GPUs on a node; none where the API server has no such group. KubectlError with kubectl's words."""
+    return _published(kubectl, _version(kubectl))
+
+
+def drivers_on(found: Sequence[Mapping[str, str]], node: str) -> List[str]:
+    """The drivers that publish GPUs on this node, of `published`."""
+    return [entry["driver"] for entry in found if entry["node"] == node]
+
+
+def _version(kubectl: Kubectl) -> str:
+    """Of the API, "" for none that is known."""
     group = kubectl.raw(f"/apis/{_GROUP}") or {}
     served = {str(version.get("version")) for version in (group.get("versions") or ())[:_MOST_VERSIONS]}
-    version = next((version for version in _VERSIONS if version in served), None)
-    if version is None:
-        return {"published": [], "holders": []}
-    slices = kubectl.pages(f"/apis/{_GROUP}/{version}/resourceslices", optional=True)
-    published = {entry for entry in map(_published, slices) if entry is not None}
-    drivers = {DRA_NVIDIA, DRA_HAMI} | {driver for _node, driver in published}
-    claims = kubectl.pages(f"/apis/{_GROUP}/{version}/resourceclaims", optional=True)
-    holders = {holder for claim in claims for holder in _holders(claim, drivers)}
-    return {
-        "published": [{"node": node, "driver": driver} for node, driver in sorted(published)],
-        "holders": [{"node": node, "pod": pod, "driver": driver} for node, pod, driver in sorted(holders)],
-    }
+    return next((version for version in _VERSIONS if version in served), "")
 
 
-def drivers_on(found: Mapping[str, Any], node: str) -> List[str]:
-    """The drivers that publish GPUs on this node, of `facts`."""
-    return [entry["driver"] for entry in found["published"] if entry["node"] == node]
+def _published(kubectl: Kubectl, version: str) -> List[Dict[str, str]]:
+    slices = kubectl.pages(f"/apis/{_GROUP}/{version}/resourceslices", optional=True) if version else ()
+    found = {entry for entry in map(_with_gpus, slices) if entry is not None}
+    return [{"node": node, "driver": driver} for node, driver in sorted(found)]
 
 
-def _published(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
+def _with_gpus(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
     """(node, driver) of a slice with GPUs of one node."""
     spec = item.get("spec") or {}
     node, driver = str(spec.get("nodeName") or ""), str(spec.get("driver"))[:_QUOTED]
-    known = driver in (DRA_NVIDIA, DRA_HAMI)
-    return (node, driver) if node and (known or any(map(_is_gpu, spec.get("devices") or ()))) else None
+    return (node, driver) if node and (driver in _KNOWN or any(map(_is_gpu, spec.get("devices") or ()))) else None
 
 
 def _is_gpu(device: Mapping[str, Any]) -> bool:

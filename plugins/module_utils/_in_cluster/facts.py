@@ -53,7 +53,7 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Seque
         "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True)],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),
         "on_hosts": of_hosts(accounts),
-        "others": _others(namespace, daemon_sets, pods, {node["name"] for node in found}),
+        "others": _others(namespace, daemon_sets, lambda: pods, {node["name"] for node in found}),
         "holders": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, {node["name"] for node in found}, _OF_NVIDIA.fullmatch)],
         "gpu_operator": gpu_operator.facts(kubectl),
         "dra": dra.facts(kubectl),
@@ -83,10 +83,10 @@ def when_told(
 def given_by_others(kubectl: Kubectl, namespace: str, nodes: Set[str]) -> Dict[str, List[str]]:
     """Node to what else gives its GPUs to pods: device plugins by their DaemonSets, and drivers of dynamic resource allocation."""
     found: Dict[str, List[str]] = {}
-    for plugin in _others(namespace, _daemon_sets(kubectl), kubectl.pages("/api/v1/pods", optional=True), nodes):
+    for plugin in _others(namespace, _daemon_sets(kubectl), lambda: kubectl.pages("/api/v1/pods", optional=True), nodes):
         for node in plugin["nodes"]:
             found.setdefault(node, []).append(f"{plugin['title']} ({plugin['kind']})")
-    for entry in dra.facts(kubectl)["published"]:
+    for entry in dra.published(kubectl):
         if entry["node"] in nodes:
             found.setdefault(entry["node"], []).append(f"ResourceSlices of {entry['driver']}")
     return found
@@ -97,18 +97,19 @@ def _daemon_sets(kubectl: Kubectl) -> List[Dict[str, Any]]:
 
 
 def _others(
-    namespace: str, daemon_sets: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], nodes: Set[str]
+    namespace: str, daemon_sets: Sequence[Mapping[str, Any]], pods: Callable[[], Sequence[Mapping[str, Any]]], nodes: Set[str]
 ) -> List[Dict[str, Any]]:
-    """Device plugins of others that serve one of these nodes: elsewhere they may stay. namespace: of our own."""
+    """Device plugins of others that serve one of these nodes: elsewhere they may stay. namespace: our own. pods: all, asked if need be."""
     daemon_sets = [daemon_set for daemon_set in daemon_sets if daemon_set["metadata"]["namespace"] != namespace]
+    plugins = other_plugins(daemon_sets)
     on: Dict[str, Set[str]] = {}
-    for pod in pods:
+    for pod in pods() if plugins else ():
         node = str(pod["spec"].get("nodeName") or "")
         if node in nodes and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             for owner in pod["metadata"].get("ownerReferences") or ():
                 on.setdefault(str(owner.get("uid")), set()).add(node)
     uids = {place_of(daemon_set): str(daemon_set["metadata"].get("uid")) for daemon_set in daemon_sets}
-    found = [(plugin, on.get(uids[plugin.namespace, plugin.name])) for plugin in other_plugins(daemon_sets)]
+    found = [(plugin, on.get(uids[plugin.namespace, plugin.name])) for plugin in plugins]
     return [{"title": plugin.title, "kind": plugin.kind, "nodes": sorted(here)} for plugin, here in found if here]
 
 

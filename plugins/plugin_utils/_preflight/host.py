@@ -18,7 +18,7 @@ from ...module_utils._facts.cgroup_drivers import two_drivers
 from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
 from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.driver import PIN_FILE
-from ...module_utils._facts.driver_branches import branch, lasting
+from ...module_utils._facts.driver_branches import PAST, branch, lasting
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
 from ...module_utils._facts.node import NodeFacts
 from ...module_utils._facts.system import Python, preferred
@@ -287,7 +287,7 @@ def _branch(found: HostFindings, loaded: str, pinned: str, today: str) -> None:
     own = branch(have[0]) if have else None
     if own is not None and today and own.has_ended(today):
         stays = " or ".join(f"{known.number} ({known.kind}, until {known.end})" for known in lasting(today))
-        seen = f"driver {loaded}, of a branch that NVIDIA has ended" + ("" if own.end[:1] not in "12" else f" in {own.end}")
+        seen = f"driver {loaded}, of a branch that NVIDIA has ended" + ("" if own.end == PAST else f" in {own.end}")
         cure = "upgrade it at a time of your choice: it gets no more fixes, also none of vulnerabilities (docs/start/drivers.md)"
         found.note("driver_branch", seen, f"a branch with fixes: {stays}", cure)
     if have and pin and have[: len(pin)] != pin:

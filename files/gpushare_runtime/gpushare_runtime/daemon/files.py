@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Write files so that a reader, or a crash, meets the old ones or the new ones."""
+"""Write files so that a reader meets the old ones or the new ones."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 
 def replace_files(contents: Mapping[Path, bytes], mode: Mapping[Path, int]) -> None:
-    """Replace these files, in this order. All of them are on disk before the first takes its place.
+    """Replace these files, in this order, also for who reads after a crash: all are on disk before the first takes its place.
 
     OSError when that is not possible; then nothing that was there is damaged. Only one process at a time may write a file.
     """
@@ -29,6 +30,21 @@ def replace_files(contents: Mapping[Path, bytes], mode: Mapping[Path, int]) -> N
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, folder_mode: int = 0o777) -> None:
+    """Replace a file that need not outlast a crash of the host. Its folder is made where there is none, less what the umask takes.
+
+    OSError when that is not possible; then what was there is left, and nothing beside it. Only one process at a time may write a file.
+    """
+    path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+    try:
+        _new(path).write_bytes(data)
+        os.replace(_new(path), path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _new(path).unlink()
+        raise
 
 
 def _new(path: Path) -> Path:

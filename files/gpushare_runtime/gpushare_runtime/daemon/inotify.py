@@ -56,16 +56,13 @@ class DirectoryWatch:
     async def _poll_forever(self) -> None:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            if self._directory() != self._identity:
+            if _identity(self.path) != self._identity:
                 self._unwatch()
                 self._watch()
             self.changes.notify()
 
-    def _directory(self) -> tuple[int, int] | None:
-        return _identity(self.path)
-
     def _watch(self) -> None:
-        self._identity = self._directory()
+        self._identity = _identity(self.path)
         if self._identity is None:
             return
         libc = _libc()

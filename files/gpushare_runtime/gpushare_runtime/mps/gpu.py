@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gpushare_runtime.core import mps
+from gpushare_runtime.daemon.files import replace_file
 
 _SERVER: Final = "nvidia-cuda-mps-server"
 _SHOWN: Final = 5
@@ -137,10 +138,7 @@ class ExclusiveMode:
         if why := obstacle(self._uuid, gpu):
             raise GpuError(why)
         if self._former() is None:
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._kept.with_name(f".{self._kept.name}.new")
-            temporary.write_text(str(gpu.mode))
-            os.replace(temporary, self._kept)
+            replace_file(self._kept, str(gpu.mode).encode())
         if gpu.mode != self._nvml.exclusive:
             self._nvml.set_mode(self._uuid, self._nvml.exclusive)
             found = self._nvml.read(self._uuid).mode

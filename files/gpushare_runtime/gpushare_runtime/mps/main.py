@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 from gpushare_runtime.core import mps
 from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon import runner
+from gpushare_runtime.daemon.files import replace_file
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.canary import AGAIN_SECONDS, Canary, NoCanary
@@ -296,16 +297,9 @@ class MpsOfGpu:
         text = MpsState(int(time.monotonic()), problem, servers, self._limit).to_json()
         try:
             async with self._writing:
-                await in_thread(partial(_replace, self._state, text))
+                await in_thread(partial(replace_file, self._state, text.encode()))
         except OSError as error:
             log.error("%s cannot be written: %s", self._state, error)
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 async def serve(settings: MpsSettings, nvml: ComputeModes, signals: Signals) -> None:

@@ -50,7 +50,7 @@ def test_each_version_of_the_api_is_read(versions: tuple[str, ...]) -> None:
         "published": [{"node": "gpu1", "driver": "gpu.nvidia.com"}, {"node": "gpu2", "driver": "gpu.example.org"}],
         "holders": [{"node": "gpu1", "pod": "default/train", "driver": "gpu.nvidia.com"}],
     }
-    assert drivers_on(found, "gpu2") == ["gpu.example.org"]
+    assert drivers_on(found["published"], "gpu2") == ["gpu.example.org"]
 
 
 @pytest.mark.parametrize("versions", [(), ("v1alpha2",), ("v1alpha3",)])

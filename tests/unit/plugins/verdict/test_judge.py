@@ -49,7 +49,7 @@ def test_a_cluster_without_a_fault_has_no_finding_and_all_was_looked_at(world: W
 
 def dra_published(world: World) -> None:
     """In the API alone."""
-    world.cluster["dra"] = dra("node-1", "elsewhere")
+    world.cluster["dra"] = dra("node-1", "elsewhere")["published"]
 
 
 def dra_process(world: World) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core.mps import MOST_ENDING, ending_to_json
+from gpushare_runtime.daemon.files import replace_file
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.local_pods import Deletion, LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -69,8 +69,8 @@ class EndingClients:
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
-            uids = self._ending()
-            text = await in_thread(partial(self._render, self._gpus(uids)))
+            gpus = self._gpus(self._ending())
+            text = await in_thread(partial(self._render, gpus)) if gpus else ending_to_json({})
             if text != self._written:
                 await in_thread(partial(self._write, text))
             await asyncio.sleep(INTERVAL_SECONDS)
@@ -107,11 +107,8 @@ class EndingClients:
         return ending_to_json({gpu: [process for uid in pods for process in of_pod[uid]] for gpu, pods in gpus.items()})
 
     def _write(self, text: bytes) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.new")
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(text)
-            os.replace(temporary, self._path)
+            replace_file(self._path, text, 0o700)
         except OSError as error:
             if str(error) != self._problem:
                 self._problem = str(error)

@@ -10,10 +10,8 @@ after a boot without asking the plugin, in a control group that has no limit yet
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -24,6 +22,7 @@ import orjson
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY, Inventory, InventoryError
+from gpushare_runtime.daemon.files import replace_file
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -147,14 +146,9 @@ class StateFile:
     def _write(self, text: bytes) -> None:
         if text == self._written:
             return
-        temporary = self.path.with_name(f".{self.path.name}.new")
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(text)
-            os.replace(temporary, self.path)
+            replace_file(self.path, text, 0o700)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("%s cannot be written (%s): %s", self.path, error, _CURES.get(error.errno or 0, _CURE))

@@ -15,8 +15,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import ReleaseHashes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence
 
-from unit.fakes.plugins.preflight.operator_facts import NO_DRA
-
 Json = dict[str, Any]
 
 NOW = 1_800_000_000.0
@@ -281,7 +279,7 @@ def mirror() -> Json:
 
 def cluster() -> Json:
     objects: dict[str, Any] = {"missing": [], "differs": [], "unserved": []}
-    return {"nodes": [node()], "pods": [pod()], "schedulers": {"cp1": mirror()}, "objects": objects, "dra": NO_DRA}
+    return {"nodes": [node()], "pods": [pod()], "schedulers": {"cp1": mirror()}, "objects": objects, "dra": []}
 
 
 class World:

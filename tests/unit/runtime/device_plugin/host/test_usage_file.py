@@ -69,7 +69,7 @@ def test_the_cure_is_that_of_the_reason(
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("gpushare_runtime.device_plugin.host.usage_file.os.replace", full)
+    monkeypatch.setattr("os.replace", full)
     state(tmp_path, node_state())._write(b"1")
     assert cure in caplog.text
     assert (cure == "StateDirectory=") == ("StateDirectory=" in caplog.text)
