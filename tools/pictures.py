@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RUNTIME: Final = ROOT / "files/gpushare_runtime"
-sys.path[:0] = [str(RUNTIME), str(ROOT / "tests")]
+sys.path[:0] = [str(RUNTIME), str(ROOT / "tests"), str(ROOT / "tools/lab")]
 
 from rich.console import Console  # noqa: E402
 from rich.text import Text  # noqa: E402
@@ -35,6 +35,7 @@ from rich.text import Text  # noqa: E402
 from bench.placement.picture import drawn as placement  # noqa: E402
 from dashboard.browser import Browser, Loop  # noqa: E402
 from dashboard.programs import Cluster, kubectl_dashboard  # noqa: E402
+from gpushare_lab.versions import version  # noqa: E402
 from six_nodes import WAITING, six_nodes  # noqa: E402
 from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
 
@@ -50,6 +51,8 @@ PAGES: Final = {"dashboard-light": ("#/nodes", "light", 1020), "dashboard-dark":
 # From a saved result: its name, and what draws it.
 DIAGRAMS: Final[dict[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = {"placement": placement}
 WIDTH: Final = 1280
+#: Of the README: what it says, and of what. Nothing asks another server.
+BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')} tested"), "licence": ("licence", "Apache-2.0, GPL-3.0 (plugins)")}
 # The fonts of rich's export come from another server: a reader's own monospace font will do.
 _FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
@@ -58,7 +61,10 @@ _COMMENT: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright:
 
 def files() -> list[Path]:
     """All that the command writes."""
-    return [*(FOLDER / f"{name}.svg" for name in (*TERMINAL, *DIAGRAMS)), *(FOLDER / f"{name}.png" for name in PAGES)]
+    return [
+        *(FOLDER / f"{name}.svg" for name in (*TERMINAL, *DIAGRAMS, *(f"badge-{one}" for one in BADGES))),
+        *(FOLDER / f"{name}.png" for name in PAGES),
+    ]
 
 
 def on_a_terminal(command: list[str], columns: int = COLUMNS) -> str:
@@ -131,6 +137,21 @@ def diagram(name: str) -> str:
     return DIAGRAMS[name](json.loads((ROOT / f"docs/project/benchmarks/{name}.json").read_text())["figures"])
 
 
+def badge(name: str) -> str:
+    """A label and a value side by side, in the fonts of the reader."""
+    label, value = BADGES[name]
+    left, right = (int(len(words) * 6.6) + 12 for words in (label, value))
+    text = 'font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle" fill="#fff"'
+    return (
+        f'{_COMMENT}<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{label}: {value}">\n'
+        f'<rect width="{left + right}" height="20" rx="3" fill="#1f6feb"/>'
+        f'<path d="M3 0h{left - 3}v20H3a3 3 0 0 1-3-3V3a3 3 0 0 1 3-3z" fill="#444c56"/>\n'
+        f'<g {text}><text x="{left / 2:g}" y="14">{label}</text><text x="{left + right / 2:g}" y="14">{value}</text></g>\n'
+        "</svg>\n"
+    )
+
+
 def stale() -> list[str]:
     """The pictures of the terminal that do not show what their commands print now."""
     return [name for name in TERMINAL if letters(printed(name)) not in shown((FOLDER / f"{name}.svg").read_text())]
@@ -139,6 +160,8 @@ def stale() -> list[str]:
 def draw_diagrams() -> None:
     for name in DIAGRAMS:
         (FOLDER / f"{name}.svg").write_text(diagram(name))
+    for name in BADGES:
+        (FOLDER / f"badge-{name}.svg").write_text(badge(name))
 
 
 def draw_terminals() -> None:
@@ -184,6 +207,10 @@ def main() -> int:
         old = stale()
         for name in old:
             print(f"docs/pictures/{name}.svg does not show what `{command(name)}` prints; run python tools/pictures.py --write")
+        for name in BADGES:
+            if (FOLDER / f"badge-{name}.svg").read_text() != badge(name):
+                old.append(name)
+                print(f"docs/pictures/badge-{name}.svg is stale; run python tools/pictures.py --write --terminal")
         others = [name for name in DIAGRAMS if (FOLDER / f"{name}.svg").read_text() != diagram(name)]
         for name in others:
             result = f"docs/project/benchmarks/{name}.json"

@@ -39,7 +39,7 @@ class Question:
 
 
 README, ALL = "README.md", "docs/README.md"
-_TRY, _READ = "Try it, install it, work on it", "Read on"
+_INSTALL, _NOT, _LIMITS, _READ = "Install", "Not for you", "What stops a pod that takes too much", "Read on"
 QUESTIONS: Final = (
     Question(
         "platform engineer",
@@ -71,12 +71,12 @@ QUESTIONS: Final = (
     Question(
         "platform engineer",
         "What does HAMi have that this has not?",
-        (Step(README, _TRY, "docs/project/comparison.md"), Step("docs/project/comparison.md", "", "fewer features and vendors")),
+        (Step(README, _NOT, "docs/project/comparison.md"), Step("docs/project/comparison.md", "", "fewer features and vendors")),
     ),
     Question(
         "platform engineer",
         "What is restarted when I install it, and do running containers stop?",
-        (Step(README, _TRY, "docs/start/quickstart.md"), Step("docs/start/quickstart.md", "4. Install", "without `live-restore`")),
+        (Step(README, _INSTALL, "docs/start/quickstart.md"), Step("docs/start/quickstart.md", "4. Install", "without `live-restore`")),
     ),
     Question(
         "platform engineer",
@@ -91,12 +91,15 @@ QUESTIONS: Final = (
     Question(
         "ML engineer",
         "Do I need runtimeClassName?",
-        (Step(README, _READ, "docs/use/first-pod.md"), Step("docs/use/first-pod.md", "3. Do I need `runtimeClassName: nvidia`?", "No.")),
+        (
+            Step(README, "", "docs/use/first-pod.md"),
+            Step("docs/use/first-pod.md", "3. Do I need `runtimeClassName: nvidia`?", "No, as a rule."),
+        ),
     ),
     Question(
         "ML engineer",
         "Why does nvidia-smi show more than I requested?",
-        (Step(README, _READ, "docs/use/first-pod.md"), Step("docs/use/first-pod.md", "2. What you see", "not your 2 GiB")),
+        (Step(README, "", "docs/use/first-pod.md"), Step("docs/use/first-pod.md", "2. What you see", "not your 2 GiB")),
     ),
     Question(
         "ML engineer",

@@ -14,6 +14,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -21,7 +22,7 @@ from unittest import mock
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-for folder in (".collections", "files/gpushare_runtime", "tests"):
+for folder in (".collections", "files/gpushare_runtime", "tests", "tools/lab"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
@@ -37,6 +38,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
     PREFLIGHT,
 )
 
+import modes  # noqa: E402
+import readme  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
 from unit.fakes.plugins.driver.machines import MACHINES  # noqa: E402
 
@@ -78,7 +81,6 @@ def default_of(name: str) -> str:
 
 def requirements() -> str:
     ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].lstrip(">=")
-    by_hosts = " or ".join(name for name, modes in host.DISTRIBUTIONS.items() if host.SYSTEMD in modes)
     return table(
         ["on", "required", "check of preflight"],
         [
@@ -86,7 +88,11 @@ def requirements() -> str:
             ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
             ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
             ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
-            ["the cluster", f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {by_hosts}; as pods any", "`kubernetes`, `distribution`"],
+            [
+                "the cluster",
+                f"Kubernetes {reasons.OLDEST_IN_WORDS}, by {modes.by_site()}; others [as pods](modes.md)",
+                "`kubernetes`, `distribution`",
+            ],
             [
                 "the cluster",
                 f"Kubernetes {'.'.join(map(str, reasons.OLDEST_WITH_POLICIES))} or newer for admission policies, "
@@ -460,46 +466,37 @@ def _figure(step: Mapping[str, Any], name: str) -> str:
     return "0" if found == "[]" else str(found)
 
 
-#: Name of a part to (page, what it must be).
-PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
-    "requirements": ("docs/start/requirements.md", requirements),
-    "distributions": ("docs/start/requirements.md", distributions),
-    "driver-plans": ("docs/start/drivers.md", driver_plans),
-    "toolkit-advisories": ("roles/nvidia_container_toolkit/README.md", toolkit_advisories),
-    "driver-advisories": ("roles/nvidia_driver/README.md", driver_advisories),
-    "programs": ("docs/reference/cli.md", programs),
-    "codes": ("docs/reference/codes.md", codes_of_verify),
-    "checks": ("docs/reference/codes.md", codes_of_preflight),
-    "rules": ("docs/reference/permissions.md", rules),
-    "presets": ("docs/operate/clusters-of-others.md", presets_of_clusters),
-    "xids": ("docs/operate/on-call.md", xids),
-    "rules-in-cluster": ("docs/reference/permissions.md", rules_in_cluster),
-    "driver-branches": ("docs/start/drivers.md", branches_of_drivers),
-    "kubernetes-ends": ("docs/operate/operations.md", ends_of_kubernetes),
-    "looked-up": ("docs/project/release.md", facts_of_others),
-    "benchmarks": ("docs/project/benchmarks/README.md", benchmarks),
-    "gpu-proof": ("docs/project/gpu-proof.md", gpu_proof),
+#: Page to its parts, each with what it must be.
+PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
+    "README.md": {name: partial(make, readme.EN) for name, make in readme.PARTS.items()},
+    "README.zh-CN.md": {name: partial(make, readme.ZH) for name, make in readme.PARTS.items()},
+    "docs/start/modes.md": {"modes": partial(modes.table, "docs/start/modes.md")},
+    "docs/start/requirements.md": {"requirements": requirements, "distributions": distributions},
+    "docs/start/drivers.md": {"driver-plans": driver_plans, "driver-branches": branches_of_drivers},
+    "roles/nvidia_container_toolkit/README.md": {"toolkit-advisories": toolkit_advisories},
+    "roles/nvidia_driver/README.md": {"driver-advisories": driver_advisories},
+    "docs/reference/cli.md": {"programs": programs},
+    "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
+    "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
+    "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters},
+    "docs/operate/on-call.md": {"xids": xids},
+    "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes},
+    "docs/project/release.md": {"looked-up": facts_of_others},
+    "docs/project/benchmarks/README.md": {"benchmarks": benchmarks},
+    "docs/project/gpu-proof.md": {"gpu-proof": gpu_proof},
 }
 
 
 def filled(page: str, text: str) -> str:
     """The text of a page with its parts as they must be. KeyError for a part that no code makes."""
-
-    def part(found: re.Match[str]) -> str:
-        where, make = PARTS[found[2]]
-        if where != page:
-            raise KeyError(f"{page} has the part {found[2]}, which belongs to {where}")
-        return f"{found[1]}\n{make()}\n\n{found[3]}"
-
-    return BLOCK.sub(part, text)
+    return BLOCK.sub(lambda found: f"{found[1]}\n{PARTS[page][found[2]]()}\n\n{found[3]}", text)
 
 
 def problems(root: Path = ROOT) -> Iterator[str]:
     """What is stale or missing."""
-    for page in sorted({page for page, _ in PARTS.values()}):
+    for page in PARTS:
         text = (root / page).read_text()
-        there = {found[2] for found in BLOCK.finditer(text)}
-        missing = sorted(name for name, (where, _) in PARTS.items() if where == page and name not in there)
+        missing = sorted(PARTS[page].keys() - {found[2] for found in BLOCK.finditer(text)})
         if missing:
             yield f"{page} has no part {', '.join(missing)}; expected <!-- generated: NAME --> and <!-- /generated -->"
         elif filled(page, text) != text:
@@ -508,13 +505,13 @@ def problems(root: Path = ROOT) -> Iterator[str]:
 
 def main() -> None:
     if sys.argv[1:] == ["--write"]:
-        for page in sorted({page for page, _ in PARTS.values()}):
+        for page in PARTS:
             path = ROOT / page
             path.write_text(filled(page, path.read_text()))
     found = list(problems())
     if found:
         sys.exit("\n".join(found))
-    print(f"{len(PARTS)} parts of the docs are as the code makes them")
+    print(f"the parts of {len(PARTS)} pages of the docs are as the code makes them")
 
 
 if __name__ == "__main__":

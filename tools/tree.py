@@ -12,6 +12,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # What a release holds at its top, and nothing else.
 RELEASED = frozenset(
     {
+        "CHANGELOG.md",
+        "COPYING",
+        "LICENSE",
         "LICENSES",
         "README.md",
         "README.zh-CN.md",

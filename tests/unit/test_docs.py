@@ -106,12 +106,12 @@ def test_the_index_names_every_page() -> None:
 
 def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     text = (REPOSITORY / "README.md").read_text()
-    assert len(text.splitlines()) <= 80
+    assert len(text.splitlines()) <= 140
     (manifest,) = (block for block in blocks("README.md") if block.kind == "yaml")
-    assert len(manifest.body.splitlines()) <= 9
-    pod = yaml.safe_load(manifest.body)
-    assert pod["spec"]["containers"][0]["resources"] == {"limits": {"aliyun.com/gpu-mem": 8}}
-    assert text.index("real GPU") < text.index(manifest.body) < text.index("](docs/pictures/nodes.svg)")
+    assert yaml.safe_load(manifest.body) == {"resources": {"limits": {"aliyun.com/gpu-mem": 8}}}
+    # A phone shows so many columns of a block.
+    assert max(map(len, manifest.body.splitlines())) <= 40
+    assert text.index(manifest.body) < text.index("<picture>") < text.index("with a real ")
 
 
 # Blocks of commands.
@@ -311,15 +311,16 @@ def test_the_parts_that_are_made_from_code_are_current() -> None:
 
 
 def test_a_part_that_is_stale_missing_or_of_another_page_is_found(tmp_path: Path) -> None:
-    for page in {page for page, _ in reference.PARTS.values()}:
+    for page in reference.PARTS:
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text((REPOSITORY / page).read_text())
     codes_page, cli = tmp_path / "docs/reference/codes.md", tmp_path / "docs/reference/cli.md"
     codes_page.write_text(codes_page.read_text().replace("| `driver_too_old` | error |", "| `driver_too_old` | warning |"))
     cli.write_text("# Commands\n")
     assert [problem.split()[0] for problem in reference.problems(tmp_path)] == ["docs/reference/cli.md", "docs/reference/codes.md"]
-    with pytest.raises(KeyError, match="belongs to"):
-        reference.filled("docs/x.md", "<!-- generated: codes -->\n<!-- /generated -->")
+    for page in ("docs/x.md", "docs/reference/cli.md"):
+        with pytest.raises(KeyError):
+            reference.filled(page, "<!-- generated: codes -->\n<!-- /generated -->")
 
 
 def between(page: str, name: str) -> str:
@@ -438,7 +439,6 @@ def test_the_samples_that_tests_run_have_images_of_the_lab() -> None:
     images = {one["image"] for sample in run for one in containers(sample)}
     in_the_lab = {name.removeprefix("docker.io/").removeprefix("library/") for name in TEST_IMAGES}
     assert images - in_the_lab == set()
-    assert [one for one in re.findall(r"^ +image: (\S+)", (REPOSITORY / "README.md").read_text(), re.M) if one not in in_the_lab] == []
 
 
 def test_each_sample_but_that_of_the_original_has_a_tag_and_no_old_image() -> None:

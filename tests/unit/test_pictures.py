@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 import pictures
+from docs.pages import blocks
 from gpushare_runtime.dashboard.server import page_files
 from six_nodes import WAITING, six_nodes
 from tree import REPOSITORY
@@ -26,7 +27,15 @@ def test_the_pictures_are_exactly_those_that_the_command_makes() -> None:
 
 def test_each_picture_is_used_with_words_for_those_who_cannot_see_it() -> None:
     link = re.compile(r"!\[([^\]]*)\]\((?:docs/|\.\./)?pictures/([^)]+)\)")
-    used = {name: words for page in PAGES for words, name in link.findall(page.read_text())}
+    # One picture in several files: their words are those of its last one.
+    several, source = re.compile(r"<picture>.*?</picture>", re.S), re.compile(r'"docs/pictures/([^"]+)"')
+    used = {}
+    for page in PAGES:
+        text = page.read_text()
+        used.update({name: words for words, name in link.findall(text)})
+        used.update(
+            {name: words for one in several.findall(text) for words in re.findall('alt="([^"]+)"', one) for name in source.findall(one)}
+        )
     assert set(used) == {file.name for file in pictures.files()}
     assert all(len(words) > 10 for words in used.values())
 
@@ -43,6 +52,17 @@ def test_a_terminal_shows_each_letter_that_its_command_prints(name: str) -> None
 @pytest.mark.parametrize("name", pictures.DIAGRAMS)
 def test_a_diagram_shows_the_saved_result(name: str) -> None:
     assert (pictures.FOLDER / f"{name}.svg").read_text() == pictures.diagram(name), "run python tools/pictures.py --write --terminal"
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_readme_shows_what_explain_prints_first(page: str) -> None:
+    (shown,) = (block.body for block in blocks(page) if block.kind == "text")
+    assert shown.splitlines() == [re.sub(r"\x1b\[[\d;]*m", "", line) for line in pictures.printed("explain").splitlines()[:2]]
+
+
+@pytest.mark.parametrize("name", pictures.BADGES)
+def test_a_badge_says_what_the_lab_runs(name: str) -> None:
+    assert (pictures.FOLDER / f"badge-{name}.svg").read_text() == pictures.badge(name), "run python tools/pictures.py --write --terminal"
 
 
 @pytest.mark.parametrize("name", pictures.TERMINAL)

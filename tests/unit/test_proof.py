@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The words about proof are those of the saved reports: on the comparison's own columns, in the isolation table, on the status page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import proof
+from docs.pages import rows
+from tree import REPOSITORY
+
+REAL, SIMULATED = "real GPU", "simulated"
+#: Row of the comparison, words of our first column before a mark, and the claim.
+COMPARED = [
+    ("memory limit at run time", "MPS", "limit by MPS"),
+    ("memory limit at run time", "driver 615", "limit by the driver"),
+    ("use of each pod", "memory", "memory by pod"),
+]
+
+
+def comparison() -> dict[str, str]:
+    """Row to the cell of services of hosts."""
+    return {row[0]: row[1] for row in rows((REPOSITORY / "docs/project/comparison.md").read_text()) if len(row) > 5}
+
+
+@pytest.mark.parametrize(("row", "words", "claim"), COMPARED)
+def test_the_comparison_says_real_where_a_gpu_proves_it(row: str, words: str, claim: str) -> None:
+    (mark,) = re.findall(rf"{re.escape(words)} \(([^)]+)\)", comparison()[row])
+    assert mark == (REAL if proof.proven_on(claim) else SIMULATED)
+
+
+def test_no_other_cell_of_the_comparison_says_that_a_gpu_proves_it() -> None:
+    text = (REPOSITORY / "docs/project/comparison.md").read_text().partition("## Feature by feature")[2].partition("\n## ")[0]
+    real = [(row, words, claim) for row, words, claim in COMPARED if proof.proven_on(claim)]
+    assert text.count(f"({REAL})") == len(real)
+    # The whole installation has a report of its own.
+    assert all(check["outcome"] == "ran" for check in proof.one_node()["checks"])
+    assert text.count(f"[{REAL}]") == 1
+
+
+def test_the_isolation_table_says_how_each_limit_is_known() -> None:
+    text = (REPOSITORY / "docs/operate/isolation.md").read_text()
+    (known,) = (row for row in rows(text) if row[0] == "how this is known")
+    expected = [proof.words(claim) for claim in ("limit by the driver", "limit by MPS", "eviction of a pod that uses more")]
+    assert known[1:4] == expected
+
+
+def test_a_check_that_is_not_there_or_did_not_run_proves_nothing(tmp_path: Path) -> None:
+    def save(outcome: str) -> None:
+        checks = [{"name": name, "outcome": outcome, "found": "", "expected": ""} for name in proof.CLAIMS["limit by MPS"][1]]
+        steps = [{"name": "discovery", "values": {"model": "NVIDIA A30"}, "checks": []}, {"name": "limits", "values": {}, "checks": checks}]
+        (tmp_path / "gpu-a30.json").write_text(json.dumps({"steps": steps}))
+
+    save("ran")
+    assert proof.words("limit by MPS", folder=tmp_path) == "measured on A30"
+    assert proof.words("limit by the driver", folder=tmp_path) == "simulated so far"
+    for outcome in ("failed", "not possible here"):
+        save(outcome)
+        assert proof.proven_on("limit by MPS", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA RTX PRO 6000", "NVIDIA RTX PRO 6000"), ("Tesla V100-SXM2", "V100-SXM2")],
+)
+def test_a_model_is_one_word_where_it_has_one(model: str, short: str) -> None:
+    assert proof.short(model) == short

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What holds in which mode: one row for each question, one column for each mode. Pages include the table or link to it.
+
+What preflight decides stands in its data, and the cells take it from there. Links are from the repository's root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+for folder in (".collections", "tools/lab"):
+    sys.path.insert(0, str(ROOT / folder))
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
+
+import proof  # noqa: E402
+from gpushare_lab.versions import version  # noqa: E402
+
+#: Titles of the columns.
+MODES: Final = ("services of hosts (`systemd`)", "pods (`kubernetes`)")
+#: From here on the API server has MutatingAdmissionPolicy without a gate.
+_NAMES_THE_SCHEDULER: Final = "1.36"
+#: Presets in the words of their makers, in the order of the README.
+_MAKERS: Final = {
+    "eks": "EKS",
+    "gke": "GKE",
+    "aks": "AKS",
+    "openshift": "OpenShift",
+    "k3s": "k3s",
+    "rke2": "RKE2",
+    "k0s": "k0s",
+    "microk8s": "MicroK8s",
+    "talos": "Talos",
+}
+
+
+def dotted(release: Sequence[int]) -> str:
+    return ".".join(map(str, release))
+
+
+def maker(preset: str) -> str:
+    """The cluster of a preset, as its makers write it. KeyError for a preset without a name here."""
+    return _MAKERS[preset]
+
+
+def makers() -> list[str]:
+    """The clusters that have a preset, in the order of the README."""
+    return sorted(map(maker, presets.names()), key=list(_MAKERS.values()).index)
+
+
+def run_by_hand() -> list[str]:
+    """Names of the presets whose cluster was run."""
+    return [name for name in presets.names() if re.search(r"^# state: \*\*run\*\*", (presets.FOLDER / f"{name}.yaml").read_text(), re.M)]
+
+
+def by_site() -> str:
+    """Distributions that `site` prepares for services of hosts."""
+    return " or ".join(name for name, modes in host.DISTRIBUTIONS.items() if host.SYSTEMD in modes)
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Question, and the answer for each mode."""
+    oldest, policies, lab = reasons.OLDEST_IN_WORDS, dotted(reasons.OLDEST_WITH_POLICIES), version("kubernetes")
+    others = "docs/operate/clusters-of-others.md"
+    by_hand = ", ".join(f"{maker(name)} [by hand]({others}#{name})" for name in run_by_hand())
+    node = proof.short(str(proof.one_node()["values"]["GPU"]["model"]))
+    services, pods = (code(choices(role)) for role in ("device_plugin", "chart"))
+    return [
+        ("installed by", "`site`, over ssh as root", "Helm, a manifest, or the playbook `cluster`, through the API; or `site`"),
+        (
+            "clusters",
+            f"by {by_site()}",
+            f"any whose nodes run pods with `hostPID`; {len(presets.names())} distributions have a [preset]({others})",
+        ),
+        ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer"),
+        (
+            "scheduler",
+            "the cluster's own, with the extender beside it",
+            "a second one, `gpushare-scheduler`; on kubeadm's control planes also "
+            "[the cluster's own](docs/operate/kubernetes.md#the-clusters-own-scheduler), by `site`",
+        ),
+        (
+            "`spec.schedulerName` of pods with GPUs",
+            "leave it out",
+            f"`gpushare-scheduler`. From Kubernetes {_NAMES_THE_SCHEDULER} on an admission policy writes it; "
+            "before that, write it, or the pod is rejected",
+        ),
+        (
+            "`runtimeClassName` of pods with GPUs",
+            "leave it out",
+            f"leave it out, except where [only a RuntimeClass has NVIDIA's runtime]({others})",
+        ),
+        ("an image", "none", "one, which you [build](docs/reference/image.md)"),
+        (
+            "driver, toolkit, container runtime",
+            "roles install and configure them, or they are there",
+            "they are there; or `site` on kubeadm's hosts",
+        ),
+        (
+            "driver container of NVIDIA's GPU Operator",
+            "rejected: the driver must be on the host",
+            "used; [not yet run under the operator](docs/operate/gpu-operator.md)",
+        ),
+        ("`gpushare_isolation`", services, pods),
+        ("changes to the control plane", "kube-scheduler's manifest and configuration, kubeadm's ConfigMap", "none"),
+        ("webhooks, custom resources", "none", "none"),
+        ("when a leader fails", "the extender beside another scheduler continues", "the second of two schedulers leads"),
+        (
+            "after a reboot of a node",
+            "the device plugin registers at once",
+            "it registers once its pod has started; until then kubelet rejects pods with GPUs",
+        ),
+        (
+            "removed by",
+            "`uninstall`, which gives each file its old bytes back",
+            "`helm uninstall`, or `cluster` with `gpushare_cluster_state: absent`",
+        ),
+        (
+            "tested on",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs; one node with an {node}",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs; {by_hand}. Not on a real GPU",
+        ),
+    ]
+
+
+def table(page: str) -> str:
+    """The rows as Markdown, with links as this page needs them."""
+    lines = [("", *MODES), ("---",) * 3, *rows()]
+    return rebased("\n".join("| " + " | ".join(line) + " |" for line in lines).replace("|  |", "| |"), page)
+
+
+def rebased(text: str, page: str) -> str:
+    """A text whose links are from the repository's root, for a page below it."""
+    own = os.path.dirname(page) or "."
+    return re.sub(r"\]\((?!https?:|#)([^)#]+)", lambda found: f"]({os.path.relpath(found[1], own)}", text)
+
+
+def code(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def choices(of: str) -> Sequence[str]:
+    """Values of gpushare_isolation that the role, or the chart, takes."""
+    if of == "chart":
+        return tuple(json.loads((ROOT / "charts/gpushare/values.schema.json").read_text())["properties"]["isolation"]["enum"])
+    specs = yaml.safe_load((ROOT / f"roles/{of}/meta/argument_specs.yml").read_text())
+    return tuple(specs["argument_specs"]["main"]["options"]["gpushare_isolation"]["choices"])

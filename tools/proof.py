@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What has run on a real GPU, by the saved reports. README, the isolation table and the comparison take their words from here.
+
+A claim is proven by a GPU where its checks ran and found what they expected. Where no GPU proves it, it is simulated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+RESULTS: Final = Path(__file__).resolve().parent.parent / "docs/project/benchmarks"
+#: Claim to (step, checks that prove it).
+CLAIMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "limit by MPS": (
+        "limits",
+        (
+            "MPS: a program with its container's environment asks for 1 GiB more than its 4096 MiB",
+            "MPS: a program without a limit of its own, by the daemon's default asks for 1 GiB more than its 4096 MiB",
+        ),
+    ),
+    "limit by the driver": ("limits", ("the driver stops a program at its limit",)),
+    "memory by pod": ("memory", ("cgroupfs: MiB of the pod that holds 4096", "systemd: MiB of the pod that holds 4096")),
+    "eviction of a pod that uses more": ("memory", ("cgroupfs: eviction is requested of the second pod alone",)),
+    "right GPU": ("plugin", ("Allocate: index of the GPU", "Allocate: what nvidia's runtime gets")),
+    "no over-booking": ("churn", ("moments at which a GPU had given out more than it has",)),
+    "device strategy cdi": ("cdi", ("problems that our reader sees in the spec",)),
+    "health": ("health", ("the plugin has heard an XID error within 10 s", "health of the GPU")),
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of `make gpu-proof`. gpu: its model in one word, such as H100."""
+
+    gpu: str
+    steps: Mapping[str, Mapping[str, Any]]
+
+    def proves(self, claim: str) -> bool:
+        """Whether each check of the claim ran, which it says only where it found what it expected."""
+        step, names = CLAIMS[claim]
+        ran = {one["name"] for one in self.steps.get(step, {}).get("checks", ()) if one["outcome"] == "ran"}
+        return ran.issuperset(names)
+
+
+def reports(folder: Path = RESULTS) -> list[Report]:
+    """Every saved report of a real GPU, by the name of its file."""
+    found = []
+    for file in sorted(folder.glob("gpu-*.json")):
+        steps = {step["name"]: step for step in json.loads(file.read_text())["steps"]}
+        model = str(steps["discovery"]["values"]["model"])
+        found.append(Report(short(model), steps))
+    return found
+
+
+def short(model: str) -> str:
+    """A model in one word: NVIDIA H100 80GB HBM3 is an H100."""
+    return next((word for word in model.split() if re.fullmatch(r"[A-Z]{1,3}\d+\S*", word)), model)
+
+
+def proven_on(claim: str, folder: Path = RESULTS) -> list[str]:
+    """GPUs on which the claim is proven, such as H100; empty if it is simulated."""
+    return [one.gpu for one in reports(folder) if one.proves(claim)]
+
+
+def words(
+    claim: str, measured: str = "measured on", simulated: str = "simulated so far", between: str = " and ", folder: Path = RESULTS
+) -> str:
+    """How the claim is known, as a page says it."""
+    gpus = proven_on(claim, folder)
+    return f"{measured} {between.join(gpus)}" if gpus else simulated
+
+
+def one_node() -> Mapping[str, Any]:
+    """The report of the cluster of one node with a real GPU."""
+    return dict(json.loads((RESULTS / "one-node-h100.json").read_text()))

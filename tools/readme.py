@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The parts of the two READMEs that say what was proven and where it installs: from saved results, presets and the table of modes.
+
+Each part is a function of the language, "en" or "zh", and both give the same names, numbers and links.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import modes
+import proof
+from gpushare_lab.versions import version
+
+EN, ZH = "en", "zh"
+#: Claim to the part of the product, in both languages.
+_PARTS: Final = {
+    "right GPU": ("device plugin", "device plugin"),
+    "device strategy cdi": ("CDI", "CDI"),
+    "limit by MPS": ("limits by MPS", "MPS 显存限制"),
+    "memory by pod": ("memory by pod", "按 Pod 统计显存"),
+    "health": ("health checks", "健康检查"),
+    "limit by the driver": ("limits by the driver", "驱动的显存限制"),
+}
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
+
+
+def _saved(name: str) -> Any:
+    return json.loads((proof.RESULTS / f"{name}.json").read_text())
+
+
+def status(language: str) -> str:
+    """What ran on a real GPU, and what on simulated ones."""
+    gpus = sorted({gpu for claim in _PARTS for gpu in proof.proven_on(claim)})
+    known = {part: proof.proven_on(claim) == gpus for claim, parts in _PARTS.items() for part in [parts[language == ZH]]}
+    ran, missing = [part for part, proven in known.items() if proven], [part for part, proven in known.items() if not proven]
+    minor, links = ".".join(version("kubernetes").split(".")[:2]), ("docs/start/support.md", "docs/project/status.md")
+    if language == ZH:
+        return (
+            f"> **状态：0.1，尚未发布，请克隆代码仓库使用。** 已在一台带真实 {_one_node()} 的机器上从头装好单节点集群。"
+            f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上运行过，{'、'.join(missing)}还没有。多节点集群在 Kubernetes {minor} 上测试，"
+            f"其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
+        )
+    return _quote(
+        f"**Status: 0.1, not published yet: clone the repository.** One machine with a real {_one_node()} was installed from end to end. "
+        f"{_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {gpu}' for gpu in gpus])}; not yet on a real GPU: {_list(missing)}. "
+        f"Clusters of several nodes were tested with Kubernetes {minor} and simulated GPUs. "
+        f"[Versions that were tested]({links[0]}) · [status and roadmap]({links[1]})"
+    )
+
+
+def _quote(words: str) -> str:
+    return textwrap.fill(words, 120, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False, break_long_words=False)
+
+
+def _item(words: str) -> str:
+    return textwrap.fill(words, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+def _list(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _one_node() -> str:
+    """The GPU of the cluster of one node."""
+    return proof.short(str(proof.one_node()["values"]["GPU"]["model"]))
+
+
+def install(language: str) -> str:
+    """Where it installs, how, and how far that was tried."""
+    gpu = _one_node()
+    by_hand = ", ".join(modes.maker(name) for name in modes.run_by_hand())
+    rest = [name for name in modes.makers() if name not in by_hand]
+    start, guide, others = "docs/start/quickstart.md", "docs/operate/kubernetes.md", "docs/operate/clusters-of-others.md"
+    site, helm = "`ansible-playbook gpushare.kubernetes.site`", "`helm install gpushare charts/gpushare`"
+    if language == ZH:
+        return _table(
+            ["集群", "安装方式", "状态"],
+            [
+                ["自己的机器，kubeadm", f"Ansible：{site}，[快速入门]({start})", f"已测试；单节点在真实的 {gpu} 上"],
+                ["kubeadm，只通过 API", f"Helm：{helm}，[作为 Pod 运行]({guide})", "已测试，GPU 为模拟"],
+                [by_hand, f"同一个 chart，加上[预设]({others})", "手动运行过一次，GPU 为模拟"],
+                ["、".join(rest), "同上", "按官方资料编写，尚未运行：欢迎第一个尝试"],
+            ],
+        )
+    return _table(
+        ["cluster", "how", "state"],
+        [
+            ["your own machines, by kubeadm", f"Ansible: {site}, [quick start]({start})", f"tested; one node with a real {gpu}"],
+            ["kubeadm, through the API alone", f"Helm: {helm}, [as pods]({guide})", "tested on simulated GPUs"],
+            [by_hand, f"the same chart, with a [preset]({others})", "run once by hand, on simulated GPUs"],
+            [", ".join(rest), "the same", "written from their documentation, not yet run: be the first"],
+        ],
+    )
+
+
+def limits(language: str) -> str:
+    """What stops a pod that takes more than its share, by the node."""
+    if language == ZH:
+        return _table(
+            ["节点", "超用显存的 Pod"],
+            [
+                ["驱动 620（长期支持）或 615，cgroup v2", f"**被阻止**（{_known('limit by the driver', ZH)}）"],
+                ["MPS，按进程", f"**被阻止**（{_known('limit by MPS', ZH)}）"],
+                ["其他节点", "*不会被阻止*：收到 Event，或按设置被驱逐"],
+            ],
+        )
+    return _table(
+        ["node", "a pod that takes more than its share"],
+        [
+            ["NVIDIA's driver 620 (long-term) or 615, cgroup v2", f"is **stopped** ({_known('limit by the driver', EN)})"],
+            ["MPS, each process", f"is **stopped** ({_known('limit by MPS', EN)})"],
+            ["any other", "is *not stopped*: it gets a warning Event, and is evicted if you want that"],
+        ],
+    )
+
+
+def _known(claim: str, language: str) -> str:
+    if language == ZH:
+        return proof.words(claim, "已在", "目前仅在模拟驱动上验证", " 和 ") + ("上测得" if proof.proven_on(claim) else "")
+    return proof.words(claim)
+
+
+def figures(language: str) -> str:
+    """Four figures, with the target that one of them misses."""
+    churn, plugin, rate = _saved("churn"), _saved("kubectl"), _saved("scheduling-500")
+    (placed,) = (
+        one["in_use"]
+        for one in _saved("placement")["figures"]
+        if (one["part"], one["trace"], one["policy"], one["load"]) == ("filled", "default", "binpack", 100)
+    )
+    missed = rate["ratio"] < rate["target_ratio"]
+    cpu = max(one["cpu_seconds"] for one in plugin["results"])
+    wrong, over = sum(churn["original"]["wrong_gpus"].values()), churn["original"]["over_booked_gpus"]
+    here = churn["here"]
+    if language == ZH:
+        return "\n".join(
+            (
+                f"- 模拟 GPU 上随机创建的 {churn['pods']} 个 Pod 中，拿错 GPU 的有 {here['wrong_gpus']} 个，超分的 GPU 有 "
+                f"{here['over_booked']} 块；原版的算法处理同一批 Pod，会拿错 {wrong} 次，超分 {over} 块 GPU。",
+                f"- 公开 trace 上，Pod 申请的总量达到全部 GPU 时，{placed:.1f} % 的 GPU 得到使用。",
+                f"- 500 个节点时，绑定速率是没有扩展器时的 {rate['ratio']:.2f}（目标 {rate['target_ratio']}"
+                f"{'，**未达到**' if missed else ''}）。",
+                f"- {plugin['nodes']} 个节点、{plugin['pods']:,} 个 Pod 时，每条命令最多占用 {cpu:.1f} s CPU 时间"
+                f"（目标 {plugin['target_cpu_seconds']:.0f} s）。",
+            )
+        )
+    items = (
+        f"Of {churn['pods']} random pods on simulated GPUs, {here['wrong_gpus']} got a wrong GPU and {here['over_booked']} GPUs were "
+        f"over-booked. The original's algorithm puts {wrong} of the same pods on a wrong GPU, and over-books {over} GPUs.",
+        f"{placed:.1f} % of all GPUs are in use when the pods of a public trace have asked for all of them.",
+        f"With 500 nodes, pods are bound at {rate['ratio']:.2f} of the rate without the extender (target {rate['target_ratio']}"
+        f"{', **missed**' if missed else ''}).",
+        f"With {plugin['nodes']} nodes and {plugin['pods']:,} pods, each command takes at most {cpu:.1f} s of CPU (target "
+        f"{plugin['target_cpu_seconds']:.0f} s).",
+    )
+    return "\n".join(map(_item, items))
+
+
+#: By the name of the part.
+PARTS: Final = {"status": status, "install": install, "limits": limits, "figures": figures}
