@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_runtime
-short_description: Make the nvidia runtime the default of containerd, docker or CRI-O, or let containerd pass CDI devices on
+short_description: "Private: make the nvidia runtime the default of containerd, docker or CRI-O, or let containerd pass CDI devices on"
 version_added: 0.1.0
 description:
   - The role C(container_runtime) uses this module. Its options may change in any release.

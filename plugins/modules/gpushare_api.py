@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_api
-short_description: Read facts of the cluster from the API server, move other device plugins away from nodes, and restore them
+short_description: "Private: read facts of the cluster from the API server, move other device plugins away from nodes, and restore them"
 version_added: 0.1.0
 description:
   - Roles of this collection use this module on a control plane, C(in_cluster) with your kubeconfig. Its options may change in any release.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_bundle
-short_description: Make one archive with all that hosts without a network need
+short_description: "Private: make one archive with all that hosts without a network need"
 version_added: 0.1.0
 description:
   - The role C(bundle) uses this module. Its options may change in any release.

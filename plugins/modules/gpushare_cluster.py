@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_cluster
-short_description: Apply gpushare's objects to the cluster or remove them, and create the credentials of its daemons
+short_description: "Private: apply gpushare's objects to the cluster or remove them, and create the credentials of its daemons"
 version_added: 0.1.0
 description:
   - Roles of this collection use this module. Its options may change in any release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_daemon
-short_description: Run one of gpushare's daemons as a systemd service, with its certificates and its token
+short_description: "Private: run one of gpushare's daemons as a systemd service, with its certificates and its token"
 version_added: 0.1.0
 description:
   - The roles C(device_plugin), C(extender) and C(dashboard) use this module. Its options may change in any release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_driver
-short_description: Gather the facts for a driver, and make a host ready for the one that its packages brought
+short_description: "Private: gather the facts for a driver, and make a host ready for the one that its packages brought"
 version_added: 0.1.0
 description:
   - The role C(nvidia_driver) uses this module. Its options may change in any release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_host_runtime
-short_description: Import images into the runtime of kubelet, and make k3s or RKE2 see NVIDIA's runtime
+short_description: "Private: import images into the runtime of kubelet, and make k3s or RKE2 see NVIDIA's runtime"
 version_added: 0.1.0
 description:
   - The role C(in_cluster) uses this module. Its options may change in any release.

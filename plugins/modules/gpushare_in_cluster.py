@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_in_cluster
-short_description: Read, verify and change a cluster with gpushare's daemons as pods
+short_description: "Private: read, verify and change a cluster with gpushare's daemons as pods"
 version_added: 0.1.0
 description:
   - The role C(in_cluster) and the playbook C(change_mode) use this module. Its options may change in any release.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_judge
-short_description: Judge on the controller what hosts and the API server have answered
+short_description: "Private: judge on the controller what hosts and the API server have answered"
 version_added: 0.1.0
 description:
   - Roles of this collection use this module. Its options may change in any release.

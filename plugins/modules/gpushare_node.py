@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_node
-short_description: Cordon or drain a node, make it schedulable again, and check whether it is ready
+short_description: "Private: cordon or drain a node, make it schedulable again, and check whether it is ready"
 version_added: 0.1.0
 description:
   - Roles of this collection use this module, on a control plane. Its options may change in any release.

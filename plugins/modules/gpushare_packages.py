@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_packages
-short_description: Install a set of packages at exact versions from a signed repository, and hold them there
+short_description: "Private: install a set of packages at exact versions from a signed repository, and hold them there"
 version_added: 0.1.0
 description:
   - The roles C(nvidia_container_toolkit) and C(nvidia_driver) use this module. Its options may change in any release.

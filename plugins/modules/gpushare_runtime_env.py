@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_runtime_env
-short_description: Install the gpushare runtime into a versioned virtual environment
+short_description: "Private: install the gpushare runtime into a versioned virtual environment"
 version_added: 0.1.0
 description:
   - The role C(python_environment) uses this module. Its options may change in any release.

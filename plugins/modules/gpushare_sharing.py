@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_sharing
-short_description: Choose the device strategy of a host, and run an MPS control daemon for each GPU
+short_description: "Private: choose the device strategy of a host, and run an MPS control daemon for each GPU"
 version_added: 0.1.0
 description:
   - Roles for GPU nodes use this module. Its options may change in any release.

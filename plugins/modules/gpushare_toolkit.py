@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_toolkit
-short_description: Configure NVIDIA's container toolkit
+short_description: "Private: configure NVIDIA's container toolkit"
 version_added: 0.1.0
 description:
   - The role C(nvidia_container_toolkit) uses this module. Its options may change in any release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_traces
-short_description: List what gpushare has changed on a host, or remove its daemons and files
+short_description: "Private: list what gpushare has changed on a host, or remove its daemons and files"
 version_added: 0.1.0
 description:
   - The roles C(report), C(uninstall) and C(dashboard) use this module. Its options may change in any release.

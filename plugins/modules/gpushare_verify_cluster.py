@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_verify_cluster
-short_description: Gather everything of gpushare in the API, and place probe pods
+short_description: "Private: gather everything of gpushare in the API, and place probe pods"
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_verify_host
-short_description: Gather everything of gpushare on a host
+short_description: "Private: gather everything of gpushare on a host"
 version_added: 0.1.0
 description:
   - The role C(verify) uses this module. Its options may change in any release.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kube_scheduler_extender
-short_description: Add the gpushare extender to a kubeadm kube-scheduler of any release
+short_description: "Private: add the gpushare extender to a kubeadm kube-scheduler of any release"
 version_added: 0.1.0
 description:
   - The role C(scheduler) uses this module. Its options may change in any release.

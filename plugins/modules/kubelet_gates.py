@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: kubelet_gates
-short_description: Switch on the feature gates of kubelet that device plugins need
+short_description: "Private: switch on the feature gates of kubelet that device plugins need"
 version_added: 0.1.0
 description:
   - The role C(kubelet) uses this module. Its options may change in any release.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,19 @@ def options() -> Iterable[tuple[str, dict[str, Any]]]:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DOCUMENTATION":
                 for name, option in yaml.safe_load(ast.literal_eval(node.value)).get("options", {}).items():
                     yield f"{path.stem}.{name}", option
+
+
+def test_the_comments_of_the_example_inventory_name_the_choices() -> None:
+    """A comment with a list such as "binpack or spread" stands above its variable."""
+    known = {
+        name: {str(one) for one in option["choices"]} for name, option in options() if name.startswith("gpushare_") and "choices" in option
+    }
+    text = (ROOT / "inventory.example/group_vars/all.yml").read_text()
+    compared = 0
+    for comment, name in re.findall(r"^# [^\n]*: ([\w, ]+ or [\w]+)\.\n(?:# )?(gpushare_\w+):", text, re.M):
+        assert set(re.split(r", | or ", comment)) == known[name], name
+        compared += 1
+    assert compared >= 2
 
 
 @pytest.mark.parametrize("name", KNOWN)

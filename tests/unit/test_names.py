@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpushare_runtime.core import protocol
@@ -18,6 +20,15 @@ NAMES = {
     # kubelet's own mark of a static pod's copy is no name of ours.
     if name != "ANNOTATION_MIRROR" and name.startswith(("RESOURCE_", "LABEL_", "ANNOTATION_", "ASK_", "ENV_")) and isinstance(value, str)
 }
+
+
+def test_a_module_is_private_or_part_of_the_interface() -> None:
+    """names.md lists the public ones; `ansible-doc -l` shows which are not."""
+    files = (REPOSITORY / "plugins/modules").glob("[a-z]*.py")
+    described = {path.stem: re.findall("^short_description: (.+)$", path.read_text(), re.M) for path in files}
+    private = {name for name, (words,) in described.items() if words.startswith('"Private: ')}
+    (line,) = re.findall(r"^- the modules (.*?)\. `ansible-doc", PAGE, re.M)
+    assert described.keys() - private == set(re.findall("`([a-z_]+)`", line))
 
 
 @pytest.mark.parametrize("name", NAMES)
