@@ -189,7 +189,7 @@ image: venv ## The container image of all programs, in build/image, without a co
 KEY ?=
 TRIAL ?=
 .PHONY: release
-release: $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, SBOM, changelog, checksums; KEY=KEYID signs them, TRIAL=1 makes some that are not to be published
+release: venv $(DOCS_VENV)/.complete ## The files of a release in build/release: tarball, wheel, chart, images, SBOM, changelog, checksums; KEY=KEYID signs them, TRIAL=1 makes some that are not to be published
 	$(call say,the release)
 	@$(DOCS_VENV)/bin/python tools/release.py build/release $(if $(KEY),--key $(KEY)) $(if $(TRIAL),--trial)
 

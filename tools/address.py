@@ -2,8 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """Where the project is published: `repository` of galaxy.yml, and what follows from it.
 
-The owner of the repository writes that one line. `python tools/address.py --write` then writes the other addresses of galaxy.yml and
-the `runbook_url` of each alert; without the option it compares them. `make release` rejects the placeholder.
+The owner of the repository writes that one line. `python tools/address.py --write` then writes the other addresses of galaxy.yml, those of
+the chart, and the `runbook_url` of each alert; without the option it compares them. `make release` rejects the placeholder.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 GALAXY: Final = "galaxy.yml"
+CHART: Final = "charts/gpushare/Chart.yaml"
 RULES: Final = "docs/operate/monitoring/rules.yml"
 RUNBOOKS: Final = "docs/operate/monitoring/README.md"
 BRANCH: Final = "main"
@@ -66,7 +67,12 @@ def rules(text: str, address: str) -> str:
     return _RUNBOOK.sub(link, text)
 
 
-FILLED: Final = {GALAXY: galaxy, RULES: rules}
+def chart(text: str, address: str) -> str:
+    """Chart.yaml with `home` and `sources`, which registries of charts show."""
+    return re.sub(r"^(?:home|sources): .*\n", "", text, flags=re.MULTILINE) + f"home: {address}\nsources: [{address}]\n"
+
+
+FILLED: Final = {GALAXY: galaxy, RULES: rules, CHART: chart}
 
 
 def problems(root: Path = ROOT) -> Iterator[str]:

@@ -7,15 +7,14 @@ krew copies files and runs nothing. So the launcher makes a virtual environment 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import tarfile
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import yaml
+
+from tree import packed
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LAUNCHER: Final = """\
@@ -46,19 +45,13 @@ exec "$here/env/bin/python" -m gpushare_runtime.kubectl_program.main "$@"
 
 def archive(wheel: tuple[str, bytes], lock: str, when: datetime) -> bytes:
     """A .tar.gz, the same for the same content. wheel: name and bytes; lock: requirements with hashes."""
-    packed = io.BytesIO()
     content = {
         "LICENSE": ((ROOT / "LICENSES/Apache-2.0.txt").read_bytes(), 0o644),
         wheel[0]: (wheel[1], 0o644),
         "kubectl-gpushare": (LAUNCHER.encode(), 0o755),
         "requirements.txt": (lock.encode(), 0o644),
     }
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, (data, mode) in sorted(content.items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode, member.mtime, member.uname, member.gname = len(data), mode, int(when.timestamp()), "root", "root"
-            tar.addfile(member, io.BytesIO(data))
-    return gzip.compress(packed.getvalue(), mtime=int(when.timestamp()))
+    return packed(content, when)
 
 
 def manifest(name: str, data: bytes, version: str, repository: str) -> str:

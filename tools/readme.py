@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import address
 import modes
 import proof
 from gpushare_lab.versions import version
@@ -37,19 +38,26 @@ def _saved(name: str) -> Any:
 
 
 def status(language: str) -> str:
-    """What ran on a real GPU, and what on simulated ones."""
+    """What ran on a real GPU, and what on simulated ones; and where the releases are."""
+    at = address.repository()
+    published = not address.rejected(at)
+    get = (
+        (f"[releases]({at}/releases)", f"[发布版本]({at}/releases)")
+        if published
+        else ("not published yet: clone the repository", "尚未发布，请克隆代码仓库使用")
+    )
     gpus = sorted({gpu for claim in _PARTS for gpu in proof.proven_on(claim)})
     known = {part: proof.proven_on(claim) == gpus for claim, parts in _PARTS.items() for part in [parts[language == ZH]]}
     ran, missing = [part for part, proven in known.items() if proven], [part for part, proven in known.items() if not proven]
     minor, links = ".".join(version("kubernetes").split(".")[:2]), ("docs/start/support.md", "docs/project/status.md")
     if language == ZH:
         return (
-            f"> **状态：0.1，尚未发布，请克隆代码仓库使用。** 已在一台带真实 {_one_node()} 的机器上从头装好单节点集群。"
+            f"> **状态：0.1，{get[1]}。** 已在一台带真实 {_one_node()} 的机器上从头装好单节点集群。"
             f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上运行过，{'、'.join(missing)}还没有。多节点集群在 Kubernetes {minor} 上测试，"
             f"其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
         )
     return _quote(
-        f"**Status: 0.1, not published yet: clone the repository.** One machine with a real {_one_node()} was installed from end to end. "
+        f"**Status: 0.1, {get[0]}.** One machine with a real {_one_node()} was installed from end to end. "
         f"{_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {gpu}' for gpu in gpus])}; not yet on a real GPU: {_list(missing)}. "
         f"Clusters of several nodes were tested with Kubernetes {minor} and simulated GPUs. "
         f"[Versions that were tested]({links[0]}) · [status and roadmap]({links[1]})"

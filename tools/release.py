@@ -38,7 +38,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import 
 import address  # noqa: E402
 import krew  # noqa: E402
 import outdated  # noqa: E402
-from tree import copy, files  # noqa: E402
+from tree import chart, copy, files  # noqa: E402
 
 RUNTIME: Final = "files/gpushare_runtime"
 LOCK: Final = f"{RUNTIME}/requirements-kubectl.txt"
@@ -104,7 +104,7 @@ def why_not() -> list[str]:
 
 
 def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
-    """Write all files; those that are named in SHA256SUMS and that file itself. trial: they are not published."""
+    """Write all files; those that are named in SHA256SUMS and that file itself. trial: they are not published, and have no images."""
     if not trial and (reasons := why_not()):
         sys.exit("\n".join(reasons))
     number, when = version(), commit_time()
@@ -119,6 +119,12 @@ def release(folder: Path, key: str = "", *, trial: bool = False) -> list[Path]:
     (folder / wheel.filename).write_bytes(wheel.content)
     plugin, name = krew.archive((wheel.filename, wheel.content), (ROOT / LOCK).read_text(), when), f"kubectl-gpushare-{number}.tar.gz"
     (folder / name).write_bytes(plugin)
+    (folder / f"gpushare-{number}.tgz").write_bytes(chart(when))
+    for architecture in () if trial else ("amd64", "arm64"):
+        # In an environment of its own, as `make image` has it.
+        own = {**os.environ, "PYTHONPATH": ":".join(str(ROOT / one) for one in ("tools", "tools/lab", RUNTIME))}
+        command = [str(ROOT / ".venv/bin/python"), "-m", "image", str(folder), "--architecture", architecture]
+        subprocess.run(command, check=True, timeout=1800, cwd=ROOT, env=own)
     repository = str(yaml.safe_load((ROOT / "galaxy.yml").read_text())["repository"])
     (folder / "gpushare.yaml").write_text(krew.manifest(name, plugin, number, repository))
     (folder / "sbom.cdx.json").write_text(bill_of_materials(number, when))

@@ -4,8 +4,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import shutil
 import subprocess
+import tarfile
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -52,3 +57,21 @@ def copy(paths: list[str], target: Path) -> None:
     for path in paths:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(REPOSITORY / path, target / path, follow_symlinks=False)
+
+
+def packed(content: Mapping[str, tuple[bytes, int]], when: datetime) -> bytes:
+    """A .tar.gz of names with bytes and mode, owned by root: the same for the same content and time."""
+    tarred = io.BytesIO()
+    with tarfile.open(fileobj=tarred, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, (data, mode) in sorted(content.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode, member.mtime, member.uname, member.gname = len(data), mode, int(when.timestamp()), "root", "root"
+            tar.addfile(member, io.BytesIO(data))
+    return gzip.compress(tarred.getvalue(), mtime=int(when.timestamp()))
+
+
+def chart(when: datetime) -> bytes:
+    """charts/gpushare as `helm package` packs it: a folder of the chart's name, Chart.yaml and all."""
+    own = "charts/gpushare/"
+    paths = [path.removeprefix(own) for path in files() if path.startswith(own)]
+    return packed({f"gpushare/{path}": ((REPOSITORY / own / path).read_bytes(), 0o644) for path in paths}, when)

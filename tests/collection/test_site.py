@@ -17,7 +17,7 @@ import pytest
 
 import address
 from pages.build import Assets, loaded_from_elsewhere, problems, relinked
-from tree import REPOSITORY
+from tree import REPOSITORY, files
 
 SECONDS = 1200
 
@@ -88,6 +88,10 @@ def test_the_release_has_its_files_and_is_the_same_twice() -> None:
     with tarfile.open(tarball) as archive:
         assert {"MANIFEST.json", "README.md", "SECURITY.md", "docs/README.md"} <= set(archive.getnames())
         assert len({member.mtime for member in archive.getmembers()}) == 1
+    (chart,) = folder.glob("gpushare-*.tgz")
+    with tarfile.open(chart) as archive:
+        own = {path.removeprefix("charts/") for path in files() if path.startswith("charts/gpushare/")}
+        assert {member.name for member in archive.getmembers() if member.isfile()} == own
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert "gpushare_runtime/core/protocol.py" in archive.namelist()
