@@ -11,12 +11,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils._bundle.contents import MACHINES, PYTHONS, BundleError
-from ..plugin_utils._bundle.lock import LockError
+from ..module_utils._formats.failure import Failure
+from ..plugin_utils._bundle.contents import MACHINES, PYTHONS
 from ..plugin_utils._bundle.make import Recipe, make
 from ..plugin_utils._bundle.packages import PackagesOf
 from ..plugin_utils._secrets import mask_passwords
-from ..plugin_utils._wheel import WheelError
 
 COLLECTION = Path(__file__).resolve().parents[2]
 _PACKAGES = {
@@ -63,6 +62,6 @@ class ActionModule(ActionBase):
             return {"changed": True}
         try:
             made = make(recipe, self._display.display)
-        except (BundleError, LockError, WheelError, OSError) as error:
+        except (Failure, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {"changed": made.changed, "bundle": str(made.bundle), "sha256": made.sha256, "bytes": made.size, "files": made.files}

@@ -13,13 +13,14 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ..module_utils._formats.failure import Failure
 from ..plugin_utils._answers import ask
 from ..plugin_utils._bundle.archive import opened
 from ..plugin_utils._bundle.contents import WHEELS, BundleError
-from ..plugin_utils._bundle.lock import LockError, Target, chosen, names
+from ..plugin_utils._bundle.lock import Target, chosen, names
 from ..plugin_utils._bundle.send import place, send
 from ..plugin_utils._secrets import mask_passwords
-from ..plugin_utils._wheel import WheelError, build_wheel, locked_requirements
+from ..plugin_utils._wheel import build_wheel, locked_requirements
 
 
 class ActionModule(ActionBase):
@@ -31,7 +32,7 @@ class ActionModule(ActionBase):
         source = Path(str(arguments.get("source", ""))).resolve()
         try:
             wheel, requirements = build_wheel(source), locked_requirements(source, str(arguments.get("extra") or ""))
-        except (WheelError, OSError) as error:
+        except (Failure, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         extra = arguments.pop("pip_extra_args", None) or []
         words = [extra] if isinstance(extra, str) else [str(word) for word in extra]
@@ -62,6 +63,6 @@ class ActionModule(ActionBase):
                     cure = "make the bundle for it (gpushare_bundle_pythons, gpushare_bundle_architectures)"
                     raise BundleError(f"no wheel of {names(lacking)} for {target}", "each package of the lock", cure)
                 sent = send(self, bundle, [f"{WHEELS}{name}" for name in wheels])
-        except (BundleError, LockError, ValueError) as error:
+        except (Failure, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
         return {"wheels_path": sent["path"], "wheels_sha256": sent["sha256"]}

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from ansible.plugins.action import ActionBase
 
+from ..module_utils._formats.failure import Failure
 from ..module_utils._scheduler.config import ExtenderEntry
 from ..module_utils._scheduler.manifest import SchedulerError
 from ..plugin_utils._answers import ask
@@ -32,7 +33,7 @@ class ActionModule(ActionBase):
             return found
         try:
             plan, trial = self._plan(found, task_vars)
-        except (SchedulerError, yaml.YAMLError) as error:
+        except (Failure, yaml.YAMLError) as error:
             # Not raised: a task that only asks for the plan continues.
             return {"changed": False, "failed": True, "msg": str(error)}
         changed = plan.is_due(found)

@@ -93,19 +93,14 @@ notes:
   elements: str
 """
 
-import os
 import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.journal import JournalError
-from ..module_utils._change.transaction import TransactionError
 from ..module_utils._change.undo import Rejected
 from ..module_utils._facts import kubernetes
-from ..module_utils._formats.json_edit import JsonError
-from ..module_utils._formats.toml import TomlError
-from ..module_utils._host import lock
+from ..module_utils._host.answering import changing
 from ..module_utils._host.container_runtimes import KINDS
 from ..module_utils._host.host import Host
 from ..module_utils._runtimes.default_runtime import WantedRuntime, converge
@@ -142,12 +137,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with lock.for_module(module):
-        os.umask(0o022)
-        try:
-            result = converge(WantedRuntime(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
-        except (Rejected, TomlError, JsonError, JournalError, TransactionError, OSError) as error:
-            module.fail_json(msg=str(error))
+    with changing(module):
+        result = converge(WantedRuntime(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
         # By this host's clock, as is the heartbeat of its kubelet.
         restarted_at = time.time()
         for warning in result.warnings:

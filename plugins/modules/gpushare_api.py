@@ -139,12 +139,12 @@ from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import ANNOTATION_GPUS, PLUGIN
 from ..module_utils._cluster.objects import diff_of, key, title
 from ..module_utils._facts.authority import authorities
+from ..module_utils._host.answering import answering
 from ..module_utils._host.host import Host
 from ..module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
 from ..module_utils._scheduler import kubeadm
 from ..module_utils._takeover import operator as gpu_operator
 from ..module_utils._takeover import original
-from ..module_utils._takeover.aside import TakeOverError
 from ..module_utils._takeover.cluster import OtherPlugins, active_pods
 
 CHANGES = ("aside", "returned", "operator_off", "operator_returned", "retired")
@@ -279,13 +279,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     kubectl, params = cluster_kubectl.for_module(module), module.params
-    try:
-        if params["what"] in CHANGES:
-            result = change(kubectl, params, module.check_mode)
-        else:
-            result = {"changed": False, **subjects[params["what"]](kubectl, params)}
-    except (TakeOverError, cluster_kubectl.KubectlError, OSError, ValueError, AttributeError) as error:
-        module.fail_json(msg=str(error))
+    with answering(module):
+        try:
+            if params["what"] in CHANGES:
+                result = change(kubectl, params, module.check_mode)
+            else:
+                result = {"changed": False, **subjects[params["what"]](kubectl, params)}
+        except (ValueError, AttributeError) as error:
+            # Objects of others, in another shape.
+            raise cluster_kubectl.KubectlError(str(error)) from error
     module.exit_json(**result)
 
 

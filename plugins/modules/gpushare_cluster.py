@@ -163,14 +163,13 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import NAMESPACE, RESOURCES
-from ..module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, converge, diff_of
-from ..module_utils._identity.kubeconfig import NoClusterError
+from ..module_utils._cluster.objects import WantedObjects, check_ours, converge, diff_of
+from ..module_utils._host.answering import answering
 from ..module_utils._identity.seeds import daemons_of, identify
-from ..module_utils._in_cluster.removal import InClusterRemoval, RemovalError
+from ..module_utils._in_cluster.removal import InClusterRemoval
 from ..module_utils._removal.cluster import Removal
 from ..module_utils._scheduler import openshift
 from ..module_utils._scheduler.config import ExtenderEntry
-from ..module_utils._scheduler.manifest import SchedulerError
 
 
 def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
@@ -271,10 +270,8 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
-    try:
+    with answering(module):
         module.exit_json(**subjects[module.params["what"]](module, cluster_kubectl.for_module(module)))
-    except (cluster_kubectl.KubectlError, ForeignError, NoClusterError, RemovalError, SchedulerError) as error:
-        module.fail_json(msg=str(error))
 
 
 if __name__ == "__main__":

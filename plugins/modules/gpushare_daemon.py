@@ -131,13 +131,12 @@ from dataclasses import fields
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.engine import converge
-from ..module_utils._change.transaction import TransactionError
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon import pki
 from ..module_utils._daemon.exposure import exposed
 from ..module_utils._daemon.files import DaemonFiles, InstalledDaemon, health_of
 from ..module_utils._daemon.service import Companions, Daemon, SystemdError, read_environ, sockets
-from ..module_utils._host import lock
+from ..module_utils._host.answering import answering, changing
 from ..module_utils._host.systemd import UNITS
 from ..module_utils._identity.token import ask_api_server, own_token
 
@@ -170,8 +169,7 @@ def service(module: AnsibleModule) -> dict:
     params = module.params
     if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
         module.fail_json(msg=f"{params['kubeconfig_path']} does not exist and kubeconfig_content is not given; give it")
-    with lock.for_module(module):
-        os.umask(0o022)
+    with changing(module):
         wanted = DaemonFiles(**{field.name: params[field.name] for field in fields(DaemonFiles)})
         health = health_of(wanted, params["health_url"], params["health_ca"], "synced", params["timeout"], params["says"])
         folder, run = os.path.dirname(params["kubeconfig_path"]), module.run_command
@@ -185,9 +183,7 @@ def service(module: AnsibleModule) -> dict:
         try:
             done = converge(InstalledDaemon(wanted, daemon, companions, hurt), False, module.check_mode)
         except (SystemdError, OSError) as error:
-            module.fail_json(msg=f"{error}; nothing was changed")
-        except (Rejected, TransactionError) as error:
-            module.fail_json(msg=str(error))
+            raise Rejected(f"{error}; nothing was changed") from error
         for warning in done.warnings:
             module.warn(warning)
         problem = None if done.changed or module.check_mode else daemon.problem()
@@ -202,7 +198,7 @@ def certificates(module: AnsibleModule) -> dict:
     installed = os.access(params["program"], os.X_OK)
     if not installed and not module.check_mode:
         raise pki.PkiError(f"{params['program']} is not there; expected the runtime: run gpushare.kubernetes.python_environment first")
-    with lock.for_module(module):
+    with changing(module):
         # A unit that does not exist yet cannot be reloaded, and reads the files when it starts.
         unit = params["reload"] if os.path.exists(os.path.join(UNITS, params["reload"])) else ""
         verb, dashboard = "plan" if module.check_mode else "ensure", params["server"] == "dashboard"
@@ -229,10 +225,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     answer = subjects[module.params["what"]]
-    try:
+    with answering(module):
         module.exit_json(**answer(module))
-    except pki.PkiError as error:
-        module.fail_json(msg=str(error))
 
 
 if __name__ == "__main__":

@@ -83,19 +83,17 @@ driver:
 problem: {description: "Why nvidia-smi reports no GPUs, null if it reports them.", returned: with O(what=facts), type: dict}
 """
 
-import os
 import time
 from dataclasses import asdict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.journal import JournalError
-from ..module_utils._change.transaction import TransactionError
-from ..module_utils._driver.apply import DriverError, WantedDriver, absent, present
+from ..module_utils._driver.apply import WantedDriver, absent, present
 from ..module_utils._driver.facts import gather, processes_on
 from ..module_utils._facts.driver import driver
 from ..module_utils._facts.gpus import gpus
-from ..module_utils._host import command, lock
+from ..module_utils._host import command
+from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 
 
@@ -135,16 +133,12 @@ def main() -> None:
     what, host = params.pop("what"), Host(params.pop("root"))
     if what == "facts":
         module.exit_json(**facts(host))
-    with lock.for_module(module):
-        os.umask(0o022)
-        try:
-            if what == "absent":
-                result = absent(command.run, module.check_mode, timeout=params["timeout"])
-            else:
-                values = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
-                result = present(WantedDriver(**values), command.run, module.check_mode)
-        except (DriverError, JournalError, TransactionError, OSError) as error:
-            module.fail_json(msg=str(error))
+    with changing(module):
+        if what == "absent":
+            result = absent(command.run, module.check_mode, timeout=params["timeout"])
+        else:
+            values = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
+            result = present(WantedDriver(**values), command.run, module.check_mode)
         for note in result.notes:
             module.warn(note)
         module.exit_json(

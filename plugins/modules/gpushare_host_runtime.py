@@ -74,9 +74,10 @@ from typing import List
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._facts import kubernetes
-from ..module_utils._host import command, lock
+from ..module_utils._host import command
+from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
-from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
+from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
 from ..module_utils._runtimes.images import ImagesError, importer, lacking, listed
 from ..module_utils._runtimes.rancher import KINDS, PROGRAMS, Rancher, RancherError, RancherState
 
@@ -178,12 +179,8 @@ def main() -> None:
     without_action = {"images": params["wanted"] is None, "rancher": bool(params["archive"]) and not params["sha256"]}
     if without_action[params["what"]]:
         module.fail_json(msg="gpushare_host_runtime was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with lock.for_module(module):
-        os.umask(0o022)
-        try:
-            result = subjects[params["what"]](module)
-        except (ImagesError, ReceivedError, RancherError, OSError) as error:
-            module.fail_json(msg=str(error))
+    with changing(module):
+        result = subjects[params["what"]](module)
     module.exit_json(**result)
 
 

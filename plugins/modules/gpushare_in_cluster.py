@@ -99,11 +99,12 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.objects import diff_of
+from ..module_utils._host.answering import answering
 from ..module_utils._in_cluster.facts import gather, when_told
-from ..module_utils._in_cluster.handover import Handover, HandoverError
+from ..module_utils._in_cluster.handover import Handover
 from ..module_utils._in_cluster.pods import Image
 from ..module_utils._in_cluster.ready import wait
-from ..module_utils._in_cluster.replicas import ReplicaError, findings, live, move
+from ..module_utils._in_cluster.replicas import findings, live, move
 from ..module_utils._in_cluster.trial import DevicePluginNeeds, Trial
 from ..module_utils._in_cluster.verify import verify
 
@@ -214,10 +215,11 @@ def main() -> None:
         supports_check_mode=True,
     )
     answer = subjects[module.params["what"]]
-    try:
-        found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
-    except (cluster_kubectl.KubectlError, HandoverError, ReplicaError, ValueError) as error:
-        module.fail_json(msg=str(error))
+    with answering(module):
+        try:
+            found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
+        except ValueError as error:
+            raise cluster_kubectl.KubectlError(str(error)) from error
     for words in found.pop("told", ()):
         module.warn(words)
     if "failed" in found:

@@ -59,8 +59,9 @@ ready: {description: "Whether it is ready. If it is not, C(msg) has the missing 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
-from ..module_utils._cluster.drain import SECONDS, Drained, DrainError, cordon, drain, uncordon
+from ..module_utils._cluster.drain import SECONDS, Drained, cordon, drain, uncordon
 from ..module_utils._cluster.node_ready import not_ready
+from ..module_utils._host.answering import answering
 
 
 def ready(kubectl: cluster_kubectl.Kubectl, name: str, since: float) -> dict:
@@ -93,14 +94,12 @@ def main() -> None:
     node, owner, reason = params["node"], params["owner"], params["reason"]
     if params["what"] == "ready":
         module.exit_json(**ready(kubectl, node, params["since"]))
-    try:
+    with answering(module):
         found = {
             "cordon": lambda: Drained(cordon(kubectl, node, owner, dry, reason), True),
             "drain": lambda: drain(kubectl, node, owner, SECONDS, params["force"], dry, reason),
             "uncordon": lambda: Drained(uncordon(kubectl, node, dry), True),
         }[params["what"]]()
-    except (DrainError, cluster_kubectl.KubectlError) as error:
-        module.fail_json(msg=str(error))
     module.exit_json(changed=found.changed, done=found.done, left=list(found.left), why=found.why, diff=[])
 
 

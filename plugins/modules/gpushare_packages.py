@@ -158,17 +158,16 @@ from typing import Any, Optional
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 
-from ..module_utils._change.journal import JournalError
-from ..module_utils._change.transaction import TransactionError
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.exposure import exposed
 from ..module_utils._facts.system import system
-from ..module_utils._host import command, lock
+from ..module_utils._host import command
+from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
-from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, ReceivedError, unpacked
+from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
 from ..module_utils._packages import openpgp
 from ..module_utils._packages.converge import PackagesResult, absent, lacks, manager_of, owners, present, together
-from ..module_utils._packages.model import Package, PackagesError, PackageSet, Repository
+from ..module_utils._packages.model import Package, PackageSet, Repository
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},
@@ -245,35 +244,31 @@ def main() -> None:
         # Where systemd does not run, the scripts do not ask it.
         return exposed(module.run_command) if os.path.isdir(BOOTED) and not params["allow_daemon_reload"] else None
 
-    with lock.for_module(module):
-        os.umask(0o022)
-        try:
-            if params["state"] == "absent":
-                named = [params["owner"]] if params["owner"] else owners()
-                result = PackagesResult()
-                # A host whose packages have not been changed may have a package manager that is not known here.
-                if named:
-                    manager = manager_of(command.run, params["timeout"], Host())
-                    result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
-            else:
+    with changing(module):
+        if params["state"] == "absent":
+            named = [params["owner"]] if params["owner"] else owners()
+            result = PackagesResult()
+            # A host whose packages have not been changed may have a package manager that is not known here.
+            if named:
                 manager = manager_of(command.run, params["timeout"], Host())
-                packages = tuple(Package(package["name"], package["version"] or params["version"]) for package in params["packages"])
-                received = params["received"]
-                if params["bundle"] and not received and lacks(packages, manager):
-                    module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
-                with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
-                    wanted = PackageSet(
-                        params["owner"],
-                        packages,
-                        repository_of(params["repository"]),
-                        folder,
-                        tuple(params["replaces"]),
-                        params["hold"],
-                        params["minimum"],
-                    )
-                    result = present(wanted, manager, module.check_mode, exposed=hurt)
-        except (Rejected, ReceivedError, PackagesError, JournalError, TransactionError, OSError) as error:
-            module.fail_json(msg=str(error))
+                result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
+        else:
+            manager = manager_of(command.run, params["timeout"], Host())
+            packages = tuple(Package(package["name"], package["version"] or params["version"]) for package in params["packages"])
+            received = params["received"]
+            if params["bundle"] and not received and lacks(packages, manager):
+                module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
+            with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
+                wanted = PackageSet(
+                    params["owner"],
+                    packages,
+                    repository_of(params["repository"]),
+                    folder,
+                    tuple(params["replaces"]),
+                    params["hold"],
+                    params["minimum"],
+                )
+                result = present(wanted, manager, module.check_mode, exposed=hurt)
         module.exit_json(**asdict(result))
 
 

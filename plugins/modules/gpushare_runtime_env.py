@@ -108,9 +108,9 @@ from ..module_utils._daemon.environment import (
     find_python,
     pip_steps,
 )
-from ..module_utils._host import lock
+from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
-from ..module_utils._host.received import BUNDLE_KEY, ReceivedError, unpacked
+from ..module_utils._host.received import BUNDLE_KEY, unpacked
 
 
 def install(module: AnsibleModule, environments: Environments, name: str, python) -> None:
@@ -175,37 +175,34 @@ def main() -> None:
     given = module.params["artifact"]
     if given is None:
         module.fail_json(msg="gpushare_runtime_env was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with lock.for_module(module):
+    with changing(module):
         artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
         environments = Environments(module.params["root"])
         try:
-            try:
-                python = find_python(module.run_command, Host().program, module.params["python"])
-            except RuntimeEnvError:
-                if not (module.check_mode and module.params["comes"]):
-                    raise
-                python = Interpreter(f"/usr/bin/python{COMES}", COMES)
-            name, before = environment_name(artifact, python.version), environments.current()
-            whole = environments.is_whole(name)
-            switch = module.params["link"] and before != name
-            former = before if module.params["link"] else name if whole else None
-            result = {
-                "changed": not whole or switch,
-                "environment": environments.path(name),
-                "linked": whole and before == name,
-                "python": python.path,
-                "diff": {"before": f"{former or 'none'}\n", "after": f"{name}\n"},
-            }
-            if not module.check_mode:
-                if not whole and not given["wheel_path"]:
-                    module.exit_json(changed=False, missing=True, python_version=python.version, machine=Host().machine)
-                if not whole:
-                    install(module, environments, name, python)
-                if switch:
-                    environments.switch(name)
-                    result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
-        except (RuntimeEnvError, ReceivedError, OSError) as error:
-            module.fail_json(msg=str(error))
+            python = find_python(module.run_command, Host().program, module.params["python"])
+        except RuntimeEnvError:
+            if not (module.check_mode and module.params["comes"]):
+                raise
+            python = Interpreter(f"/usr/bin/python{COMES}", COMES)
+        name, before = environment_name(artifact, python.version), environments.current()
+        whole = environments.is_whole(name)
+        switch = module.params["link"] and before != name
+        former = before if module.params["link"] else name if whole else None
+        result = {
+            "changed": not whole or switch,
+            "environment": environments.path(name),
+            "linked": whole and before == name,
+            "python": python.path,
+            "diff": {"before": f"{former or 'none'}\n", "after": f"{name}\n"},
+        }
+        if not module.check_mode:
+            if not whole and not given["wheel_path"]:
+                module.exit_json(changed=False, missing=True, python_version=python.version, machine=Host().machine)
+            if not whole:
+                install(module, environments, name, python)
+            if switch:
+                environments.switch(name)
+                result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
         module.exit_json(**result)
 
 

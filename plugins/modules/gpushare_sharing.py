@@ -73,12 +73,10 @@ waiting:
   elements: str
 """
 
-import os
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.engine import converge
-from ..module_utils._change.transaction import TransactionError
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.exposure import exposed
 from ..module_utils._daemon.mps import MpsDaemons, Place, present
@@ -87,7 +85,7 @@ from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, Brings
 from ..module_utils._facts.driver import driver
 from ..module_utils._facts.node import gather
 from ..module_utils._facts.node import strategy as choose
-from ..module_utils._host import lock
+from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 from ..module_utils._host.systemd import UNITS
 from ..module_utils._identity.token import ask_api_server, own_token
@@ -123,17 +121,14 @@ def mps(module: AnsibleModule) -> dict:
     def hurt() -> "str | None":
         return exposed(run)
 
-    with lock.for_module(module):
-        os.umask(0o022)
+    with changing(module):
         sharing = gather(Host("/"), ["sharing"]).sharing
         holders = list(sharing.holders) if sharing else []
         try:
             subject = MpsDaemons(params["gpus"], params["unit"], holders, run, read_environ, params["timeout"], place, hurt)
             done = converge(subject, False, module.check_mode)
         except (SystemdError, OSError) as error:
-            module.fail_json(msg=f"{error}; nothing was changed")
-        except (Rejected, TransactionError) as error:
-            module.fail_json(msg=str(error))
+            raise Rejected(f"{error}; nothing was changed") from error
         for warning in done.warnings:
             module.warn(warning)
         return {"changed": done.changed, "waiting": subject.waiting, "diff": done.diff}

@@ -56,18 +56,16 @@ files: {description: "The files that were changed (in check mode, would be).", r
 notes: {description: Remarks for people., returned: success, type: list, elements: str}
 """
 
-import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.journal import JournalError
-from ..module_utils._change.transaction import TransactionError
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.mps import Place, present
 from ..module_utils._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, Brings
 from ..module_utils._facts.node import strategy
 from ..module_utils._formats.toml import TomlError
-from ..module_utils._host import command, lock
+from ..module_utils._host import command
+from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 from ..module_utils._host.systemd import UNITS
 from ..module_utils._toolkit.toolkit import CONFIG, WantedToolkit, converge, restore
@@ -88,23 +86,20 @@ def main() -> None:
     )
     params = module.params
     host = Host(params["root"])
-    with lock.for_module(module, params["root"]):
-        os.umask(0o022)
-        chosen = {}
-        try:
-            if params["state"] == "absent":
-                result = restore(host, command.run, module.check_mode)
-            else:
-                # The role container_runtime goes by this choice.
-                chosen = strategy(host, params["asked"], Brings(spec=params["cdi"], runtime=True), toolkit=False)[0]
-                chosen["mps"] = present(Place(host.outside(UNITS)))
-                strict = chosen["strategy"] != ENVIRONMENT
-                wanted = WantedToolkit(strict, params["minimum"], params["cdi"], params["comes"], params["yields_to"])
+    # The role container_runtime goes by this choice, also where the rest fails.
+    chosen: dict = {}
+    with changing(module, params["root"], chosen):
+        if params["state"] == "absent":
+            result = restore(host, command.run, module.check_mode)
+        else:
+            chosen.update(strategy(host, params["asked"], Brings(spec=params["cdi"], runtime=True), toolkit=False)[0])
+            chosen["mps"] = present(Place(host.outside(UNITS)))
+            strict = chosen["strategy"] != ENVIRONMENT
+            wanted = WantedToolkit(strict, params["minimum"], params["cdi"], params["comes"], params["yields_to"])
+            try:
                 result = converge(wanted, host, command.run, module.check_mode)
-        except TomlError as error:
-            module.fail_json(msg=f"{CONFIG} cannot be read: {error}; nothing was changed: correct it", **chosen)
-        except (Rejected, JournalError, TransactionError, OSError) as error:
-            module.fail_json(msg=str(error), **chosen)
+            except TomlError as error:
+                raise Rejected(f"{CONFIG} cannot be read: {error}; nothing was changed: correct it") from error
         for warning in result.warnings:
             module.warn(warning)
         module.exit_json(changed=result.changed, files=result.files, notes=result.notes, diff=result.diff, **chosen)

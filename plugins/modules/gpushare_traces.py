@@ -107,11 +107,10 @@ from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.journal import JournalError
 from ..module_utils._change.subjects import DAEMONS
-from ..module_utils._host import lock
+from ..module_utils._host.answering import answering, changing
 from ..module_utils._removal.host import check_callers, plan_leftovers, plan_services
-from ..module_utils._removal.plan import Layout, RemoveError
+from ..module_utils._removal.plan import Layout
 from ..module_utils._removal.report import report, words
 
 
@@ -141,20 +140,18 @@ def main() -> None:
         "services": lambda: plan_services(layout, run, params["daemons"], params["keep_state"]),
         "leftovers": lambda: plan_leftovers(layout, module.check_mode),
     }
-    try:
-        if params["what"] == "report":
+    if params["what"] == "report":
+        with answering(module):
             found = report(layout, run)
             module.exit_json(changed=False, report=found, words=words(found))
-        with lock.for_module(module, params["root"]):
-            # In check mode the scheduler still calls the extender, because the step before has only been predicted.
-            if params["what"] == "services" and not module.check_mode:
-                check_callers(layout, params["daemons"])
-            plan = plans[params["what"]]()
-            if not module.check_mode:
-                plan.apply()
-            module.exit_json(**plan.result())
-    except (RemoveError, JournalError, OSError) as error:
-        module.fail_json(msg=str(error))
+    with changing(module, params["root"]):
+        # In check mode the scheduler still calls the extender, because the step before has only been predicted.
+        if params["what"] == "services" and not module.check_mode:
+            check_callers(layout, params["daemons"])
+        plan = plans[params["what"]]()
+        if not module.check_mode:
+            plan.apply()
+        module.exit_json(**plan.result())
 
 
 if __name__ == "__main__":

@@ -140,12 +140,10 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.journal import JournalError
-from ..module_utils._change.transaction import Transaction, TransactionError
-from ..module_utils._change.undo import Rejected
+from ..module_utils._change.transaction import Transaction
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._host import host as host_host
-from ..module_utils._host import lock
+from ..module_utils._host.answering import changing
 from ..module_utils._scheduler import apply, before_join
 from ..module_utils._scheduler.service import SchedulerHost
 
@@ -223,20 +221,8 @@ def main() -> None:
     what = module.params["what"]
     if what == "extender" and module.params["plan"] is None:
         module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with lock.for_module(module):
-        os.umask(0o022)
-        try:
-            result = {"extender": extender, "read_files": read_files, "write_files": write_files}[what](module)
-        except (
-            Rejected,
-            TransactionError,
-            JournalError,
-            cluster_kubectl.KubectlError,
-            before_join.JoinError,
-            OSError,
-            UnicodeDecodeError,
-        ) as error:
-            module.fail_json(msg=str(error))
+    with changing(module):
+        result = {"extender": extender, "read_files": read_files, "write_files": write_files}[what](module)
     module.exit_json(**result)
 
 

@@ -68,14 +68,10 @@ notes:
   elements: str
 """
 
-import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.journal import JournalError
-from ..module_utils._change.transaction import TransactionError
-from ..module_utils._change.undo import Rejected
-from ..module_utils._host import lock
+from ..module_utils._host.answering import changing
 from ..module_utils._kubelet.converge import WantedGates, converge
 from ..module_utils._kubelet.gates import WANTED
 
@@ -91,12 +87,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with lock.for_module(module):
-        os.umask(0o022)
-        try:
-            result = converge(WantedGates(**module.params), module.check_mode)
-        except (Rejected, JournalError, TransactionError, OSError) as error:
-            module.fail_json(msg=str(error))
+    with changing(module):
+        result = converge(WantedGates(**module.params), module.check_mode)
         module.exit_json(
             changed=result.changed,
             version=result.release,

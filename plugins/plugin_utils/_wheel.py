@@ -18,11 +18,13 @@ from typing import Any
 
 import tomllib  # type: ignore[import-not-found,unused-ignore]  # of Python 3.11, which ansible-core 2.18 needs here
 
+from ..module_utils._formats.failure import Failure
+
 # The oldest moment that a zip file can name.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-class WheelError(ValueError):
+class WheelError(Failure, ValueError):
     """The sources are not a package that can be built; says what is missing and where."""
 
 

@@ -254,9 +254,9 @@ def cgroup_driver_set(cluster: Cluster) -> None:
     sh(cluster, "gpu2", f"sed -i 's/SystemdCgroup = true/SystemdCgroup = false/' {MINE}")
 
 
-def runtime_file_broken(cluster: Cluster, later: contextlib.ExitStack) -> None:
-    kept(cluster, later, "gpu1", CONTAINERD)
-    sh(cluster, "gpu1", f"cp -p {CONTAINERD} /run/test-broken; echo '[plugins' >> {CONTAINERD}")
+def runtime_file_broken(cluster: Cluster, later: contextlib.ExitStack, node: str = "gpu1") -> None:
+    kept(cluster, later, node, CONTAINERD)
+    sh(cluster, node, f"cp -p {CONTAINERD} /run/test-broken; echo '[plugins' >> {CONTAINERD}")
 
 
 def runtime_file_corrected(cluster: Cluster) -> None:

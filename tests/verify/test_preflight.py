@@ -29,7 +29,8 @@ def test_what_would_end_a_run_halfway_is_named_at_once(clean: Verify, tmp_path: 
         faults.scheduler_stopped(cluster, later)
         _mounted(cluster, later, CONTROL_PLANE, MANIFESTS, "ro")
         _mounted(cluster, later, "gpu1", PROGRAMS, "noexec")
-        faults.runtime_file_broken(cluster, later)
+        # On the other node the role has nothing to do, because of CDI.
+        faults.runtime_file_broken(cluster, later, "gpu2")
         later.callback(cluster.on, "gpu2", "umount", "/opt/gpushare")
         sh(cluster, "gpu2", "mount -t tmpfs -o size=1g,nr_inodes=2 tmpfs /opt/gpushare")
         later.callback(sh, cluster, "gpu2", f"while iptables -D {API} 2>/dev/null; do :; done")
@@ -43,7 +44,7 @@ def test_what_would_end_a_run_halfway_is_named_at_once(clean: Verify, tmp_path: 
         (CONTROL_PLANE, "scheduler", "no process of kube-scheduler"),
         (CONTROL_PLANE, "disk", f"{MANIFESTS} on a file system mounted read-only"),
         ("gpu1", "disk", "on a file system mounted noexec"),
-        ("gpu1", "runtime", "unclosed table key"),
+        ("gpu2", "runtime", "unclosed table key"),
         ("gpu2", "disk", "too few free inodes for /opt/gpushare"),
         ("gpu2", "api", "no connection from this host to https://"),
     ):

@@ -20,6 +20,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
+from .._formats.failure import Failure
 from .._host.files import FileState, digest, read_state, remove, replace, state_digest
 from .subjects import is_ours
 
@@ -27,7 +28,7 @@ FOLDER = "var/lib/gpushare/journal"
 VERSION = 1
 
 
-class JournalError(Exception):
+class JournalError(Failure):
     """An entry that cannot be read; says which file and what to do."""
 
 

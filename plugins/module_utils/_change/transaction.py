@@ -17,12 +17,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from .._formats.failure import Failure
 from .._host.files import FileState, Staged, digest, read_state, remove
 from .journal import Entry, Journal, Pending, Saved
 from .subjects import is_ours
 
 
-class TransactionError(Exception):
+class TransactionError(Failure):
     """The change did not hold. restored: whether the host is as it was before."""
 
     def __init__(self, message: str, restored: bool) -> None:

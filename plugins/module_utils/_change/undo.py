@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from .._formats.failure import Failure
 from .._host.files import FileState, read_state
 from .journal import Entry
 
@@ -22,7 +23,7 @@ Contents = Mapping[str, Union[str, bytes, None]]
 WithoutOurs = Callable[[str, str, str], Optional[str]]
 
 
-class Rejected(Exception):
+class Rejected(Failure):
     """Nothing was changed; the message has what was found, what was expected and what to do."""
 
 

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from .._formats.failure import Failure
 from .._formats.finding import few
 from .kubectl import Kubectl, KubectlError
 
@@ -43,7 +44,7 @@ class Drained:
     why: str = ""
 
 
-class DrainError(RuntimeError):
+class DrainError(Failure):
     """The node cannot be drained; says why."""
 
 

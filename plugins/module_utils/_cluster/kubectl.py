@@ -8,6 +8,7 @@ import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlencode
 
+from .._formats.failure import Failure
 from .._host import host
 from .._host.command import RunWithInput
 
@@ -21,7 +22,7 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
 
 
-class KubectlError(RuntimeError):
+class KubectlError(Failure):
     """kubectl failed; the message has its arguments and its own words."""
 
 

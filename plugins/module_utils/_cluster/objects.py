@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .._formats.failure import Failure
 from . import taint
 from .kubectl import Kubectl, as_list
 from .names import FIELD_MANAGER, LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE, NAMESPACE
@@ -56,7 +57,7 @@ _NAME = re.compile(r"gpushare-(?=.{1,244}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[
 _NODE_LABELS = (LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE)
 
 
-class ForeignError(RuntimeError):
+class ForeignError(Failure):
     """An object that this collection never makes; says which, and what was expected."""
 
 

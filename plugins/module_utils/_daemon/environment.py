@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.names import PREFIX
 from .._formats.credentials import SHORT, without_credentials
+from .._formats.failure import Failure
 from .._host.command import Run
 from .._host.files import relabel
 from .._host.systemd import UNITS
@@ -36,7 +37,7 @@ _PLAIN = ("", "/simple")
 _NAME = re.compile(r"[0-9][0-9A-Za-z.+]*-[0-9a-f]{12}")
 
 
-class RuntimeEnvError(RuntimeError):
+class RuntimeEnvError(Failure):
     """An environment cannot be made; the message says what was found and what to do."""
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
 
 from .._cluster.names import CERTIFICATES, DASHBOARD_CERTIFICATES
+from .._formats.failure import Failure
 from .._host.command import Run
 
 
-class PkiError(RuntimeError):
+class PkiError(Failure):
     """gpushare-pki failed; the message has its words."""
 
 

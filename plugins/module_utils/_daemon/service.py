@@ -21,6 +21,7 @@ from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence
 from .._change.subjects import SETTINGS
 from .._change.transaction import Service
 from .._change.undo import Texts
+from .._formats.failure import Failure
 from .._host.command import Run
 from .._host.files import read_state
 from .._host.systemd import UNITS, show
@@ -63,7 +64,7 @@ WantedBy=sockets.target {name}.service
 """
 
 
-class SystemdError(RuntimeError):
+class SystemdError(Failure):
     """systemctl rejected; the message has its words."""
 
 

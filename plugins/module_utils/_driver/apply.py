@@ -17,6 +17,7 @@ from .._change.journal import Journal
 from .._change.transaction import FollowUp, nothing
 from .._change.undo import Texts
 from .._facts.driver import Driver, driver
+from .._formats.failure import Failure
 from .._host.command import Outcome, RunWithin
 from .._host.host import Host
 from .._host.ownership import open_to_others
@@ -33,7 +34,7 @@ _LOG_LINES = 12
 _REBUILDERS = (("update-initramfs", "-u", "-k", "all"), ("dracut", "--force", "--regenerate-all"))
 
 
-class DriverError(Exception):
+class DriverError(Failure):
     """A step failed; says which, what the host has now, and what to do."""
 
 

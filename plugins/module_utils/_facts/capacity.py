@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
+from .._formats.failure import Failure
 from .._formats.finding import ERROR, WARNING, Finding
 from .._formats.quantity import quantity, unit_mib
 from .nvidia_smi import CAPS, SharedGpu, SmiGpu, SmiReport
@@ -30,7 +31,7 @@ _DIFFERENCE = {"node": "host", "what": "subject", "code": "check", **{key: key f
 _LONGEST_STRATEGY = 32
 
 
-class AnnotationError(ValueError):
+class AnnotationError(Failure, ValueError):
     """The annotation with the GPUs cannot be used; says what was found and expected."""
 
 

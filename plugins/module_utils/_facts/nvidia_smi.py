@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from .._formats.failure import Failure
 from .._formats.finding import Finding
 from .._host.command import Outcome
 from . import diagnosis
@@ -231,7 +232,7 @@ def with_instances(found: SmiReport, listing: str, capabilities: str) -> SmiRepo
     return replace(found, gpus=gpus)
 
 
-class SmiOutputError(ValueError):
+class SmiOutputError(Failure, ValueError):
     """The output is not XML of nvidia-smi; it says what it begins with."""
 
 

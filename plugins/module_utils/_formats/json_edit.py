@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Tuple
 
+from .failure import Failure
+
 Path = Tuple[str, ...]
 
 #: Of digits. Python does not read an integer of some thousand.
@@ -25,7 +27,7 @@ _DEPTH = 50
 _INDENT = "    "
 
 
-class JsonError(ValueError):
+class JsonError(Failure, ValueError):
     """Text that is not JSON; says line and reason."""
 
 

@@ -14,6 +14,8 @@ import tarfile
 from dataclasses import dataclass
 from typing import BinaryIO, Dict, Iterable, List
 
+from .failure import Failure
+
 _BLOCK = 512
 #: Bytes of one read or write.
 CHUNK = 1 << 20
@@ -25,7 +27,7 @@ _LARGE = 0x80
 _LONG_NAME, _PLAIN = b"L", (b"0", b"\0")
 
 
-class TarError(ValueError):
+class TarError(Failure, ValueError):
     """No archive, or one with something in it that it may not have; says what, and where."""
 
 

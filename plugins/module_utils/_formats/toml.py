@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from .failure import Failure
+
 Path = Tuple[str, ...]
 
 #: Of digits. Python neither reads nor prints an integer of some thousand.
@@ -41,7 +43,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-class TomlError(ValueError):
+class TomlError(Failure, ValueError):
     """The text is not TOML that we read, or not the layout that we can edit; says which line."""
 
 

@@ -14,13 +14,15 @@ import os
 import time
 from typing import Any, ContextManager, Iterator
 
+from .._formats.failure import Failure
+
 PATH = "/run/gpushare.lock"
 #: How long one run waits for the other. Its steps may take minutes; then it is better to hear of it than to interleave.
 SECONDS = 10.0
 _POLL = 0.2
 
 
-class LockedError(RuntimeError):
+class LockedError(Failure):
     """Another run changes this host now; it says which one."""
 
 
@@ -54,24 +56,14 @@ def held(who: str, path: str = PATH, seconds: float = SECONDS) -> Iterator[None]
 
 
 def for_module(module: Any, root: str = "/") -> ContextManager[None]:
-    """The lock for an AnsibleModule, which fails if another run has it.
+    """The lock for an AnsibleModule. LockedError, when it is entered, if another run has it.
 
     Check mode, a user who is not root, and a folder that stands for a host change no host.
     """
-    return contextlib.nullcontext() if module.check_mode or root != "/" or os.geteuid() != 0 else _or_fail(module, PATH)
-
-
-@contextlib.contextmanager
-def _or_fail(module: Any, path: str) -> Iterator[None]:
+    if module.check_mode or root != "/" or os.geteuid() != 0:
+        return contextlib.nullcontext()
     user = os.environ.get("SUDO_USER") or os.environ.get("LOGNAME") or os.environ.get("USER") or "root"
-    who = f"{module._name} of {user}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}"
-    stack = contextlib.ExitStack()
-    try:
-        stack.enter_context(held(who, path))
-    except LockedError as error:
-        module.fail_json(msg=str(error))
-    with stack:
-        yield
+    return held(f"{module._name} of {user}, process {os.getpid()}, since {time.strftime('%H:%M:%S')}", PATH)
 
 
 def _is(descriptor: int, path: str) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator
 
 from .._formats import tar
+from .._formats.failure import Failure
 
 #: For a bundle and its parts: the driver's packages have some hundred MB each.
 LIMITS = tar.ArchiveLimits(members=4000, member_bytes=2 << 30, bytes=8 << 30)
@@ -29,7 +30,7 @@ RECEIVED: Dict[str, Any] = {
 }
 
 
-class ReceivedError(RuntimeError):
+class ReceivedError(Failure):
     """The archive did not arrive whole, or there is no space for it; says what to do."""
 
 

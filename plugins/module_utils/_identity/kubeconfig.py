@@ -11,8 +11,10 @@ import base64
 import json
 from typing import Any, Mapping, Optional, Tuple
 
+from .._formats.failure import Failure
 
-class NoClusterError(ValueError):
+
+class NoClusterError(Failure, ValueError):
     """A kubeconfig does not say where the API server is, or the cluster not what its certificate authority is."""
 
 

@@ -17,6 +17,7 @@ from .._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN
 from .._cluster.objects import key
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
+from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import KINDS, ours, requested
 from .pods import SCHEDULER, is_ready, until
@@ -32,7 +33,7 @@ _POLICY_KINDS = (
 )
 
 
-class HandoverError(RuntimeError):
+class HandoverError(Failure):
     """Why the next step is not taken: what was found, what was expected, what to do."""
 
 

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import ANNOTATION_GPUS, ANNOTATION_SCHEDULER_CONFIG, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import gpu_pods, of_hosts, ours
 from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
@@ -29,7 +30,7 @@ WORKLOADS = (
 )
 
 
-class RemovalError(RuntimeError):
+class RemovalError(Failure):
     """Why nothing is removed, or not all."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY
+from .._formats.failure import Failure
 from .._formats.quantity import quantity
 from .pods import SCHEDULER, is_ready
 from .ready import wait
@@ -28,7 +29,7 @@ _RESOURCES = (MEMORY, GPUS, "nvidia.com/gpu")
 Node = Mapping[str, Any]
 
 
-class ReplicaError(RuntimeError):
+class ReplicaError(Failure):
     """Why a pod stays on a GPU node."""
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
 from .._cluster.node_ready import not_ready
+from .._formats.failure import Failure
 from .._host.host import Host
 
 _KEYS = (
@@ -35,7 +36,7 @@ _LARGEST = 4 * 1024 * 1024
 _TIMEOUT = 5.0
 
 
-class ApiError(RuntimeError):
+class ApiError(Failure):
     """The API server could not be asked; says why."""
 
 

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from .._formats.failure import Failure
 from .._host.systemd import environment, expanded, words
 from . import gates
 
@@ -22,7 +23,7 @@ _IN_TEXT = re.compile(r"(?P<flag>--?feature-gates)(?P<between>=|[ \t]+)(?P<quote
 EXTRA = ("KUBELET_EXTRA_ARGS", "KUBELET_ARGS", "KUBELET_CUSTOM_FLAGS")
 
 
-class ArgumentsError(ValueError):
+class ArgumentsError(Failure, ValueError):
     """A form of the unit that is not edited; says which."""
 
 

@@ -12,6 +12,7 @@ import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .._formats import json_edit, line_ends
+from .._formats.failure import Failure
 from .._formats.yaml_scalars import BOOLEANS, first_document, scalars
 from .gates import MOST_GATES
 
@@ -27,7 +28,7 @@ _TAB = re.compile(r"^ *\t[ \t]*[^\s#]", re.MULTILINE)
 _ROOT = re.compile(r"^(?!---|[ \t]*(?:[#%]|\r?$))(?P<indent>[ \t]*)", re.MULTILINE)
 
 
-class ConfigError(ValueError):
+class ConfigError(Failure, ValueError):
     """A configuration that is not edited; says what was found."""
 
 

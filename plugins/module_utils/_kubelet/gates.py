@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .._formats.failure import Failure
+
 #: (major, minor) of a Kubernetes release.
 Release = Tuple[int, int]
 # More than any kubelet has: a longer list is not one.
@@ -20,7 +22,7 @@ _SHOWN = 80
 WANTED = ("Accelerators", "DevicePlugins")
 
 
-class GateError(ValueError):
+class GateError(Failure, ValueError):
     """A list of gates that cannot be read; says what was found."""
 
 

@@ -18,6 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.transaction import Service
 from .._change.undo import Rejected
+from .._formats.failure import Failure
 from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.command import RunWithin
@@ -41,7 +42,7 @@ _UNIT_FOLDERS = ("/etc/systemd/", "/usr/lib/systemd/", "/lib/systemd/", "/run/sy
 Ready = Callable[[float], Optional[str]]
 
 
-class KubeletRestartError(RuntimeError):
+class KubeletRestartError(Failure):
     """systemd says no; the message has its words and kubelet's."""
 
 

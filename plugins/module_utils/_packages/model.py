@@ -15,6 +15,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.undo import Rejected
 from .._formats.credentials import without_credentials
+from .._formats.failure import Failure
 from .._formats.finding import few
 from .._formats.versions import newer
 from .._host.command import Outcome
@@ -31,7 +32,7 @@ _WORD = re.compile(r"[A-Za-z0-9._/-]{1,64}")
 _KERNEL = re.compile(r"_k[0-9][A-Za-z0-9._]*\Z")
 
 
-class PackagesError(Exception):
+class PackagesError(Failure):
     """The package manager failed on the way; says which packages are in which version now, and what to do."""
 
 

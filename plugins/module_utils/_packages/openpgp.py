@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._change.undo import Rejected
+from .._formats.failure import Failure
 
 #: A key file is some kilobytes; one of a whole distribution has some hundred.
 LIMIT = 512 * 1024
@@ -36,7 +37,7 @@ _BLOCK = re.compile(
 )
 
 
-class KeyError_(ValueError):
+class KeyError_(Failure, ValueError):
     """The file is not a list of public keys, or not of those that are expected; it says why."""
 
 

@@ -13,6 +13,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Sequence, Set
 
+from .._formats.failure import Failure
 from .._host.files import FileState, digest, read_state, remove, sync_folder
 from .._host.systemd import UNITS
 
@@ -20,7 +21,7 @@ STAGED = ".gpushare-staged-"
 _SECRET_ENDS = (".key", ".token", ".kubeconfig")
 
 
-class RemoveError(RuntimeError):
+class RemoveError(Failure):
     """Something would not go; says what, why and what to do."""
 
 

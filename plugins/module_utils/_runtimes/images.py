@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, Optional, Sequence, Set
 
+from .._formats.failure import Failure
 from .._host.container_runtimes import KINDS, socket_path
 from . import cri
 from .plan import SilentError
@@ -19,7 +20,7 @@ _SECONDS = 30.0
 Call = Callable[[str, str, bytes, float], bytes]
 
 
-class ImagesError(RuntimeError):
+class ImagesError(Failure):
     """The images cannot be listed or imported; says what to do."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._change.undo import Texts, decoded
+from .._formats.failure import Failure
 from .._formats.toml import Path
 from .._host.files import read_state
 
@@ -15,7 +16,7 @@ from .._host.files import read_state
 RUNTIME = "nvidia"
 
 
-class SilentError(Exception):
+class SilentError(Failure):
     """The running container runtime did not answer; says where it was asked, and what came instead."""
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .._formats import toml
+from .._formats.failure import Failure
 from .._host import files
 from .._host.command import RunWithin
 from .._host.host import Host
@@ -56,7 +57,7 @@ KINDS: Mapping[str, RancherKind] = {
 }
 
 
-class RancherError(RuntimeError):
+class RancherError(Failure):
     """Why the host cannot be brought there: what was found, what was expected, what to do."""
 
 

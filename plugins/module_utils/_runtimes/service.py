@@ -18,6 +18,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 from .._change.journal import Entry
 from .._change.transaction import Service
 from .._change.undo import Rejected, Undone
+from .._formats.failure import Failure
 from .._host.command import RunWithin
 from .._host.systemd import parsed, show_command, unix_time
 from .plan import Asked, RuntimePlan, Runtimes, SilentError
@@ -31,7 +32,7 @@ ASK_SECONDS = 10.0
 Program = Callable[[Sequence[str]], Tuple[int, str, str]]
 
 
-class RestartError(RuntimeError):
+class RestartError(Failure):
     """systemctl rejected or did not end; the message has its words and the daemon's."""
 
 

@@ -12,6 +12,7 @@ import os
 from typing import Dict, Mapping
 
 from .._change.transaction import Transaction
+from .._formats.failure import Failure
 from .._host.files import read_state
 from .apply import FOLDER, OWNER
 from .manifest import annotation_in, config_paths
@@ -22,7 +23,7 @@ MOST_FILES = 8
 TREE, STATIC_PODS = "/etc/kubernetes/", "/etc/kubernetes/manifests/"
 
 
-class JoinError(RuntimeError):
+class JoinError(Failure):
     """The host cannot be prepared; says what was found and what to do. Nothing was changed."""
 
 

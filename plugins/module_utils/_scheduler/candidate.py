@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Optional, Sequence, Tuple
 
+from .._formats.failure import Failure
 from .._host.command import Run
 
 CONTAINER = "gpushare-scheduler-candidate"
@@ -14,7 +15,7 @@ _WRONG_POLICY = ("invalid policy", "policy config", "couldn't create scheduler",
 _TAKEN = "is registered for version"
 
 
-class CandidateError(ValueError):
+class CandidateError(Failure, ValueError):
     """kube-scheduler rejects the configuration; the message is its own."""
 
 

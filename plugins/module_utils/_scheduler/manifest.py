@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG
+from .._formats.failure import Failure
 from .._host import host
 
 VOLUME = "gpushare-scheduler-config"
@@ -23,7 +24,7 @@ CANDIDATE_PATH = "/gpushare-candidate.yaml"
 CONFIG, POLICY, POLICY_CONFIGMAP = "config", "policy-config-file", "policy-configmap"
 
 
-class SchedulerError(ValueError):
+class SchedulerError(Failure, ValueError):
     """The files on the host cannot be merged with; the message says what was found and what to do."""
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from .._cluster.names import ANNOTATION_MIRROR, ANNOTATION_SCHEDULER_CONFIG, NAMESPACE
+from .._formats.failure import Failure
 from .manifest import SchedulerManifest, is_scheduler
 
 # A container that has ended this often will not come up by waiting.
@@ -27,7 +28,7 @@ RESTRICTED: Mapping[str, Any] = {
 }
 
 
-class HopelessError(RuntimeError):
+class HopelessError(Failure):
     """Waiting longer will not help; says what was seen."""
 
 

@@ -19,6 +19,7 @@ from .._change.transaction import Service
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import NAMESPACE
 from .._daemon.health import fetch_json
+from .._formats.failure import Failure
 from .._host.files import digest, read_state
 from . import manifest as scheduler_manifest
 from . import proof
@@ -29,11 +30,11 @@ PROBE_REMOVAL_SECONDS = 20
 LOGS = "/var/log/pods"
 
 
-class Missing(Exception):
+class Missing(Failure):
     """A condition that is waited for does not hold yet; the message says what is missing."""
 
 
-class NotRunningError(RuntimeError):
+class NotRunningError(Failure):
     """The scheduler did not come up within its time; the message has its own log."""
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .._cluster.names import ANNOTATION_MOVED_ASIDE, ANNOTATION_TAKEN_OVER
+from .._formats.failure import Failure
 from .plugins import EXPRESSION, LABELS, Switch, is_empty, is_prepared, short, terms_of
 
 VERSION = 1
@@ -26,7 +27,7 @@ _MOST_BYTES = 64 * 1024
 Moves = Mapping[str, Tuple[Optional[str], Optional[str]]]
 
 
-class TakeOverError(RuntimeError):
+class TakeOverError(Failure):
     """Something that cannot be moved aside or given back: what was found, what was expected, what to do."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import GPUS, LABEL_NODE, LABEL_TAKEN_OVER
 from .._facts.device_managers import OPERATOR
+from .._formats.failure import Failure
 from . import aside
 from . import operator as gpu_operator
 from .aside import MergePatch, TakeOverError
@@ -50,7 +51,7 @@ class TakeoverResult:
     restarted: Tuple[PluginPod, ...] = ()
 
 
-class _ConflictError(RuntimeError):
+class _ConflictError(Failure):
     """The object of this title was changed between reading and writing it."""
 
 

@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...module_utils._formats.failure import Failure
 from ...module_utils._formats.finding import Finding
 from .._shape import Open, other_shape, quoted
 
@@ -42,7 +43,7 @@ _SHAPE = Open({"version": _VERSION, "pythons": [re.compile("|".join(PYTHONS))], 
 _SYSTEM = re.compile(r"[a-z]+-[0-9]{1,4}(?:\.[0-9]{1,4})?")
 
 
-class BundleError(ValueError):
+class BundleError(Failure, ValueError):
     """The file is not a bundle that may be used: found, expected, and what to do."""
 
     def __init__(self, found: str, expected: str, cure: str) -> None:

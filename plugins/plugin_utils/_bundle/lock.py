@@ -17,6 +17,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from ...module_utils._formats.failure import Failure
 from ...module_utils._formats.finding import few
 
 #: The minor version of glibc 2 in EL 8, the oldest of a distribution that preflight accepts, and of the oldest platform of wheels.
@@ -24,7 +25,7 @@ OLDEST_GLIBC, _FIRST_GLIBC = 28, 17
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
-class LockError(ValueError):
+class LockError(Failure, ValueError):
     """The lock is not a list of exact versions with hashes; says which line."""
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...module_utils._formats.failure import Failure
 from ...module_utils._scheduler import policy as scheduler_policy
 from ...module_utils._scheduler import releases
 from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP, Location, SchedulerError, SchedulerManifest
@@ -23,7 +24,7 @@ from .yaml_splice import splice
 _POLICY_NAME = "scheduler-policy.json"
 
 
-class UnreadFile(LookupError):
+class UnreadFile(Failure, LookupError):
     """The manifest means a file that the host has not sent; `path` is it."""
 
     def __init__(self, path: str) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import components, debian
@@ -48,8 +48,7 @@ _POLICY = "#!/bin/sh\nexit 101\n"
 class Module:
     """Programs of a Go module. packages: their main packages below it, "" for its own root; stamp: the variable with the version.
 
-    changed: a source file of the module to a text in it, and to what stands there instead when the lab builds it. kept: a folder of the
-    module that stays beside its programs, under its own name.
+    kept: a folder of the module that stays beside its programs, under its own name.
     """
 
     path: str
@@ -57,7 +56,6 @@ class Module:
     packages: Mapping[str, str]
     stamp: str
     tags: str = ""
-    changed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     kept: str = ""
 
 
@@ -73,13 +71,8 @@ CONTAINERDS = {
 }
 #: Those that have configurations of another version than 2, and which.
 CONTAINERDS_2 = {"containerd-2.3": "4", "containerd-2.4": "4"}
-# From 0.4 on it rejects docker before 23, whose API is 1.42; Debian's docker 20.10 has 1.41. That is the only change.
 _CRI_DOCKERD = Module(
-    "github.com/Mirantis/cri-dockerd",
-    CRI_DOCKERD,
-    {"cri-dockerd": ""},
-    "github.com/Mirantis/cri-dockerd/cmd/version.Version",
-    changed={"libdocker/client.go": ('MinimumDockerAPIVersion = "1.42.0"', 'MinimumDockerAPIVersion = "1.41.0"')},
+    "github.com/Mirantis/cri-dockerd", CRI_DOCKERD, {"cri-dockerd": ""}, "github.com/Mirantis/cri-dockerd/cmd/version.Version"
 )
 NAMES = (DEBIANS_RUNTIME, *CONTAINERDS, DOCKER, DOCKERSHIM, CRIO)
 _SOCKETS = {DOCKER: "unix:///run/cri-dockerd.sock", DOCKERSHIM: "unix:///var/run/dockershim.sock", CRIO: "unix:///var/run/crio/crio.sock"}
@@ -144,7 +137,7 @@ def go_programs(cache: Cache, what: str, module: Module) -> Path:
         go, said = downloaded(cache, module.path, module.version)
         sources = Path(said["Dir"])
         lines = go_mod_requiring(Path(said["GoMod"]).read_text(), module)
-        (work / "go.mod").write_text(lines + _changed(work, sources, module))
+        (work / "go.mod").write_text(lines)
         # Its own hashes of what it requires: not every one of those versions has a place in the public list of checksums.
         shutil.copyfile(sources / "go.sum", work / "go.sum")
         log = cache.log(f"{what}-{module.version}")
@@ -157,26 +150,9 @@ def go_programs(cache: Cache, what: str, module: Module) -> Path:
         shutil.rmtree(work)
 
     recipe = {"module": module.path, "packages": " ".join(module.packages), "flags": flags, "tags": module.tags}
-    if module.changed:
-        recipe["changed"] = repr(module.changed)
     if module.kept:
         recipe["kept"] = module.kept
     return cache.entry(f"{what}-built", module.version, recipe, build, turns=GO)
-
-
-def _changed(work: Path, sources: Path, module: Module) -> str:
-    """The line of go.mod for a copy of the module with its changes; "" without any."""
-    if not module.changed:
-        return ""
-    copy = work / "source"
-    shutil.copytree(sources, copy, ignore=shutil.ignore_patterns("vendor"))
-    for file, (old, new) in module.changed.items():
-        text = (copy / file).read_text()
-        if text.count(old) != 1:
-            raise LabError(f"{file} of {module.path} v{module.version} has {old!r} {text.count(old)} times, expected once")
-        (copy / file).chmod(0o644)
-        (copy / file).write_text(text.replace(old, new))
-    return f"replace {module.path} => ./source\n"
 
 
 def go_mod_requiring(upstream: str, module: Module) -> str:

@@ -114,6 +114,6 @@ def test_every_module_that_changes_a_host_holds_it() -> None:
     for path in (ROOT / "plugins/modules").glob("*.py"):
         text = path.read_text()
         if "attributes.changes" in text and "fragment:\n" in text and "kubernetes.kubectl" not in text:
-            changes[path.stem] = bool(re.search(r"with (?:host_)?lock\.for_module\(module", text))
+            changes[path.stem] = bool(re.search(r"with changing\(module", text))
     assert changes
     assert [name for name, locked in changes.items() if not locked] == []
