@@ -73,7 +73,9 @@ cache-clean: venv ## Remove what the lab has built and keeps for the next time
 	@$(LAB) cache-clean
 
 .PHONY: check
-check: venv lint unit ## Linters, types, unit and property tests: no root, no lab, a minute or two
+check: venv lint ## Linters, types, and the unit tests that your change can reach: no root, no lab; ALL=1: all unit tests
+	$(call say,unit tests)
+	@pytest $(if $(ALL),tests/unit,$$($(BIN)/python tools/reach.py))
 
 .PHONY: lint
 lint: lint-code lint-ansible ## Linters and types only
@@ -91,7 +93,7 @@ lint-code: venv
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks modes proof readme)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks modes proof readme reach)
 	$(call say,yamllint)
 	@yamllint --strict .
 	$(call say,locks agree with their inputs; variables with their documentation)
