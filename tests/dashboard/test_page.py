@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import json
 import random
 import shutil
@@ -299,6 +300,43 @@ def test_a_legend_names_the_colours(page: Page) -> None:
     swatch = page.eval(f"{entries}.filter(one => one.textContent === 'team-a').map(one => {mark})[0]")
     parts = "[...document.querySelectorAll('.gpus .bar i')].filter(one => one.title.startsWith('team-a/gpu1-0:'))"
     assert swatch == page.eval(f"{parts}.map(one => getComputedStyle(one).backgroundColor)[0]")
+
+
+def contrast(one: tuple[float, ...], two: tuple[float, ...]) -> float:
+    """As WCAG 2 has it; colours as red, green and blue from 0 to 1."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((luminance(one), luminance(two)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colour_of_a_namespace_is_of_its_name_and_never_that_of_a_failure_or_a_warning(
+    browser: Browser, six: Running, scheme: str
+) -> None:
+    script = """(async () => { const {swatch} = await import('/dom.js'); const canvas = document.createElement('canvas').getContext('2d');
+        const pixel = (part, name) => { canvas.fillStyle = getComputedStyle(part).backgroundColor; canvas.fillRect(0, 0, 1, 1);
+          return [name, [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map(one => one / 255)]; };
+        return NAMES.map(name => { const made = swatch(name); document.body.append(made);
+          const found = pixel(made.firstChild, name); made.remove(); return found; })
+          .concat([pixel(document.querySelector('.gpus .bar:not(.unusable)'), 'free')]); })()"""
+    names = [f"{word}-{number}" for word in ("team", "a", "ml-platform-research") for number in range(150)]
+    found: list[dict[str, tuple[float, ...]]] = []
+    for order in (names, names[::-1]):
+        with browser.page(six.url) as page:
+            page.scheme(scheme)
+            page.until("the nodes", "document.querySelector('.gpus .bar:not(.unusable)') !== null")
+            found.append({name: tuple(rgb) for name, rgb in page.eval(script.replace("NAMES", json.dumps(order)))})
+    assert found[0] == found[1]
+    free = found[0].pop("free")
+    assert len(set(found[0].values())) > 200
+    for name, rgb in found[0].items():
+        hue = 360 * colorsys.rgb_to_hls(*rgb)[0]
+        assert 60 < hue < 335, f"{name} has the hue {hue}"
+        assert contrast(rgb, free) >= 3, f"{name} cannot be told from what is free"
 
 
 @pytest.mark.parametrize(("width", "across"), [(420, 2), (800, 4), (1400, 4), (2560, 8)])

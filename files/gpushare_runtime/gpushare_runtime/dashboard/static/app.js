@@ -7,7 +7,7 @@ import { List } from "./list.js";
 import { GPU, Model, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES, age, gib, holders, memory, podMemory } from "./model.js";
 import { gpuPage, nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
-import { bar, element, fill, hue, link, swatch } from "./dom.js";
+import { bar, element, fill, link, swatch } from "./dom.js";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
@@ -64,7 +64,6 @@ async function open(token) {
       {
         whole: (data) => {
           model.replace(data);
-          model.terms.namespaces.forEach(hue);
           $("title").textContent = data.title;
           document.title = data.title ? `gpushare: ${data.title}` : "gpushare";
           show();

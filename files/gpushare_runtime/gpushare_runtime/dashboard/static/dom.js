@@ -32,17 +32,29 @@ export function facts(...pairs) {
   return element("dl", {}, ...pairs.filter(([, value]) => value !== "").flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
-// The colours of namespaces as they were seen, each far from those before it; they stay until the page is loaded again.
-const hues = new Map();
-export function hue(namespace) {
-  if (!hues.has(namespace)) hues.set(namespace, Math.round(hues.size * 137.5 + 210) % 360);
-  return hues.get(namespace);
+// The colour of a namespace: a function of its name alone, so that every page has the same. Hues are those of OKLCH, whose lightness is
+// what people see, from olive by green and blue to violet: none is the red of a failure or the amber of a warning. Two tones of each.
+const FIRST_HUE = 118;
+const HUES = 230;
+export function colour(namespace) {
+  let hash = 0x811c9dc5; // FNV-1a
+  for (let at = 0; at < namespace.length; at++) hash = Math.imul(hash ^ namespace.charCodeAt(at), 0x01000193) >>> 0;
+  // The last bits of similar names are similar.
+  hash = Math.imul(hash ^ (hash >>> 15), 0x846ca68b) >>> 0;
+  hash = (hash ^ (hash >>> 13)) >>> 0;
+  return { hue: FIRST_HUE + (hash % HUES), tone: Math.floor(hash / HUES) % 2 };
+}
+
+function paint(part, namespace) {
+  const { hue, tone } = colour(namespace);
+  part.style.setProperty("--hue", hue);
+  part.style.setProperty("--tone", tone);
 }
 
 // The colour of a namespace, or one of the patterns, as it is in the bars.
 export function swatch(namespace, kind = "") {
   const part = element("i", { class: kind === "odd" ? kind : "" });
-  if (!kind) part.style.setProperty("--hue", hue(namespace));
+  if (!kind) paint(part, namespace);
   return element("span", { class: kind === "unusable" ? "bar unusable" : "bar", "aria-hidden": "true" }, ...(kind === "unusable" ? [] : [part]));
 }
 
@@ -53,7 +65,7 @@ export function bar(node, gpu, pods = [], namespace = "") {
     const part = element("i", { title: `${pod.key}: ${pod.units} ${node.unit ?? "units"}` });
     part.style.width = `${Math.min(100, (100 * pod.units) / units)}%`;
     if (/^(orphaned|unmanaged)/.test(pod.state)) part.className = "odd";
-    else part.style.setProperty("--hue", hue(pod.namespace));
+    else paint(part, pod.namespace);
     if (namespace && !pod.namespace.startsWith(namespace)) part.classList.add("dim");
     return part;
   });
