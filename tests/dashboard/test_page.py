@@ -157,15 +157,24 @@ def test_a_pod_that_is_created_appears_without_reload_and_goes_when_it_is_delete
 def test_a_pod_that_waits_shows_why_and_then_where_it_is(page: Page, cluster: Cluster) -> None:
     go(page, "waiting")
     page.until("those that wait", "document.querySelectorAll('.row').length === 4")
-    assert "the largest GPU has 40" in page.text
-    assert "kube-scheduler" not in rows(page)[0]
+    assert "the largest GPU has 40; write at most 40" in page.text
+    # What kube-scheduler says of all nodes gives way to what would help.
+    page.until("the verdict", "document.body.innerText.includes('the GPUs fit on')")
+    assert "0/3 nodes" not in page.text
     late = waiting_pod("late", 35, "team-w", "0/3 nodes are available: no room")
     cluster.put(late)
     page.until("one more", "document.querySelectorAll('.row').length === 5", APPEARS_SECONDS)
     go(page, "pod/team-w/late")
     page.until("the verdicts", "document.querySelectorAll('tbody tr').length === 3")
     shown = page.text
-    assert "0/3 nodes are available: no room" in shown
+    assert "0/3 nodes are available: no room" not in shown
+    page.eval("document.querySelector('summary').click()")
+    page.until("the words", "document.body.innerText.includes('0/3 nodes are available: no room')")
+    # It stays open when the page is read again.
+    page.eval("window.before = document.querySelector('.page').lastChild")
+    cluster.put(waiting_pod("late", 36, "team-w", "0/3 nodes are available: no room"))
+    page.until("the new request", "document.body.innerText.includes('36 units')", APPEARS_SECONDS)
+    assert "0/3 nodes are available: no room" in page.text
     assert "GPUs have room on 1 of 3 nodes" in shown
     assert "yes, GPU 3" in shown
     assert "its largest GPU has 16" in shown
@@ -173,6 +182,42 @@ def test_a_pod_that_waits_shows_why_and_then_where_it_is(page: Page, cluster: Cl
     page.until("it is bound", "document.querySelector('.page').innerText.includes('35 of 40')", APPEARS_SECONDS)
     cluster.remove(late)
     page.until("it is gone", "document.querySelector('.page').innerText.includes('no such pod')", APPEARS_SECONDS)
+
+
+def test_a_cure_is_copied_with_the_keyboard_and_the_page_says_so(browser: Browser, page: Page, cluster: Cluster) -> None:
+    stuck = waiting_pod("stuck", 16, "team-w", "0/3 nodes are available: 3 no GPU has 16 GiB free")
+    filling = bound_pod("filling", "gpu3", 3, 34, "team-w")
+    cluster.put(
+        stuck, filling, *(bound_pod(f"fill-{at}", "gpu3", at, 16, "team-w") for at in (1, 2)), bound_pod("four", "gpu2", 3, 1, "team-w")
+    )
+    go(page, "waiting")
+    fill(page, "text", "stuck")
+    row = "document.querySelector('.row')"
+    page.until("the cure", f"{row}?.innerText.includes('cheapest change: request 15 units')", APPEARS_SECONDS)
+    page.eval(f"{row}.querySelector('a').focus()")
+    page.key("Tab")
+    assert page.eval("document.activeElement.getAttribute('aria-label')") == "Copy: aliyun.com/gpu-mem: 15"
+    context = page.send("Target.getTargetInfo")["targetInfo"]["browserContextId"]
+    browser.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"], browserContextId=context)
+    page.send("Page.bringToFront")
+    page.key("Enter")
+    page.until("it says so", "document.getElementById('copied').textContent === 'Copied: aliyun.com/gpu-mem: 15'")
+    assert page.eval("navigator.clipboard.readText()") == "aliyun.com/gpu-mem: 15"
+    assert page.eval("document.getElementById('copied').role") == "status"
+    # As on a page without TLS, where no browser has a clipboard.
+    page.eval("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.eval("document.querySelector('.copy').click()")
+    field = "document.querySelector('#copied input')"
+    page.until("the text is there", f"document.activeElement === {field}")
+    assert page.eval(f"{field}.value.slice({field}.selectionStart, {field}.selectionEnd)") == "aliyun.com/gpu-mem: 15"
+    go(page, "pod/team-w/stuck")
+    page.until("its page", "document.querySelectorAll('tbody .copy').length > 2")
+    copied = page.eval("[...document.querySelectorAll('.copy')].map(one => one.dataset.copy)")
+    assert copied[0] == "aliyun.com/gpu-mem: 15"
+    assert {"aliyun.com/gpu-mem: 14", "kubectl delete pod -n team-w four"} < set(copied)
+    for one in ("stuck", "filling", "fill-1", "fill-2", "four"):
+        cluster.remove(waiting_pod(one, 1, "team-w"))
+    page.until("gone", "document.getElementById('waiting-count').textContent === '(4)'", APPEARS_SECONDS)
 
 
 def test_filters(page: Page) -> None:
@@ -295,7 +340,7 @@ def test_a_legend_names_the_colours(page: Page) -> None:
     entries = "[...document.querySelectorAll('#legend li')]"
     names = page.eval(f"{entries}.map(one => one.textContent)")
     assert {"team-a", "team-b", "team-c"} < set(names)
-    assert names[-2:] == ["not of a pod that the API shows", "takes no new pods"]
+    assert names[-2:] == ["in use, no known pod", "takes no new pods"]
     mark = "getComputedStyle(one.querySelector('i')).backgroundColor"
     swatch = page.eval(f"{entries}.filter(one => one.textContent === 'team-a').map(one => {mark})[0]")
     parts = "[...document.querySelectorAll('.gpus .bar i')].filter(one => one.title.startsWith('team-a/gpu1-0:'))"

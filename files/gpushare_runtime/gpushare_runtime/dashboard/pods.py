@@ -6,19 +6,65 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.dashboard.rows import MOST_NAME
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, NodeVerdict, document, headline, ranked, usual, verdicts
+from gpushare_runtime.dashboard import cures
+from gpushare_runtime.dashboard.rows import MOST_NAME, MOST_REASON, own_reason
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting
+from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, OUR_SCHEDULERS, NodeVerdict, document, headline, ranked, usual, verdicts
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 MOST_VERDICTS: Final = 200
+MOST_KEPT: Final = 500
+"""Sentences."""
+_KEPT_SECONDS: Final = 2.0
+_KEPT_FACTOR: Final = 20
+_REST_FACTOR: Final = 3
+_MOST_REST_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 0.02
+
+
+class Verdicts:
+    """The sentence about each pod that waits, for those who look at the list of them.
+
+    One at a time, and after each a rest of three times as long: of 5000 nodes a sentence takes a second or two of the processor that
+    follows the cluster. It holds for twenty times as long as it took. Pods that ask for the same share it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._kept: dict[object, tuple[float, dict[str, Any]]] = {}
+
+    async def of(self, cluster: Cluster, uid: str) -> dict[str, Any]:
+        """{verdict, copy}; both "" for a pod that does not wait, or where too little is known of the cluster to judge."""
+        wait = cluster.waiting.get(uid)
+        if wait is None or not isinstance(wait.pod, PendingPod) or not cluster.complete:
+            return {"verdict": "", "copy": ""}
+        pod = wait.pod
+        key = (cluster.ledger.for_pod(pod).key, pod.priority, pod.group and pod.group.at_once, wait.reported, wait.scheduler)
+        async with self._lock:
+            kept = self._kept.get(key)
+            if kept is None or self._clock() >= kept[0]:
+                began = self._clock()
+                found = await _verdicts(cluster, pod)
+                took = self._clock() - began
+                said = _sentence(cluster, wait, pod, found)
+                while len(self._kept) >= MOST_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                kept = self._kept[key] = self._clock() + max(_KEPT_SECONDS, _KEPT_FACTOR * took), said
+                await asyncio.sleep(min(_REST_FACTOR * took, _MOST_REST_SECONDS))
+            return kept[1]
+
+
+def _sentence(cluster: Cluster, wait: Waiting, pod: PendingPod, found: list[NodeVerdict]) -> dict[str, Any]:
+    sentence = headline(pod, found, wait.reported, cluster.largest(), wait.scheduler)
+    return {"verdict": as_text(sentence, MOST_REASON), "copy": as_text(cures.of_sentence(sentence, pod), MOST_REASON)}
 
 
 async def pod_page(cluster: Cluster, namespace: str, name: str, lock: asyncio.Lock) -> list[dict[str, Any]]:
@@ -71,19 +117,27 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
 
 
 async def _waiting(cluster: Cluster, wait: Waiting) -> dict[str, Any]:
-    """`document` of `kubectl gpushare explain`, with at most so many nodes, best first."""
-    pod, reason = wait.pod, reason_of(wait, cluster.largest())
+    """`document` of `kubectl gpushare explain`, with at most so many nodes, best first, and what to copy of each cure."""
+    pod = wait.pod
     head = {"uid": as_text(pod.uid, MOST_NAME), "namespace": as_text(pod.namespace, MOST_NAME), "name": as_text(pod.name, MOST_NAME)}
     if isinstance(pod, InvalidPod):
-        return {"kind": "invalid", **head, "reason": reason}
+        return {"kind": "invalid", **head, "reason": own_reason(wait, cluster.largest())}
+    ours = wait.scheduler in OUR_SCHEDULERS
+    said = {"reported": as_text(wait.reported, MOST_REASON), "who": "kube-scheduler" if ours else "its scheduler"}
+    if not cluster.complete:
+        own = own_reason(wait, cluster.largest())
+        more = {"request": as_text(amount(pod.request)), "priority": pod.priority, "judged": False}
+        return {"kind": "pending", **head, **said, **more, "verdict": own, "copy": cures.of_sentence(own, pod)}
     found = await _verdicts(cluster, pod)
-    sentence = headline(pod, found, wait.reported, cluster.largest(), wait.scheduler)
-    made = document(pod, reason, found[:MOST_VERDICTS], as_text(sentence, 1024))
+    made = document(pod, wait.reported, found[:MOST_VERDICTS])
+    del made["reason"]
     for node in made["nodes"]:
-        node["name"], node["reason"] = as_text(node["name"], MOST_NAME), as_text(node["reason"])
-        node["cures"] = [as_text(cure) for cure in node["cures"]]
+        name = node["name"]
+        node["name"], node["reason"] = as_text(name, MOST_NAME), as_text(node["reason"])
+        node["cures"] = [{"text": as_text(cure), "copy": cures.of_node(cure, name, pod)} for cure in node["cures"]]
     counts = {"all_nodes": len(found), "fitting_nodes": sum(verdict.fits for verdict in found)}
-    return {"kind": "pending", **made, **head, **counts, "priority": pod.priority, "note": NOT_JUDGED}
+    more = {**_sentence(cluster, wait, pod, found), "priority": pod.priority, "note": NOT_JUDGED, "judged": True}
+    return {"kind": "pending", **made, **head, **said, **counts, **more}
 
 
 async def _verdicts(cluster: Cluster, pod: PendingPod) -> list[NodeVerdict]:

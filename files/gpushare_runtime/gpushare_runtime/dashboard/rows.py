@@ -10,7 +10,7 @@ texts are printable and bounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from gpushare_runtime.core.ledger_json import node_json
 from gpushare_runtime.core.node_ledger import FAULT
 from gpushare_runtime.core.placement.explain import Largest, amount
 from gpushare_runtime.core.pods import InvalidPod
+from gpushare_runtime.dashboard import cures
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, UNKNOWN_POD, Cluster, Waiting, reason_of
 from gpushare_runtime.kubectl_gpushare.views import gpus_of, is_over, share_state, shares
 
@@ -128,17 +129,24 @@ def _node(cluster: Cluster, node: NodeLedger, gpus: list[Any], pods: list[Any], 
 
 
 def waiting_row(wait: Waiting, largest: Largest | None) -> Row:
-    """A pod on no node. largest: as `Cluster.largest` has it."""
-    pod, invalid = wait.pod, isinstance(wait.pod, InvalidPod)
+    """A pod on no node. largest: as `Cluster.largest` has it. verdict: "" where it takes all nodes to find it."""
+    pod, verdict = wait.pod, own_reason(wait, largest)
     data = {
         "uid": as_text(pod.uid, MOST_NAME),
         "namespace": as_text(pod.namespace, MOST_NAME),
         "name": as_text(pod.name, MOST_NAME),
         "request": "" if isinstance(pod, InvalidPod) else as_text(amount(pod.request)),
-        "invalid": invalid,
-        "reason": reason_of(wait, largest)[:MOST_REASON],
+        "invalid": isinstance(pod, InvalidPod),
+        "verdict": verdict,
+        "copy": "" if isinstance(pod, InvalidPod) else cures.of_sentence(verdict, pod),
+        "reported": as_text(wait.reported, MOST_REASON),
     }
     return Row(orjson.dumps(data))
+
+
+def own_reason(wait: Waiting, largest: Largest | None) -> str:
+    """What keeps a pod from every GPU, without what its scheduler has reported: its own fault, or that no GPU is as large."""
+    return reason_of(replace(wait, reported=""), largest)[:MOST_REASON]
 
 
 def node_page(cluster: Cluster, name: str) -> Mapping[str, Any] | None:

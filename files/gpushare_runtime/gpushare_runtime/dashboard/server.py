@@ -2,8 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """The dashboard over HTTP: the page and its parts for everybody who reaches it, data only with the token.
 
-GET /api/state is the whole, /api/events the differences since a version as server-sent events. /api/nodes/NAME, /api/pods/NAMESPACE/NAME
-and /api/history are what the page shows beside them; /healthz is for probes.
+GET /api/state is the whole, /api/events the differences since a version as server-sent events. /api/nodes/NAME, /api/pods/NAMESPACE/NAME,
+/api/verdicts/UID and /api/history are what the page shows beside them; /healthz is for probes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.dashboard.access import AccessError, Hosts, RequiredToken, is_authorized
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import HistoryError, Prometheus
-from gpushare_runtime.dashboard.pods import pod_page
+from gpushare_runtime.dashboard.pods import Verdicts, pod_page
 from gpushare_runtime.dashboard.rows import node_page
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ class Dashboard:
         self._files = page_files()
         self._streams = 0
         self._explaining = asyncio.Lock()
+        self._verdicts = Verdicts()
         self._packing = asyncio.Lock()
         self._packed: tuple[str, bytes] | None = None
         self._api: dict[str, Handler] = {"/api/state": self._whole, "/api/events": self._events, "/api/history": self._history}
@@ -123,13 +124,15 @@ class Dashboard:
         return await handler(request) if handler else _text(404, "found no data of that name")
 
     def _part(self, request: web.Request) -> Handler | None:
-        """/api/nodes/NAME and /api/pods/NAMESPACE/NAME."""
+        """/api/nodes/NAME, /api/pods/NAMESPACE/NAME and /api/verdicts/UID."""
         # It is decoded after the split: a name may have a slash, in a file at least.
         kind, *names = map(unquote, request.rel_url.raw_path.removeprefix("/api/").split("/"))
         if not all(names) or any(len(name) > 253 for name in names):
             return None
         if kind == "nodes" and len(names) == 1:
             return lambda _: self._node(names[0])
+        if kind == "verdicts" and len(names) == 1:
+            return lambda _: self._verdict(names[0])
         if kind == "pods" and len(names) == 2:
             return lambda _: self._pod(names[0], names[1])
         return None
@@ -159,6 +162,9 @@ class Dashboard:
 
     async def _pod(self, namespace: str, name: str) -> web.StreamResponse:
         return _json(orjson.dumps({"pods": await pod_page(self._feed.cluster, namespace, name, self._explaining)}))
+
+    async def _verdict(self, uid: str) -> web.StreamResponse:
+        return _json(orjson.dumps(await self._verdicts.of(self._feed.cluster, uid)))
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
         problem = ""

@@ -21,10 +21,11 @@ from gpushare_runtime.dashboard import pods, server
 from gpushare_runtime.dashboard.access import FixedToken, Hosts
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
+from gpushare_runtime.dashboard.pods import Verdicts
 from gpushare_runtime.dashboard.server import HEADERS, Dashboard, listen, page_files
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from gpushare_runtime.kubectl_gpushare.explain import explain
-from unit.fakes.runtime.kubectl_gpushare.objects import node, pod, read_all
+from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain
+from unit.fakes.runtime.kubectl_gpushare.objects import node, pending, pod, read_all
 
 Json = dict[str, Any]
 TOKEN = "correct-horse-battery"
@@ -268,7 +269,7 @@ def test_a_pod_has_its_gpus_or_the_verdict_on_every_node() -> None:
         verdicts = explain(cluster, w, Placement())
         assert [(one["name"], one["fits"], one["reason"]) for one in waiting["nodes"]] == [(v.node, v.fits, v.reason) for v in verdicts]
         assert (waiting["kind"], waiting["all_nodes"], waiting["fitting_nodes"]) == ("pending", 2, 0)
-        assert "largest GPU has 16" in waiting["reason"]
+        assert "largest GPU has 16" in waiting["verdict"]
         [invalid] = (await site.json("/api/pods/default/bad"))["pods"]
         assert (invalid["kind"], "aliyun.com/gpu-count" in invalid["reason"]) == ("invalid", True)
         assert await site.json("/api/pods/default/none") == {"pods": []}
@@ -287,6 +288,69 @@ def test_of_many_nodes_the_best_come_first_and_the_rest_is_counted(monkeypatch: 
         assert (waiting["all_nodes"], waiting["fitting_nodes"]) == (10, 1)
 
     on(read_all(nodes, [pod("w", None, mem=20)]), use)
+
+
+def test_what_a_pod_waits_for_is_a_sentence_with_what_to_copy() -> None:
+    raw = pending("w", "0/2 nodes are available: no room", mem=14)
+    bound = [pod("p", "a", gpu=0, mem=10), pod("q", "b", gpu=0, mem=10)]
+    cluster = read_all([node("a", "10.0.0.1", 16), node("b", "10.0.0.2", 16)], [raw, *bound, pod("bad", None, mem=1, count=1)])
+
+    async def use(site: Site) -> None:
+        said = {"verdict": "fits on no node; cheapest change: end default/p", "copy": "kubectl delete pod -n default p"}
+        assert await site.json("/api/verdicts/uid-w") == said
+        [page] = (await site.json("/api/pods/default/w"))["pods"]
+        assert {key: page[key] for key in said} == said
+        # The scheduler's words stand beside it, and only once.
+        assert page["reported"] == "0/2 nodes are available: no room"
+        assert "available" not in json.dumps({**page, "reported": ""})
+        assert page["nodes"][0]["cures"][1:] == [{"text": "end default/p", "copy": "kubectl delete pod -n default p"}]
+        for uid in ("uid-p", "uid-bad", "none"):
+            assert await site.json(f"/api/verdicts/{uid}") == {"verdict": "", "copy": ""}
+        # Somebody who does not see every pod does not know what is free.
+        cluster.complete = False
+        assert await site.json("/api/verdicts/uid-w") == {"verdict": "", "copy": ""}
+        [page] = (await site.json("/api/pods/default/w"))["pods"]
+        assert (page["judged"], page["verdict"], "nodes" in page) == (False, "", False)
+
+    on(cluster, use)
+
+
+async def test_pods_that_ask_for_the_same_share_a_verdict_which_holds_in_proportion_to_what_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = read_all(
+        [node("a", "10.0.0.1", 16)],
+        [pod("p", "a", gpu=0, mem=10), *(pod(f"w{at}", None, mem=14) for at in range(5)), pod("v", None, mem=13)],
+    )
+    now, took, asked = 0.0, 0.5, 0
+    rests: list[float] = []
+
+    async def slow(of: Cluster, one: PendingPod) -> list[NodeVerdict]:
+        nonlocal now, asked
+        now, asked = now + took, asked + 1
+        return explain(of, one)
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr(pods, "_verdicts", slow)
+    monkeypatch.setattr(pods.asyncio, "sleep", sleep)
+    made = Verdicts(lambda: now)
+    for at in range(5):
+        assert (await made.of(cluster, f"uid-w{at}"))["copy"] == "kubectl delete pod -n default p"
+    assert (asked, rests) == (1, [1.5])
+    assert (await made.of(cluster, "uid-v"))["verdict"] != ""
+    assert asked == 2
+    now += 9.0
+    await made.of(cluster, "uid-w0")
+    assert asked == 2
+    now += 1.0
+    await made.of(cluster, "uid-w0")
+    assert asked == 3
+    monkeypatch.setattr(pods, "MOST_KEPT", 1)
+    await made.of(cluster, "uid-v")
+    await made.of(cluster, "uid-w0")
+    assert asked == 5
 
 
 def test_without_prometheus_the_history_is_its_own_and_says_why() -> None:

@@ -195,7 +195,7 @@ def test_hostile_texts_are_short_and_printable() -> None:
     assert len(json.dumps(page)) < 20_000
     waiting = sorted(page["waiting"], key=lambda one: int(one["invalid"]))
     assert [(one["request"], one["invalid"]) for one in waiting] == [("16 units", False), ("", True)]
-    assert [len(waiting[0][key]) for key in ("uid", "namespace", "name", "reason")] == [253, 253, 253, 1024]
+    assert [len(waiting[0][key]) for key in ("uid", "namespace", "name", "reported")] == [253, 253, 253, 1024]
     assert sorted((len(one["name"]), len(one["problems"])) for one in page["nodes"]) == [(1, 0), (1, 20), (253, 0)]
 
     def texts(value: object) -> list[str]:
@@ -253,7 +253,8 @@ async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
     await feed.refresh()
     assert feed.synced
     first = whole(feed.state)
-    assert "largest" in first["waiting"][0]["reason"]
+    assert first["waiting"][0]["copy"] == "aliyun.com/gpu-mem: 16"
+    assert "largest" in first["waiting"][0]["verdict"]
     assert (first["sums"]["pending"], first["sums"]["nodes"], first["complete"]) == (1, 2, True)
     news = asyncio.ensure_future(feed.news())
     await feed.refresh()
@@ -267,7 +268,7 @@ async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
     # A larger GPU makes another reason of the pod that waits, which has not changed itself.
     cluster.set_node(node("c", "10.0.0.3", 40))
     await feed.refresh()
-    assert whole(feed.state)["waiting"][0]["reason"] == ""
+    assert whole(feed.state)["waiting"][0]["verdict"] == ""
     cluster.remove_node("c")
     cluster.remove_pod("uid-w")
     await feed.refresh()

@@ -7,7 +7,8 @@ import { List } from "./list.js";
 import { GPU, Model, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES, age, gib, holders, memory, podMemory } from "./model.js";
 import { gpuPage, nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
-import { bar, element, fill, link, swatch } from "./dom.js";
+import { bar, copyButton, element, fill, keep, link, swatch } from "./dom.js";
+import { Verdicts } from "./verdicts.js";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
@@ -17,6 +18,14 @@ const MOST_COLOURS = 12;
 const FIELDS = ["text", "namespace", "model", "state", "sort"];
 const filters = { text: "", namespace: "", model: "", state: "", sort: "name" };
 let server;
+// The rows whose sentence has come are drawn again.
+const verdicts = new Verdicts(
+  (uid) => server.get(`/api/verdicts/${encodeURIComponent(uid)}`),
+  (uid) => {
+    view?.list?.forget(uid);
+    later([]);
+  },
+);
 let view; // {name, parts, list?, refresh()}
 let redraw;
 
@@ -277,10 +286,23 @@ const stateClass = (state) => (/GPU (bad|gone)/.test(state) ? "bad" : state === 
 function waitingRow(pod, width) {
   const name = link(podPath(pod.namespace, pod.name), `${pod.namespace}/${pod.name}`);
   const facts = element("span", { class: pod.invalid ? "bad" : "" }, pod.invalid ? "invalid request" : pod.request);
-  return element("li", {}, element("div", { class: "line" }, name, facts), element("p", { class: "reason" }, reasonOf(pod)));
+  const { text, copy } = sentenceOf(pod);
+  verdicts.want(pod);
+  const reason = element("p", { class: "reason" }, text);
+  return element("li", {}, element("div", { class: "line" }, name, facts), element("div", { class: "said" }, reason, ...(copy ? [copyButton(copy)] : [])));
 }
 
-const reasonOf = (pod) => pod.reason || "kube-scheduler has reported nothing yet";
+// The verdict, and while nobody knows it what the pod's scheduler has said.
+function sentenceOf(pod) {
+  const found = pod.verdict ? pod : verdicts.known(pod);
+  if (found?.verdict) return { text: found.verdict, copy: found.copy };
+  return { text: pod.reported ? `its scheduler: ${pod.reported}` : "its scheduler has reported nothing yet", copy: "" };
+}
+
+const waitingHeight = (pod, width) => {
+  const { text, copy } = sentenceOf(pod);
+  return 13 + 24 + Math.max(copy ? 30 : 0, 21 * Math.min(3, Math.ceil((text.length * 8) / Math.max(1, width - (copy ? 104 : 24)))));
+};
 
 // The colours of the namespaces that have most, and what the two patterns mean.
 function legend() {
@@ -289,7 +311,7 @@ function legend() {
   const shown = all.slice(0, MOST_COLOURS).map((name) => element("li", {}, swatch(name), name));
   const more = all.length > MOST_COLOURS ? [element("li", {}, `and ${all.length - MOST_COLOURS} more namespaces`)] : [];
   const patterns = [
-    ["odd", "not of a pod that the API shows"],
+    ["odd", "in use, no known pod"],
     ["unusable", "takes no new pods"],
   ].map(([kind, text]) => element("li", {}, swatch("", kind), text));
   fill($("legend"), ...shown, ...more, ...patterns);
@@ -313,8 +335,9 @@ function head(kind, width) {
   fill($("view-head"), ...buttons);
 }
 
-// Rows stay as long as their pods do not change, and their ages do not.
+// Rows stay as long as their pods do not change, and their ages do not. Verdicts are those of a moment.
 setInterval(() => {
+  if (view?.name === "waiting") for (const { item } of view.list.shown.values()) if (item) verdicts.want(item);
   for (const one of document.querySelectorAll("time[data-created]")) one.textContent = age(Number(one.dataset.created));
 }, 10000);
 
@@ -349,7 +372,7 @@ const LISTS = {
     all: () => model.waiting.size,
     sorts: { name: "name" },
     render: waitingRow,
-    height: (pod, width) => 13 + 24 + 21 * Math.min(3, Math.ceil((reasonOf(pod).length * 8) / Math.max(1, width - 24))),
+    height: waitingHeight,
     key: (pod) => pod.uid,
     empty: "No pod waits that the filter selects.",
   },
@@ -372,6 +395,7 @@ function listView(name) {
   let drawn = "";
   return {
     name,
+    list,
     close: () => list.close(),
     refresh() {
       if (drawn !== filters.namespace) list.shown.forEach((one) => (one.item = null));
@@ -402,7 +426,7 @@ function pageView(name, title, path, concerns, render) {
     at = Date.now();
     try {
       const data = await server.get(path, abort.signal);
-      if (!abort.signal.aborted) fill(body, ...render(data));
+      if (!abort.signal.aborted) keep(body, render(data));
     } catch (error) {
       if (!abort.signal.aborted) fill(body, element("p", { class: "bad" }, `Cannot be read: ${error.message}`));
     }

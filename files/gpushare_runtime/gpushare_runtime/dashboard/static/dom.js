@@ -32,6 +32,55 @@ export function facts(...pairs) {
   return element("dl", {}, ...pairs.filter(([, value]) => value !== "").flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
+// A button that copies a text, which it names for those who hear it. Where the browser permits no page to copy, the text is shown,
+// selected, for Ctrl-C.
+export function copyButton(text) {
+  const made = element("button", { type: "button", class: "copy", "aria-label": `Copy: ${text}`, title: text }, "Copy");
+  made.dataset.copy = text;
+  return made;
+}
+
+addEventListener("click", async (event) => {
+  const button = event.target.closest?.("[data-copy]");
+  if (!button) return;
+  const text = button.dataset.copy;
+  const said = document.getElementById("copied");
+  try {
+    await navigator.clipboard.writeText(text);
+    fill(said, element("span", {}, "Copied: "), element("code", {}, text));
+  } catch {
+    const field = element("input", { readonly: "readonly", "aria-label": "The text to copy", value: text });
+    fill(said, element("span", {}, "This browser lets no page copy here. Press Ctrl-C: "), field);
+    field.focus();
+    field.select();
+    field.addEventListener("blur", () => fill(said), { once: true });
+    return;
+  }
+  clearTimeout(copied);
+  copied = setTimeout(() => fill(said), 4000);
+});
+let copied;
+
+// Instead of the children of a page those that are made anew, if they differ: what has the focus keeps it, what is open stays open.
+export function keep(page, children) {
+  const made = page.cloneNode(false);
+  made.append(...children);
+  const open = new Set([...page.querySelectorAll("details[open]")].map((one) => one.dataset.key));
+  for (const one of made.querySelectorAll("details")) one.open = open.has(one.dataset.key);
+  if (made.isEqualNode(page)) return;
+  const had = page.contains(document.activeElement) ? document.activeElement : null;
+  const name = (one) => one.getAttribute("aria-label") ?? one.textContent;
+  page.replaceChildren(...made.childNodes);
+  if (had) [...page.querySelectorAll(had.tagName)].find((one) => name(one) === name(had))?.focus({ preventScroll: true });
+}
+
+// Text that is out of the way until somebody wants it.
+export function folded(title, ...children) {
+  const made = element("details", {}, element("summary", {}, title), ...children);
+  made.dataset.key = title;
+  return made;
+}
+
 // The colour of a namespace: a function of its name alone, so that every page has the same. Hues are those of OKLCH, whose lightness is
 // what people see, from olive by green and blue to violet: none is the red of a failure or the amber of a warning. Two tones of each.
 const FIRST_HUE = 118;

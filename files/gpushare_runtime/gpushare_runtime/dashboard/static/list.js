@@ -50,6 +50,12 @@ export class List {
     this.draw();
   }
 
+  // The item of that key looks different now.
+  forget(key) {
+    const shown = this.shown.get(key);
+    if (shown) shown.item = null;
+  }
+
   measure() {
     this.width = this.root.clientWidth;
     let sum = 0;
@@ -101,9 +107,9 @@ export class List {
         element.classList.add("row");
         element.dataset.key = key;
         if (shown) {
-          const had = shown.element.contains(document.activeElement);
+          const had = shown.element.contains(document.activeElement) && document.activeElement.tagName;
           shown.element.replaceWith(element);
-          if (had) element.querySelector("a")?.focus({ preventScroll: true });
+          if (had) (element.querySelector(had) ?? element.querySelector("a"))?.focus({ preventScroll: true });
         }
         shown = { element, item, width: this.width };
         this.shown.set(key, shown);
@@ -113,7 +119,7 @@ export class List {
       element.setAttribute("aria-posinset", index + 1);
       element.style.transform = `translateY(${this.offsets[index]}px)`;
       element.style.height = `${this.offsets[index + 1] - this.offsets[index]}px`;
-      for (const link of element.querySelectorAll("a")) link.tabIndex = key === this.current ? 0 : -1;
+      for (const link of element.querySelectorAll("a, button")) link.tabIndex = key === this.current ? 0 : -1;
       // In the order of the list, which is that of screen readers.
       const next = previous ? previous.nextSibling : this.canvas.firstChild;
       if (next !== element) this.canvas.insertBefore(element, next);
@@ -129,7 +135,7 @@ export class List {
   select(key) {
     if (this.current === key) return;
     for (const [one, { element }] of this.shown) {
-      if (one === this.current || one === key) for (const link of element.querySelectorAll("a")) link.tabIndex = one === key ? 0 : -1;
+      if (one === this.current || one === key) for (const link of element.querySelectorAll("a, button")) link.tabIndex = one === key ? 0 : -1;
     }
     this.current = key;
   }

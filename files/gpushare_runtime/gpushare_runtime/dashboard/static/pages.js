@@ -4,7 +4,7 @@
 
 import { GPU, POD, holders } from "./model.js";
 import { gpuChart } from "./chart.js";
-import { bar, element, facts, link, table } from "./dom.js";
+import { bar, copyButton, element, facts, folded, link, table } from "./dom.js";
 
 const podLink = (namespace, name) => link(`#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, `${namespace}/${name}`);
 const nodeLink = (name) => link(`#/node/${encodeURIComponent(name)}`, name);
@@ -89,18 +89,33 @@ function waiting(pod) {
   if (pod.kind === "invalid") {
     return [facts(["State", "invalid request"], ["UID", pod.uid]), element("h3", {}, "What is wrong"), element("p", { class: "bad" }, pod.reason)];
   }
+  const own = facts(["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid]);
+  const words = folded(`${pod.who}’s own words`, element("p", {}, pod.reported || "It has reported nothing yet."));
+  const verdict = pod.verdict ? [element("p", { class: "verdict" }, pod.verdict, ...(pod.copy ? [" ", copyButton(pod.copy)] : []))] : [];
+  if (!pod.judged) {
+    const known = "Which nodes have room is not known here: that takes the rights to list nodes and the pods of all namespaces.";
+    return [...verdict, element("p", {}, known), own, words];
+  }
   const rows = pod.nodes.map((node) => [
     nodeLink(node.name),
     element("span", { class: node.fits ? "good" : "bad" }, node.fits ? `yes, GPU ${node.gpus.join(", ")}` : "no"),
-    [`${node.reason}${node.cures.length ? `; it fits if you ${node.cures.join(", or ")}` : ""}`, node.kept].filter(Boolean).join("; "),
+    reasonOf(node),
   ]);
   const more = pod.all_nodes - rows.length;
   return [
-    facts(["Verdict", pod.verdict], ["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid],
-      ["Why it waits", pod.reason || "kube-scheduler has reported nothing yet"]),
+    ...verdict,
+    own,
+    words,
     element("h3", {}, `GPUs have room on ${pod.fitting_nodes} of ${pod.all_nodes} nodes`),
     element("p", {}, pod.note),
     table("Nodes", ["Node", "Fits", "Reason"], rows),
     ...(more > 0 ? [element("p", {}, `And ${more} more nodes.`)] : []),
   ];
+}
+
+// Why not on a node, and below it what would help, each with what to copy.
+function reasonOf(node) {
+  const cures = node.cures.map((cure) => element("li", {}, `it fits if you ${cure.text}`, ...(cure.copy ? [" ", copyButton(cure.copy)] : [])));
+  const text = [node.reason, node.kept].filter(Boolean).join("; ");
+  return element("div", {}, text, ...(cures.length ? [element("ul", { class: "cures" }, ...cures)] : []));
 }
