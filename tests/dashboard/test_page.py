@@ -110,8 +110,8 @@ def fill(page: Page, field: str, value: str) -> None:
 def test_the_page_shows_what_kubectl_gpushare_shows(page: Page) -> None:
     text = page.text
     for expected in (
-        "gpushare 127.0.0.1",
-        "95 of 272 GiB (35 %)",
+        "gpushare here",
+        "95 of 272 GiB (34 %)",
         "4 × Tesla T4",
         "155 GiB",
         "10 usable of 12",
@@ -255,13 +255,13 @@ def test_everything_can_be_reached_with_the_keyboard(page: Page) -> None:
         return str(page.eval("document.activeElement.id || document.activeElement.textContent.trim()"))
 
     seen = []
-    for _ in range(16):
+    for _ in range(17):
         page.key("Tab")
         seen.append(focused())
         outline = page.eval("document.activeElement === document.body || getComputedStyle(document.activeElement).outlineStyle !== 'none'")
         assert outline, f"{seen[-1]} has the focus and does not show it"
-    expected = ["Skip to content", "theme", "Nodes", "Pods", "Waiting (4)", "History", "filter-text", "filter-namespace", "filter-model",
-                "filter-state", "filter-sort", "filter-reset", "gpu1"]  # fmt: skip
+    expected = ["Skip to content", "theme", "Nodes", "Pods", "Namespaces", "Waiting (4)", "History", "filter-text", "filter-namespace",
+                "filter-model", "filter-state", "filter-sort", "filter-reset", "gpu1"]  # fmt: skip
     assert [one for one in seen if one in expected][: len(expected)] == expected
     page.eval("document.querySelector('.row a').focus()")
     for key, name in (
@@ -299,9 +299,9 @@ def test_the_pods_are_a_table_that_sorts(page: Page, cluster: Cluster) -> None:
     go(page, "pods")
     page.until("the columns", "!document.getElementById('view-head').hidden")
     columns = "[...document.querySelectorAll('#view-head button')]"
-    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "Age", "State"]
+    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "Unused", "Age", "State"]
     cells = "[...document.querySelectorAll('.row')].map(row => [...row.children].map(one => one.textContent))"
-    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "–", "orphaned"]
+    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "–", "–", "orphaned"]
     page.eval(f"{columns}.find(one => one.textContent === 'Memory').click()")
     sizes = [float(row[3].split()[0]) for row in page.eval(cells)]
     assert sizes == sorted(sizes, reverse=True)
@@ -313,7 +313,7 @@ def test_the_pods_are_a_table_that_sorts(page: Page, cluster: Cluster) -> None:
     young["metadata"]["creationTimestamp"] = (datetime.now(timezone.utc) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     cluster.put(young)
     page.eval(f"{columns}.find(one => one.textContent === 'Age').click()")
-    page.until("the youngest", f"{cells}[0][0] === 'team-new/young' && {cells}[0][4] === '5m'", APPEARS_SECONDS)
+    page.until("the youngest", f"{cells}[0][0] === 'team-new/young' && {cells}[0][5] === '5m'", APPEARS_SECONDS)
     cluster.remove(young)
     # Columns stand above their cells.
     left = "one => Math.round(one.getBoundingClientRect().left)"
@@ -411,13 +411,93 @@ def test_nothing_overlaps_and_eight_gpus_are_in_rows_of_equal_length(browser: Br
         assert page.errors == []
 
 
-VIEWS: Final = ("nodes", "pods", "waiting", "history", "node/gpu3", "gpu/gpu1/0", "pod/team-w/next", "pod/team-a/gpu1-0")
+VIEWS: Final = (
+    "nodes",
+    "pods",
+    "namespaces",
+    "waiting",
+    "history",
+    "namespace/team-a",
+    "node/gpu3",
+    "gpu/gpu1/0",
+    "pod/team-w/next",
+    "pod/team-a/gpu1-0",
+)
 
 
 def shown(page: Page, view: str) -> None:
     go(page, view)
     page.until(f"{view} is shown", "!document.getElementById('view').hidden && document.getElementById('view-body').innerText.length > 20")
     page.until(f"{view} is read", "!document.getElementById('view-body').innerText.startsWith('Loading')")
+
+
+def test_on_a_phone_the_first_gpu_is_in_sight_and_filters_are_behind_a_button(browser: Browser, six: Running) -> None:
+    with browser.page(six.url, 420, 740) as page:
+        page.until("the nodes", "document.querySelectorAll('.row').length > 1")
+        assert page.eval("document.querySelector('.gpus .bar').getBoundingClientRect().bottom") < 740 / 2
+        hidden = "document.getElementById('filter-text').offsetParent === null"
+        assert page.eval(hidden)
+        page.eval("document.getElementById('filter-toggle').focus()")
+        page.key("Enter")
+        page.until("the filters", f"!({hidden})")
+        assert page.eval("document.getElementById('filter-toggle').ariaExpanded") == "true"
+        fill(page, "text", "gpu2")
+        assert page.eval("document.getElementById('filter-toggle').textContent") == "Filter (1)"
+        fill(page, "text", "")
+        shown(page, "node/gpu4")
+        heads = page.eval("[...document.querySelectorAll('th')].map(one => one.textContent)")
+        assert heads.index("State") < heads.index("Model")
+        cells = "[...document.querySelectorAll('.page table')][0].querySelectorAll('tbody tr')[6].children"
+        assert page.eval(f"{cells}[1].getBoundingClientRect().right") < 420
+        # A name is in one line, however narrow the page is.
+        lines = "one => one.getClientRects().length"
+        assert page.eval(f"[...[...{cells}][5].querySelectorAll('span')].map({lines})") == [1]
+        assert page.errors == []
+
+
+def test_the_history_has_its_unit_at_the_axis_and_says_what_the_marks_are(page: Page) -> None:
+    shown(page, "history")
+    assert page.eval("[...document.querySelectorAll('svg .unit')].map(one => one.textContent)") == ["GiB", "pods"]
+    assert page.eval("[...document.querySelectorAll('.legend li')].map(one => one.textContent)") == ["allocated", "all GPUs"]
+    assert not page.eval("[...document.querySelectorAll('svg text')].some(one => /\\(/.test(one.textContent))")
+
+
+def test_a_namespace_has_a_page_with_its_quota_and_its_pods(page: Page, cluster: Cluster) -> None:
+    quota = {
+        "metadata": {"name": "gpus", "namespace": "team-a"},
+        "status": {"hard": {"requests.aliyun.com/gpu-mem": "64", "pods": "9"}, "used": {"requests.aliyun.com/gpu-mem": "31"}},
+    }
+    path = "/api/v1/namespaces/team-a/resourcequotas/gpus"
+    cluster._loop.run(cluster.api.put(path, quota))
+    go(page, "namespaces")
+    page.until("the namespaces", "document.querySelectorAll('.row').length === 4")
+    page.eval("[...document.querySelectorAll('.row a')].find(one => one.textContent === 'team-a').click()")
+    page.until("its page", "document.querySelectorAll('.page table').length === 2")
+    tables = page.eval(
+        "[...document.querySelectorAll('.page table')].map(one => [...one.querySelectorAll('tbody tr')].map(row => [...row.children].map(cell => cell.textContent)))"
+    )
+    assert tables[0] == [["gpus", "units of memory", "31", "64", "33"]]
+    assert len(tables[1]) == 13
+    assert all(row[0].startswith("team-a/") for row in tables[1])
+    # It does not say that nothing is idle where it does not know.
+    assert "Not known: memory in use comes from Prometheus" in page.text
+    cluster._loop.run(cluster.api.remove(path))
+
+
+def test_a_pod_has_its_events(page: Page, cluster: Cluster) -> None:
+    event = {
+        "metadata": {"name": "one", "namespace": "team-a"}, "type": "Warning", "reason": "GPUShareNoFit", "message": HOSTILE,
+        "count": 3, "lastTimestamp": "2026-01-01T00:00:00Z", "source": {"component": "gpushare-extender"},
+    }  # fmt: skip
+    path = "/api/v1/namespaces/team-a/events/one"
+    cluster._loop.run(cluster.api.put(path, event))
+    go(page, "pod/team-a/gpu1-0")
+    page.until("the Event", "document.querySelector('.page').innerText.includes('GPUShareNoFit')")
+    assert "(3 times)" in page.text
+    assert page.eval("window.broken") is None
+    cluster._loop.run(cluster.api.remove(path))
+    go(page, "pod/team-a/gpu1-3")
+    page.until("no Event", "document.querySelector('.page').innerText.includes('None. Kubernetes keeps them')")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -585,7 +665,8 @@ def test_memory_in_use_is_a_line_below_the_bar(browser: Browser, loop: Loop, con
     async def start() -> tuple[web.ServerRunner, str]:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             of_gpus = "gpu_memory_used" in request.query.get("query", "")
-            result = [{"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}] if of_gpus else []
+            of_pod = {"metric": {"uid": "uid-gpu1-3", "uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}
+            result = [{"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}] if of_gpus else [of_pod]
             return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
         runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
@@ -598,6 +679,18 @@ def test_memory_in_use_is_a_line_below_the_bar(browser: Browser, loop: Loop, con
         label = page.until("the line", "document.querySelector('.used')?.getAttribute('aria-label')", 90)
         assert label == "4096 MiB used"
         assert page.eval("[...document.querySelectorAll('.used')].map(one => one.style.width)") == ["25%"]
+        # A pod without a process on a GPU that answers uses nothing; of other GPUs nothing is known.
+        go(page, "namespace/team-a")
+        cells = "row => [...row.children].map(cell => cell.textContent).slice(0, 4)"
+        idle = f"[...document.querySelectorAll('[aria-label=Idle] tbody tr')].map({cells})"
+        page.until("the idle pods", f"{idle}.length > 0")
+        assert page.eval(idle) == [
+            ["team-a/gpu1-6", "gpu1", "3 GiB", "0 GiB"],
+            ["team-a/gpu1-9", "gpu1", "2 GiB", "0 GiB"],
+            ["team-a/gpu1-0", "gpu1", "1 GiB", "0 GiB"],
+        ]
+        assert "Of 9 more pods the memory in use is not known." in page.text
+        assert "Unused\n6 GiB" in page.text
         assert page.errors == []
     loop.run(prometheus.cleanup())
 

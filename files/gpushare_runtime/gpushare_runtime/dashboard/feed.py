@@ -44,7 +44,8 @@ class Feed:
         self.age: Callable[[], float] = lambda: 0.0
         self._clock = clock
         self._largest: Largest | None = None
-        self._used_problem = ""
+        # "off" until it is followed, then "", or why it is not known.
+        self._used_problem = "off"
         # An older row must not come after a newer one.
         self._refreshing = asyncio.Lock()
         self._news = asyncio.Event()
@@ -86,7 +87,7 @@ class Feed:
                 used, problem = await read(), ""
             except InputError as error:
                 used, problem = NOTHING_KNOWN, f"memory in use is not known: {error}"
-            if problem and not self._used_problem:
+            if problem and self._used_problem in ("", "off"):
                 log.warning("%s", as_text(problem))
             self._used_problem = problem
             self.set_used(used)
@@ -96,10 +97,12 @@ class Feed:
 
     def set_used(self, used: Used) -> None:
         """This is in use now."""
-        before, self.cluster.used = self.cluster.used.by_gpu, used
+        before, self.cluster.used = self.cluster.used, used
         for node in self.cluster.ledger.nodes.values():
             gpus = node.inventory.gpus if node.inventory else ()
-            if any(_coarse(before.get(gpu.uuid)) != _coarse(used.by_gpu.get(gpu.uuid)) for gpu in gpus):
+            if any(_coarse(before.by_gpu.get(gpu.uuid)) != _coarse(used.by_gpu.get(gpu.uuid)) for gpu in gpus) or any(
+                _coarse(before.by_pod.get(pod.uid)) != _coarse(used.by_pod.get(pod.uid)) for pod in node.pods
+            ):
                 self.cluster.changed.nodes.add(node.name)
 
     async def refresh(self) -> None:
@@ -129,12 +132,13 @@ class Feed:
 
     def _header(self) -> dict[str, Any]:
         warnings = [as_text(text) for text in self.cluster.warnings[:MOST_WARNINGS]]
-        warnings += [as_text(self._used_problem)] if self._used_problem else []
+        warnings += [as_text(self._used_problem)] if self._used_problem not in ("", "off") else []
         more = len(self.cluster.warnings) - MOST_WARNINGS
         return {
             "offline": self.offline,
             "complete": self.cluster.complete,
             "knows_nodes": self.cluster.knows_nodes,
+            "uses": as_text(self._used_problem),
             "warnings": [*warnings, *([f"{more} more"] if more > 0 else [])],
         }
 

@@ -21,11 +21,12 @@ from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.dashboard.access import FixedToken, Hosts
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
+from gpushare_runtime.dashboard.lookups import Get
 from gpushare_runtime.dashboard.server import Dashboard, listen
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill_from_files, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
+from gpushare_runtime.kubectl_gpushare.kubeconfig import context_name, context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
@@ -48,6 +49,7 @@ async def _serve(
 ) -> None:
     cluster, token = Cluster(), secrets.token_urlsafe(32)
     feed = Feed(cluster, secrets.token_hex(8))
+    get: Get | None = None
     async with AsyncExitStack() as stack:
         if arguments.from_file:
             fill_from_files(cluster, arguments.from_file)
@@ -62,14 +64,15 @@ async def _serve(
                 namespace = await find_scope(client, cluster, own)
             except KubeError as error:
                 raise InputError(explain_error(error, credentials.server, f"pods in namespace {own}")) from None
-            following, title = feed.watch(Watcher(client, cluster, namespace)), urlsplit(credentials.server).hostname or ""
+            following, get = feed.watch(Watcher(client, cluster, namespace)), client.get
+            title = context_name(file, arguments.context) or urlsplit(credentials.server).hostname or ""
         following_task = asyncio.ensure_future(following)
         stack.callback(following_task.cancel)
         if prometheus is not None:
             stack.callback(asyncio.ensure_future(feed.follow_used(partial(read_used, prometheus.url))).cancel)
 
         def dashboard(port: int) -> Dashboard:
-            return Dashboard(feed, FixedToken(token), Hosts(ADDRESS, port), title=as_text(title, 253), prometheus=prometheus)
+            return Dashboard(feed, FixedToken(token), Hosts(ADDRESS, port), title=as_text(title, 253), prometheus=prometheus, get=get)
 
         try:
             runner, port = await listen(dashboard, ADDRESS, arguments.port)

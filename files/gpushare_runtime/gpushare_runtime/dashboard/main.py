@@ -213,7 +213,7 @@ async def _serve(settings: DashboardSettings, client: KubeClient, renewer: Token
 
     def dashboard(port: int) -> Dashboard:
         hosts = Hosts(settings.host, port, settings.host_names)
-        return Dashboard(feed, settings.token, hosts, title=settings.title, prometheus=settings.prometheus)
+        return Dashboard(feed, settings.token, hosts, title=settings.title, prometheus=settings.prometheus, get=client.get)
 
     try:
         server, _ = await listen(dashboard, settings.host, settings.port, certificate.context if certificate else None)

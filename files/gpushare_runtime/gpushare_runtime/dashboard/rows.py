@@ -3,8 +3,8 @@
 """A node, a waiting pod and the sums as the page gets them: compact JSON, of which 5000 nodes are 5 MB. Pure.
 
 A node is an object: `gpus` has [index, model, units, allocated, free or null, used MiB or null, marks, state] of each GPU, and `pods`
-has [namespace, name, state, {gpu: units} or null, Unix time of its creation or 0] of each pod. Marks are those of `views.LEGEND`. All
-texts are printable and bounded.
+has [namespace, name, state, {gpu: units} or null, Unix time of its creation or 0, used MiB or null] of each pod. Marks are those of
+`views.LEGEND`. All texts are printable and bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpushare_runtime.core.placement.explain import Largest, amount
 from gpushare_runtime.core.pods import InvalidPod
 from gpushare_runtime.dashboard import cures
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, UNKNOWN_POD, Cluster, Waiting, reason_of
-from gpushare_runtime.kubectl_gpushare.views import gpus_of, is_over, share_state, shares
+from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 MOST_NAME: Final = 253
 MOST_PROBLEMS: Final = 20
@@ -96,6 +96,7 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
             share_state(share, is_over(cluster, share, node))[0],
             None if share.by_gpu is None else {str(gpu): units for gpu, units in share.by_gpu.items()},
             int(cluster.pods.get(share.uid, UNKNOWN_POD).created),
+            used_by(cluster, node, share),
         ]
         for share in shares(node)
     ]
@@ -113,6 +114,16 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
         problems=len(problems) + bool(node.inventory_error),
     )
     return Row(orjson.dumps(_node(cluster, node, gpus, pods, problems)), sums)
+
+
+def used_by(cluster: Cluster, node: NodeLedger, share: Share) -> int | None:
+    """MiB that a pod uses: 0 for one without a process on GPUs that answer, as rules.yml of the monitoring has it; None: unknown."""
+    used = cluster.used.by_pod.get(share.uid)
+    if used is not None or not cluster.used.by_gpu or not share.by_gpu or node.inventory is None:
+        return used
+    by_index = node.inventory.by_index
+    known = (index in by_index and by_index[index].uuid in cluster.used.by_gpu for index in share.by_gpu)
+    return 0 if all(known) else None
 
 
 def _node(cluster: Cluster, node: NodeLedger, gpus: list[Any], pods: list[Any], problems: list[str]) -> dict[str, Any]:

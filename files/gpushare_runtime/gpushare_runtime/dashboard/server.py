@@ -3,7 +3,8 @@
 """The dashboard over HTTP: the page and its parts for everybody who reaches it, data only with the token.
 
 GET /api/state is the whole, /api/events the differences since a version as server-sent events. /api/nodes/NAME, /api/pods/NAMESPACE/NAME,
-/api/verdicts/UID and /api/history are what the page shows beside them; /healthz is for probes.
+/api/pods/NAMESPACE/NAME/events, /api/namespaces/NAME, /api/verdicts/UID and /api/history are what the page shows beside them; /healthz is
+for probes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.dashboard.access import AccessError, Hosts, RequiredToken, is_authorized
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import HistoryError, Prometheus
+from gpushare_runtime.dashboard.lookups import Get, Lookups
 from gpushare_runtime.dashboard.pods import Verdicts, pod_page
 from gpushare_runtime.dashboard.rows import node_page
 
@@ -80,9 +82,22 @@ def page_files() -> dict[str, File]:
 
 
 class Dashboard:
-    """All requests. title: of the cluster, for people with several; prometheus: None for the samples of this process."""
+    """All requests.
 
-    def __init__(self, feed: Feed, token: RequiredToken, hosts: Hosts, *, title: str = "", prometheus: Prometheus | None = None) -> None:
+    title: of the cluster, for people with several; prometheus: None for the samples of this process; get: of the API server, None where
+    the cluster is a file.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        token: RequiredToken,
+        hosts: Hosts,
+        *,
+        title: str = "",
+        prometheus: Prometheus | None = None,
+        get: Get | None = None,
+    ) -> None:
         self.on_verified: Callable[[asyncio.BaseTransport], None] = lambda transport: None
         """Called for the connection of a caller who has shown the token: it may stay open."""
         self._feed = feed
@@ -90,6 +105,8 @@ class Dashboard:
         self._hosts = hosts
         self._title = title
         self._prometheus = prometheus
+        self._get = get
+        self._lookups = Lookups()
         self._files = page_files()
         self._streams = 0
         self._explaining = asyncio.Lock()
@@ -124,7 +141,7 @@ class Dashboard:
         return await handler(request) if handler else _text(404, "found no data of that name")
 
     def _part(self, request: web.Request) -> Handler | None:
-        """/api/nodes/NAME, /api/pods/NAMESPACE/NAME and /api/verdicts/UID."""
+        """The paths with names in them."""
         # It is decoded after the split: a name may have a slash, in a file at least.
         kind, *names = map(unquote, request.rel_url.raw_path.removeprefix("/api/").split("/"))
         if not all(names) or any(len(name) > 253 for name in names):
@@ -135,6 +152,10 @@ class Dashboard:
             return lambda _: self._verdict(names[0])
         if kind == "pods" and len(names) == 2:
             return lambda _: self._pod(names[0], names[1])
+        if kind == "pods" and len(names) == 3 and names[2] == "events":
+            return lambda _: self._events_of(names[0], names[1])
+        if kind == "namespaces" and len(names) == 1:
+            return lambda _: self._namespace(names[0])
         return None
 
     async def _whole(self, request: web.Request) -> web.StreamResponse:
@@ -162,6 +183,12 @@ class Dashboard:
 
     async def _pod(self, namespace: str, name: str) -> web.StreamResponse:
         return _json(orjson.dumps({"pods": await pod_page(self._feed.cluster, namespace, name, self._explaining)}))
+
+    async def _events_of(self, namespace: str, name: str) -> web.StreamResponse:
+        return _json(orjson.dumps(await self._lookups.events(self._get, namespace, name)))
+
+    async def _namespace(self, name: str) -> web.StreamResponse:
+        return _json(orjson.dumps(await self._lookups.quotas(self._get, name)))
 
     async def _verdict(self, uid: str) -> web.StreamResponse:
         return _json(orjson.dumps(await self._verdicts.of(self._feed.cluster, uid)))

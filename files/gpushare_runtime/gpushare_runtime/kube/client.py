@@ -127,9 +127,9 @@ class KubeClient:
             self._poster.close()
             self._poster = None
 
-    async def get(self, path: str, *, accept: str = JSON, within: float | None = None, **params: object) -> dict[str, Any]:
-        """One object, or a list as one piece. within: seconds for this request."""
-        return await self._request("GET", path, params, headers={"Accept": accept}, within=within)
+    async def get(self, path: str, *, accept: str = JSON, within: float | None = None, most: int = 0, **params: object) -> dict[str, Any]:
+        """One object, or a list as one piece. within: seconds for this request; most: bytes of the answer, 0 for any number."""
+        return await self._request("GET", path, params, headers={"Accept": accept}, within=within, most=most)
 
     async def create(
         self, path: str, body: Mapping[str, Any], *, within: float | None = None, send_within: float = math.inf, **params: object
@@ -227,6 +227,7 @@ class KubeClient:
         within: float | None = None,
         send_within: float = math.inf,
         decode: Callable[[bytes], Any] = orjson.loads,
+        most: int = 0,
     ) -> dict[str, Any]:
         began = time.monotonic()
         deadline, send_by = began + (self._timeout if within is None else within), began + send_within
@@ -243,7 +244,7 @@ class KubeClient:
                     status, data, wait = await self._post(path, params, sent, body, send_by - now, deadline - now, authorization)
                 else:
                     async with self._send(method, path, params, sent, body, timeout, authorization) as response:
-                        status, data = response.status, await response.read()
+                        status, data = response.status, await (_at_most(response, most) if most else response.read())
                         wait = response.headers.get("Retry-After", "1")
             except (asyncio.TimeoutError, aiohttp.ClientError, OSError, PostTimeoutError) as error:
                 raise self._no_answer(method, path, error) from None
@@ -336,6 +337,15 @@ def _socket(address: aiohttp.AddrInfoType, lost_after: float) -> socket.socket:
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(lost_after * 1000))
     return sock
+
+
+async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
+    data = bytearray()
+    async for piece in response.content.iter_any():
+        data += piece
+        if len(data) > most:
+            raise KubeError(0, LOST, f"the API server's answer is longer than {most} bytes")
+    return bytes(data)
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:

@@ -166,6 +166,11 @@ def namespace_in(kubeconfig: str) -> str:
     return str(_named(data["contexts"], "context", data["current-context"]).get("namespace") or "default")
 
 
+def context_in(kubeconfig: str) -> str:
+    """The name of the current context of a file that `from_file` reads."""
+    return str(yaml.safe_load(Path(kubeconfig).read_text())["current-context"])
+
+
 def from_file(kubeconfig: str, *, own_tokens: bool = False) -> Loaded:
     """The contents of one kubeconfig. own_tokens: the user in it does not count."""
     folder = Path(kubeconfig).parent

@@ -44,6 +44,18 @@ def find_kubeconfig(flag: str | None = None) -> str:
     return next((path for path in ADMINISTRATORS if os.access(path, os.R_OK)), own)
 
 
+def context_name(kubeconfig: str, context: str | None = None) -> str:
+    """The name of the context that is used, "" where the file names none. Ask after `load_kubeconfig`, which reports what is wrong."""
+    if context:
+        return context
+    try:
+        from kubernetes import config as kubernetes_config
+    except ModuleNotFoundError:
+        return credentials.context_in(kubeconfig)
+    _, active = kubernetes_config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+    return str((active or {}).get("name") or "")
+
+
 def context_namespace(kubeconfig: str, context: str | None = None) -> str:
     """The namespace of a context, "default" where it has none. Ask after `load_kubeconfig`, which reports what is wrong."""
     try:

@@ -26,6 +26,7 @@ from gpushare_runtime.dashboard.main import Certificate, parse_arguments
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kubectl_gpushare.api import InputError, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.kubeconfig import context_name
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 from gpushare_runtime.kubectl_program import main as kubectl
 from unit.fakes.runtime.kube.fake_api import FakeApi, fail, until
@@ -220,6 +221,30 @@ def test_a_port_in_use_is_named(file: Path) -> None:
         taken.listen()
         with pytest.raises(InputError, match="choose another --port"):
             local.run(arguments("--from-file", str(file), "--port", str(taken.getsockname()[1]), "--no-browser"))
+
+
+@pytest.mark.parametrize(("context", "expected"), [(None, "prod"), ("lab", "lab")])
+@pytest.mark.parametrize("package", [True, False])
+def test_the_title_is_the_name_of_the_context(
+    context: str | None, expected: str, package: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not package:
+        monkeypatch.setitem(sys.modules, "kubernetes", None)
+    file = tmp_path / "kubeconfig"
+    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in ("lab", "prod")]
+    file.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "prod",
+                "contexts": contexts,
+                "clusters": [{"name": "c", "cluster": {}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        )
+    )
+    assert context_name(str(file), context) == expected
 
 
 # Whose pods.

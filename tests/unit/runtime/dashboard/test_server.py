@@ -80,7 +80,18 @@ def on(cluster: Cluster, use: Callable[[Site], Awaitable[None]], **options: Any)
     asyncio.run(asyncio.wait_for(go(), 120))
 
 
-DATA = ("/api/state", "/api/events", "/api/history", "/api/nodes/a", "/api/nodes/none", "/api/pods/default/p", "/api/anything")
+DATA = (
+    "/api/state",
+    "/api/events",
+    "/api/history",
+    "/api/nodes/a",
+    "/api/nodes/none",
+    "/api/pods/default/p",
+    "/api/pods/default/p/events",
+    "/api/namespaces/default",
+    "/api/verdicts/uid-w",
+    "/api/anything",
+)
 
 
 def test_without_the_token_there_is_no_data_and_no_difference_between_what_is_there_and_what_is_not() -> None:
@@ -288,6 +299,26 @@ def test_of_many_nodes_the_best_come_first_and_the_rest_is_counted(monkeypatch: 
         assert (waiting["all_nodes"], waiting["fitting_nodes"]) == (10, 1)
 
     on(read_all(nodes, [pod("w", None, mem=20)]), use)
+
+
+def test_events_and_quotas_are_read_when_the_page_asks_and_a_file_has_none() -> None:
+    asked: list[tuple[str, Json]] = []
+
+    async def get(path: str, **parameters: object) -> Json:
+        asked.append((path, parameters))
+        return {"items": [{"reason": "Started", "status": {"hard": {"requests.aliyun.com/gpu-mem": "8"}}}]}
+
+    async def use(site: Site) -> None:
+        assert asked == []
+        assert [one["reason"] for one in (await site.json("/api/pods/default/p/events"))["events"]] == ["Started"]
+        assert [one["hard"] for one in (await site.json("/api/namespaces/default"))["quotas"]] == [8]
+        assert [path for path, _ in asked] == ["/api/v1/namespaces/default/events", "/api/v1/namespaces/default/resourcequotas"]
+
+    async def offline(site: Site) -> None:
+        assert await site.json("/api/pods/default/p/events") == {"events": [], "problem": "a file has none of them"}
+
+    on(some(), use, get=get)
+    on(some(), offline)
 
 
 def test_what_a_pod_waits_for_is_a_sentence_with_what_to_copy() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dashboard import rows, state
 from gpushare_runtime.dashboard.feed import Feed
@@ -137,8 +138,8 @@ def test_a_row_of_a_node_has_its_gpus_and_who_has_what() -> None:
     cluster = read_all([node("a", "10.0.0.1", gpus=gpus) | {"spec": {"unschedulable": True}}], pods)
     made = shown(cluster, "a")
     assert made["gpus"] == [[0, "Tesla T4", 16, 4, 12, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
-    first = [["b", "q", "bound, GPU bad", {"1": 4}, 0], ["default", "o", "bound", None, 0]]
-    assert made["pods"] == [*first, ["default", "p", "bound", {"0": 3}, 0], ["default", "p", "bound", {"0": 1}, 100]]
+    first = [["b", "q", "bound, GPU bad", {"1": 4}, 0, None], ["default", "o", "bound", None, 0, None]]
+    assert made["pods"] == [*first, ["default", "p", "bound", {"0": 3}, 0, None], ["default", "p", "bound", {"0": 1}, 100, None]]
     assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"]) == ("a", "GiB", 1024, "", True)
     [problem] = made["problems"]
     assert problem.startswith("pod default/o: its GPU is not known")
@@ -244,6 +245,31 @@ async def test_memory_in_use_is_sent_again_where_it_has_changed_by_much_and_a_fa
     last = await step()
     assert [(one["name"], one["gpus"][0][5]) for one in last["nodes"]] == [("b", None)]
     assert last["warnings"] == ["memory in use is not known: no answer"]
+    assert last["uses"] == "memory in use is not known: no answer"
+
+
+def test_what_a_pod_uses_is_zero_without_a_process_and_unknown_where_its_gpu_does_not_answer() -> None:
+    gpus = Inventory(GIB, tuple(gpu(index, 16, uuid=f"U{index}") for index in range(3)))
+    bound = [pod(name, "a", gpu=at, mem=2) for at, name in enumerate(("busy", "idle", "silent"))]
+    cluster = read_all([node("a", "10.0.0.1", gpus=gpus)], bound)
+    assert [one[5] for one in shown(cluster, "a")["pods"]] == [None, None, None]
+    cluster.used = Used({"uid-busy": 700}, {"U0": 800, "U1": 0})
+    assert {one[1]: one[5] for one in shown(cluster, "a")["pods"]} == {"busy": 700, "idle": 0, "silent": None}
+
+
+async def test_a_pod_that_uses_more_than_before_is_sent_again_although_its_gpu_does_not() -> None:
+    cluster = read_all(
+        [node("a", "10.0.0.1", gpus=Inventory(GIB, (gpu(0, 16, uuid="U"),)))], [pod("p", "a", gpu=0, mem=2), pod("q", "a", gpu=0, mem=2)]
+    )
+    feed = Feed(cluster, "e")
+    feed.set_used(Used({"uid-p": 640, "uid-q": 0}, {"U": 640}))
+    await feed.refresh()
+    assert whole(feed.state)["uses"] == "off"
+    before = feed.state.version
+    feed.set_used(Used({"uid-p": 0, "uid-q": 640}, {"U": 640}))
+    await feed.refresh()
+    [difference] = map(json.loads, feed.state.since(before) or [])
+    assert [one[5] for one in difference["nodes"][0]["pods"]] == [0, 640]
 
 
 async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
@@ -286,6 +312,6 @@ def test_a_pod_whose_gpu_is_gone_is_a_problem_of_its_node() -> None:
     row = node_row(read_all([raw], [pod("p", "n1", gpu=0, mem=6)]), "n1")
     assert row is not None
     shown = json.loads(row.data)
-    assert shown["pods"] == [["default", "p", "bound, GPU gone", {}, 0]]
+    assert shown["pods"] == [["default", "p", "bound, GPU gone", {}, 0, None]]
     assert shown["problems"] == ["pod default/p has 6 GiB of GPU GPU-old, which is not in this node any more: delete it"]
     assert (row.sums.allocated, row.sums.problems) == (0, 1)

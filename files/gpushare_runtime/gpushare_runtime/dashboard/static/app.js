@@ -4,8 +4,11 @@
 
 import { chart } from "./chart.js";
 import { List } from "./list.js";
-import { GPU, Model, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES, age, gib, holders, memory, podMemory } from "./model.js";
-import { gpuPage, nodePage, podPage } from "./pages.js";
+import {
+  GPU, Model, NAMESPACE_SORTS, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES,
+  age, gib, holders, memory, percent, podMemory, podUnused,
+} from "./model.js";
+import { gpuPage, namespacePage, nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
 import { bar, copyButton, element, fill, keep, link, swatch } from "./dom.js";
 import { Verdicts } from "./verdicts.js";
@@ -15,6 +18,7 @@ const model = new Model();
 const NARROW = 600;
 const GPU_WIDTH = 180;
 const MOST_COLOURS = 12;
+const LOOKUP_MS = 10_000;
 const FIELDS = ["text", "namespace", "model", "state", "sort"];
 const filters = { text: "", namespace: "", model: "", state: "", sort: "name" };
 let server;
@@ -133,7 +137,7 @@ function refresh(names = null) {
 function sums() {
   const all = model.head.sums;
   const facts = [
-    ["Allocated", `${gib(all.allocated)} of ${gib(all.total)} GiB${all.total ? ` (${Math.round((100 * all.allocated) / all.total)} %)` : ""}`],
+    ["Allocated", `${gib(all.allocated)} of ${gib(all.total)} GiB${all.total ? ` (${percent(all.allocated, all.total)} %)` : ""}`],
     ["Free on usable GPUs", model.head.complete ? `${gib(all.free)} GiB` : "not known"],
     ["Nodes", all.nodes],
     ["GPUs", all.usable === all.gpus ? all.gpus : `${all.usable} usable of ${all.gpus}`],
@@ -183,9 +187,16 @@ $("filters").addEventListener("reset", () => {
   Object.assign(filters, { text: "", namespace: "", model: "", state: "", sort: "name" });
   setTimeout(() => view?.refresh(null));
 });
+// Where the page is narrow, the filters are behind a button, which says how many are set.
+function unfold(open) {
+  $("filters").classList.toggle("open", open);
+  $("filter-toggle").setAttribute("aria-expanded", String(open));
+}
+$("filter-toggle").addEventListener("click", () => unfold(!$("filters").classList.contains("open")));
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, select") && !$("filters").hidden) {
     event.preventDefault();
+    unfold(true);
     $("filter-text").focus();
   }
 });
@@ -277,11 +288,27 @@ function podRow({ node, pod }, width) {
   }
   const mib = podMemory({ node, pod });
   const since = element("time", { "data-created": pod[POD.created] }, age(pod[POD.created]));
-  const cells = [name, link(`#/node/${encodeURIComponent(node.name)}`, node.name), podGpus(node, pod), mib ? `${gib(mib)} GiB` : "–", since, state];
+  const unused = podUnused({ node, pod });
+  const cells = [name, link(`#/node/${encodeURIComponent(node.name)}`, node.name), podGpus(node, pod), mib ? `${gib(mib)} GiB` : "–",
+    unused === null ? "–" : `${gib(unused)} GiB`, since, state];
   return element("li", { class: "cells" }, ...cells.map((cell) => (cell instanceof Node ? cell : element("span", {}, cell))));
 }
 
 const stateClass = (state) => (/GPU (bad|gone)/.test(state) ? "bad" : state === "bound" || state === "whole" ? "" : "warn");
+
+function namespaceRow(one) {
+  const name = link(namespacePath(one.name), one.name);
+  const share = model.head.sums.total ? ` (${percent(one.mib, model.head.sums.total)} %)` : "";
+  const facts = [
+    `${gib(one.mib)} GiB${share}`,
+    `${one.pods} ${one.pods === 1 ? "pod" : "pods"} with GPUs`,
+    ...(one.waiting ? [`${one.waiting} waiting`] : []),
+    ...(model.head.uses || one.unknown === one.pods ? [] : [`${gib(one.unused)} GiB unused`]),
+  ];
+  return element("li", {}, element("div", { class: "line" }, swatch(one.name), name, element("span", {}, facts.join(" · "))));
+}
+
+const namespacePath = (name) => `#/namespace/${encodeURIComponent(name)}`;
 
 function waitingRow(pod, width) {
   const name = link(podPath(pod.namespace, pod.name), `${pod.namespace}/${pod.name}`);
@@ -308,7 +335,7 @@ const waitingHeight = (pod, width) => {
 function legend() {
   const all = model.terms.byMemory;
   if (!differs($("legend"), all)) return;
-  const shown = all.slice(0, MOST_COLOURS).map((name) => element("li", {}, swatch(name), name));
+  const shown = all.slice(0, MOST_COLOURS).map((name) => element("li", {}, swatch(name), link(namespacePath(name), name)));
   const more = all.length > MOST_COLOURS ? [element("li", {}, `and ${all.length - MOST_COLOURS} more namespaces`)] : [];
   const patterns = [
     ["odd", "in use, no known pod"],
@@ -365,6 +392,17 @@ const LISTS = {
     key: ({ node, key }) => `${node.name}/${key}`,
     empty: "No pod has what the filter selects.",
   },
+  namespaces: {
+    title: "Namespaces",
+    states: { "": "any" },
+    select: () => model.selectNamespaces(filters),
+    all: () => model.namespaces.size,
+    sorts: NAMESPACE_SORTS,
+    render: namespaceRow,
+    height: () => 38,
+    key: (one) => one.name,
+    empty: "No namespace has what the filter selects.",
+  },
   waiting: {
     title: "Pods that wait for GPUs",
     states: WAITING_STATES,
@@ -383,12 +421,13 @@ function listView(name) {
   filters.state = filters.state in kind.states ? filters.state : "";
   options($("filter-state"), kind.states);
   $("filter-state").value = filters.state;
-  $("filter-model").closest("p").hidden = name === "waiting";
-  filters.sort = filters.sort in kind.sorts ? filters.sort : "name";
+  $("filter-model").closest("p").hidden = name === "waiting" || name === "namespaces";
+  for (const field of ["namespace", "state"]) $(`filter-${field}`).closest("p").hidden = name === "namespaces";
+  filters.sort = filters.sort in kind.sorts ? filters.sort : Object.keys(kind.sorts)[0];
   $("sort-field").hidden = Object.keys(kind.sorts).length < 2;
   options($("filter-sort"), kind.sorts);
   $("filter-sort").value = filters.sort;
-  $("filters").hidden = false;
+  $("filters").hidden = $("filter-toggle").hidden = false;
   $("legend").hidden = name !== "nodes";
   $("view-title").textContent = kind.title;
   const list = new List($("view-body"), { label: kind.title, ...kind });
@@ -400,6 +439,8 @@ function listView(name) {
     refresh() {
       if (drawn !== filters.namespace) list.shown.forEach((one) => (one.item = null));
       drawn = filters.namespace;
+      const set = ["text", "namespace", "model", "state"].filter((field) => filters[field]).length;
+      $("filter-toggle").textContent = set ? `Filter (${set})` : "Filter";
       const items = kind.select();
       const all = kind.all();
       $("view-text").textContent = items.length === all ? `${all}` : `${items.length} of ${all}`;
@@ -412,8 +453,9 @@ function listView(name) {
 
 // Pages of one thing: read again when something about it may have changed, but no more than every two seconds.
 
-function pageView(name, title, path, concerns, render) {
-  for (const id of ["filters", "legend", "view-head"]) $(id).hidden = true;
+// lookup: a further path, of what the API server is asked for only then: read less often.
+function pageView(name, title, path, concerns, render, lookup = "") {
+  for (const id of ["filters", "filter-toggle", "legend", "view-head"]) $(id).hidden = true;
   $("view-title").textContent = title;
   $("view-text").textContent = "";
   const body = element("div", { class: "page" }, element("p", {}, "Loading"));
@@ -421,12 +463,18 @@ function pageView(name, title, path, concerns, render) {
   const abort = new AbortController();
   let timer;
   let at = 0;
+  let more = null;
+  let moreAt = 0;
   const read = async () => {
     timer = undefined;
     at = Date.now();
     try {
       const data = await server.get(path, abort.signal);
-      if (!abort.signal.aborted) keep(body, render(data));
+      if (!abort.signal.aborted) keep(body, render(data, more));
+      if (!lookup || at - moreAt < LOOKUP_MS || abort.signal.aborted) return;
+      moreAt = at;
+      more = await server.get(lookup, abort.signal);
+      if (!abort.signal.aborted) keep(body, render(data, more));
     } catch (error) {
       if (!abort.signal.aborted) fill(body, element("p", { class: "bad" }, `Cannot be read: ${error.message}`));
     }
@@ -477,11 +525,14 @@ function route() {
       view = pageView("gpu", `GPU ${second} of ${first}`, path, (names) => names.has(first), render);
     } else if (name === "pod" && first && second) {
       const path = `/api/pods/${encodeURIComponent(first)}/${encodeURIComponent(second)}`;
-      view = pageView("pod", `Pod ${first}/${second}`, path, () => true, podPage);
+      view = pageView("pod", `Pod ${first}/${second}`, path, () => true, podPage, `${path}/events`);
+    } else if (name === "namespace" && first) {
+      const render = (data) => namespacePage(first, data, model);
+      view = pageView("namespace", `Namespace ${first}`, `/api/namespaces/${encodeURIComponent(first)}`, () => true, render);
     } else if (name === "history") view = historyView();
     else view = listView(LISTS[name] ? name : "nodes");
     view.hash = location.hash;
-    const current = { node: "nodes", gpu: "nodes", pod: "pods" }[view.name] ?? view.name;
+    const current = { node: "nodes", gpu: "nodes", pod: "pods", namespace: "namespaces" }[view.name] ?? view.name;
     for (const anchor of document.querySelectorAll("nav a")) {
       if (anchor.getAttribute("href") === `#/${current}`) anchor.setAttribute("aria-current", "page");
       else anchor.removeAttribute("aria-current");

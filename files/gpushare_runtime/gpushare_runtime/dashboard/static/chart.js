@@ -8,7 +8,7 @@ const HEIGHT = 220;
 const LEFT = 56;
 const RIGHT = 12;
 const BOTTOM = 22;
-const TOP = 10;
+const TOP = 24;
 const ROWS = 12;
 
 function svg(name, attributes, ...children) {
@@ -19,7 +19,7 @@ function svg(name, attributes, ...children) {
 }
 
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-const round = (number) => Math.round(number * 100) / 100;
+const round = (number) => Math.floor(number * 100) / 100;
 
 // data: columns of equal length, as /api/history sends them.
 export function chart(data, width) {
@@ -40,6 +40,7 @@ export function chart(data, width) {
   return [
     ...problem,
     element("p", {}, `${words} ${source}`),
+    legend(["area", "allocated"], ["limit", "all GPUs"]),
     picture(data.time, taken, totals, width, unit, `Allocated memory, and all memory. ${words}`),
     element("h3", {}, "Pods that wait"),
     picture(data.time, null, data.pending, width, "pods", `Pods that wait. ${words}`),
@@ -52,7 +53,14 @@ export function chart(data, width) {
 export function gpuChart(data, width, unit) {
   const last = data.time.length - 1;
   const words = `${data.allocated[last]} of ${data.total[last]} ${unit} are allocated now, at most ${Math.max(...data.allocated)} since ${clock(data.time[0])}.`;
-  return [element("p", {}, words), picture(data.time, data.allocated, data.total, width, unit, `Allocated memory of the GPU. ${words}`)];
+  return [element("p", {}, words), legend(["area", "allocated"], ["limit", "the whole GPU"]), picture(data.time, data.allocated, data.total, width, unit, `Allocated memory of the GPU. ${words}`)];
+}
+
+// What the marks of a picture mean: [class, words] of each.
+function legend(...entries) {
+  const sample = (kind) => (kind === "area" ? svg("rect", { class: kind, x: 0, y: 0, width: 18, height: 10 }) : svg("line", { class: kind, x1: 0, x2: 18, y1: 5, y2: 5 }));
+  const drawn = ([kind, words]) => element("li", {}, svg("svg", { class: "chart sample", width: 18, height: 10, "aria-hidden": "true" }, sample(kind)), words);
+  return element("ul", { class: "legend", "aria-label": "Marks" }, ...entries.map(drawn));
 }
 
 function picture(times, areas, lines, width, unit, label) {
@@ -66,21 +74,25 @@ function picture(times, areas, lines, width, unit, label) {
   const x = (time) => LEFT + ((time - from) / span) * (width - LEFT - RIGHT);
   const y = (value) => TOP + (1 - value / most) * (HEIGHT - TOP - BOTTOM);
   const at = (values) => values.map((value, index) => `${x(times[index]).toFixed(1)},${y(value).toFixed(1)}`);
-  const grid = [0, 0.5, 1].flatMap((part) => {
+  // There is no half of a pod.
+  const parts = [0, 0.5, 1].filter((part) => unit !== "pods" || Number.isInteger(part * most));
+  const grid = parts.flatMap((part) => {
     const text = svg("text", { x: LEFT - 6, y: y(part * most) + 4, "text-anchor": "end" });
     text.textContent = round(part * most);
     return [svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(part * most), y2: y(part * most) }), text];
   });
   const ends = [["start", 0], ...(span > 60 ? [["end", times.length - 1]] : [])].map(([anchor, index]) => {
     const text = svg("text", { x: x(times[index]), y: HEIGHT - 6, "text-anchor": anchor });
-    text.textContent = `${clock(times[index])}${index ? "" : ` (${unit})`}`;
+    text.textContent = clock(times[index]);
     return text;
   });
+  const axis = svg("text", { class: "unit", x: LEFT - 6, y: 12, "text-anchor": "end" });
+  axis.textContent = unit;
   const marks = [svg("polyline", { class: areas ? "limit" : "count", points: at(lines).join(" ") })];
   if (areas) {
     const points = [`${LEFT},${y(0)}`, ...at(areas), `${x(times[times.length - 1]).toFixed(1)},${y(0)}`];
     marks.unshift(svg("polygon", { class: "area", points: points.join(" ") }));
   }
-  const made = svg("svg", { class: "chart", role: "img", "aria-label": label, viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT }, ...grid, ...marks, ...ends);
+  const made = svg("svg", { class: "chart", role: "img", "aria-label": label, viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT }, axis, ...grid, ...marks, ...ends);
   return made;
 }

@@ -6,7 +6,7 @@ const order = new Intl.Collator("en", { numeric: true });
 const before = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
 export const GPU = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7 };
-export const POD = { namespace: 0, name: 1, state: 2, gpus: 3, created: 4 };
+export const POD = { namespace: 0, name: 1, state: 2, gpus: 3, created: 4, used: 5 };
 export const NODE_STATES = {
   "": "any",
   room: "has free memory",
@@ -28,7 +28,8 @@ export const POD_STATES = {
 };
 export const WAITING_STATES = { "": "any", pending: "pending", invalid: "invalid request" };
 export const NODE_SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
-export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", age: "Age", state: "State" };
+export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", unused: "Unused", age: "Age", state: "State" };
+export const NAMESPACE_SORTS = { memory: "most memory", unused: "most unused memory", waiting: "most waiting pods", name: "name" };
 const MOST_CHANGES = 200; // of one GPU
 
 export class Model {
@@ -44,6 +45,7 @@ export class Model {
     this._sorted = null;
     this._pods = null;
     this._terms = null;
+    this._namespaces = null;
     this._changes = new Map();
   }
 
@@ -72,6 +74,7 @@ export class Model {
     this.head = head;
     this.version = head.version;
     if (nodes.length || gone?.length) this._sorted = this._pods = this._terms = null;
+    this._namespaces = null;
   }
 
   // What a GPU had when it changed, since the page was opened: [{time, units, allocated}], time in Unix seconds.
@@ -122,6 +125,34 @@ export class Model {
     const namespaces = new Set(this._terms.byMemory);
     for (const pod of this.waiting.values()) namespaces.add(pod.namespace);
     return { ...this._terms, namespaces: [...namespaces].sort(before) };
+  }
+
+  // {name, pods, waiting, mib, unused, unknown} of each namespace by name. unused: MiB that its pods have and do not use, as far as that
+  // is known; unknown: pods of which it is not.
+  get namespaces() {
+    if (this._namespaces) return this._namespaces;
+    const found = new Map();
+    const of = (name) => {
+      if (!found.has(name)) found.set(name, { name, pods: 0, waiting: 0, mib: 0, unused: 0, unknown: 0 });
+      return found.get(name);
+    };
+    for (const one of this.pods) {
+      const sums = of(one.pod[POD.namespace]);
+      const unused = podUnused(one);
+      sums.pods += 1;
+      sums.mib += podMemory(one);
+      sums.unused += unused ?? 0;
+      sums.unknown += unused === null;
+    }
+    for (const pod of this.waiting.values()) of(pod.namespace).waiting += 1;
+    this._namespaces = found;
+    return found;
+  }
+
+  selectNamespaces({ text, sort }) {
+    const found = [...this.namespaces.values()].filter(({ name }) => !text || name.includes(text)).sort((a, b) => before(a.name, b.name));
+    const by = { memory: "mib", unused: "unused", waiting: "waiting" }[sort];
+    return by ? found.sort((a, b) => b[by] - a[by]) : found;
   }
 
   _ofNamespace(wanted) {
@@ -206,6 +237,14 @@ export function podMemory({ node, pod }) {
   return Object.values(pod[POD.gpus] ?? {}).reduce((sum, units) => sum + units, 0) * node.mib;
 }
 
+// MiB that a pod has and does not use; null where its use is not known.
+export function podUnused({ node, pod }) {
+  return pod[POD.used] === null || pod[POD.gpus] === null ? null : Math.max(0, podMemory({ node, pod }) - pod[POD.used]);
+}
+
+// Who has much and uses next to nothing of it.
+export const isIdle = (one) => podUnused(one) !== null && podMemory(one) > 0 && one.pod[POD.used] * 10 < podMemory(one);
+
 const firstGpu = ({ pod }) => Number(Object.keys(pod[POD.gpus] ?? {})[0] ?? -1);
 const byNode = (a, b) => order.compare(a.node.name, b.node.name);
 // Equal ones stay in the order of their names.
@@ -213,6 +252,7 @@ const POD_ORDER = {
   node: byNode,
   gpu: (a, b) => byNode(a, b) || firstGpu(a) - firstGpu(b),
   memory: (a, b) => podMemory(b) - podMemory(a),
+  unused: (a, b) => (podUnused(b) ?? -1) - (podUnused(a) ?? -1),
   age: (a, b) => b.pod[POD.created] - a.pod[POD.created],
   state: (a, b) => before(a.pod[POD.state], b.pod[POD.state]),
 };
@@ -236,6 +276,9 @@ export function age(created, now = Date.now() / 1000) {
   return `${seconds}s`;
 }
 
+// As the command line has it: never more than there is.
 export function gib(mib) {
-  return `${Math.round((mib / 1024) * 100) / 100}`;
+  return `${Math.floor((mib / 1024) * 100) / 100}`;
 }
+
+export const percent = (part, all) => Math.floor((100 * part) / all);

@@ -2,15 +2,17 @@
 // Copyright: gpushare.kubernetes contributors
 // The pages of one node, one GPU and one pod.
 
-import { GPU, POD, holders } from "./model.js";
+import { GPU, POD, age, gib, holders, isIdle, percent, podMemory, podUnused } from "./model.js";
 import { gpuChart } from "./chart.js";
 import { bar, copyButton, element, facts, folded, link, table } from "./dom.js";
 
 const podLink = (namespace, name) => link(`#/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`, `${namespace}/${name}`);
 const nodeLink = (name) => link(`#/node/${encodeURIComponent(name)}`, name);
+const namespaceLink = (name) => link(`#/namespace/${encodeURIComponent(name)}`, name);
 // Nothing is free of a GPU that takes no pods, and nobody knows it where only some pods could be read.
 const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "?"));
-const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad" : "" }, gpu[GPU.state]);
+const nowrap = (text) => element("span", { class: "nowrap" }, text);
+const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad nowrap" : "nowrap" }, gpu[GPU.state]);
 const stateOf = (pod) => element("span", { class: /GPU (bad|gone)/.test(pod) ? "bad" : "" }, pod);
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
 
@@ -23,7 +25,7 @@ export function nodePage(data, row) {
     const known = byIndex.get(gpu.index);
     if (!known) return [];
     const bars = element("div", {}, ...bar(row, known, on.get(String(gpu.index))));
-    return [[gpu.index, gpu.model, bars, `${known[GPU.allocated]}/${gpu.units}`, free(known), state(known), gpu.pci, gpu.uuid]];
+    return [[gpu.index, state(known), bars, `${known[GPU.allocated]}/${gpu.units}`, free(known), nowrap(gpu.model), nowrap(gpu.pci), nowrap(gpu.uuid)]];
   });
   const states = new Map(row.pods.map((pod) => [`${pod[POD.namespace]}/${pod[POD.name]}`, pod[POD.state]]));
   const pods = data.pods.map((pod) => [
@@ -39,7 +41,7 @@ export function nodePage(data, row) {
       ["Node", row.cordoned ? "cordoned with kubectl cordon" : "takes new pods"]),
     ...(problems.length ? [element("h3", {}, "Problems"), element("ul", {}, ...problems.map((text) => element("li", {}, text)))] : []),
     element("h3", {}, "GPUs"),
-    table("GPUs", ["GPU", "Model", "Pods", "Allocated", "Free", "State", "PCI", "UUID"], gpus),
+    table("GPUs", ["GPU", "State", "Pods", "Allocated", "Free", "Model", "PCI", "UUID"], gpus),
     element("h3", {}, "Pods"),
     pods.length ? table("Pods", ["Pod", "Units", "State", "Priority"], pods) : element("p", {}, "None."),
     ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "GPU", "Units", "Why"], held)] : []),
@@ -70,26 +72,85 @@ export function gpuPage(data, row, index, changes, width) {
   ];
 }
 
-// data: {pods: […]} of /api/pods.
-export function podPage(data) {
-  if (!data?.pods.length) return gone("pod");
-  return data.pods.flatMap((pod) => (pod.kind === "bound" ? bound(pod) : waiting(pod)));
+// data: {pods: […]} of /api/pods; events: {events, problem}, null before they were read.
+export function podPage(data, events) {
+  const shown = data?.pods.length ? data.pods.flatMap((pod) => (pod.kind === "bound" ? bound(pod) : waiting(pod))) : gone("pod");
+  return [...shown, ...(events ? eventsOf(events) : [])];
+}
+
+function eventsOf({ events, problem }) {
+  const rows = events.map((event) => [
+    element("time", event.time ? { "data-created": event.time } : {}, age(event.time)),
+    element("span", { class: event.type === "Normal" ? "" : "warn" }, event.reason),
+    event.count > 1 ? `${event.message} (${event.count} times)` : event.message,
+    event.source,
+  ]);
+  const none = problem ? `Not known: ${problem}.` : "None. Kubernetes keeps them for an hour.";
+  return [element("h3", {}, "Events"), rows.length ? table("Events", ["Age", "Reason", "Message", "From"], rows) : element("p", {}, none)];
+}
+
+const RESOURCES = { "aliyun.com/gpu-mem": "units of memory", "aliyun.com/gpu-count": "whole GPUs", "aliyun.com/gpu-core.percentage": "% of compute" };
+const MOST_PODS = 500;
+
+// data: {quotas, problem} of /api/namespaces.
+export function namespacePage(name, data, model) {
+  const pods = model.pods.filter(({ pod }) => pod[POD.namespace] === name);
+  const waits = [...model.waiting.values()].filter((pod) => pod.namespace === name);
+  const sums = model.namespaces.get(name) ?? { mib: 0, unused: 0, unknown: 0 };
+  const total = model.head.sums.total;
+  const known = pods.length - sums.unknown;
+  const quotas = (data?.quotas ?? []).map((one) => [one.quota, RESOURCES[one.resource] ?? one.resource, one.used, one.hard, Math.max(0, one.hard - one.used)]);
+  const none = data?.problem ? `Not known: ${data.problem}.` : "No ResourceQuota of this namespace limits GPUs.";
+  const idle = pods.filter(isIdle);
+  const row = (one) => [
+    podLink(name, one.pod[POD.name]),
+    nodeLink(one.node.name),
+    `${gib(podMemory(one))} GiB`,
+    one.pod[POD.used] === null ? "–" : `${gib(one.pod[POD.used])} GiB`,
+    element("time", { "data-created": one.pod[POD.created] }, age(one.pod[POD.created])),
+    stateOf(one.pod[POD.state]),
+  ];
+  const list = (label, some) => {
+    const shown = [...some].sort((a, b) => (podUnused(b) ?? -1) - (podUnused(a) ?? -1) || podMemory(b) - podMemory(a)).slice(0, MOST_PODS);
+    const more = some.length > shown.length ? [element("p", {}, `And ${some.length - shown.length} more.`)] : [];
+    return [table(label, ["Pod", "Node", "Allocated", "In use", "Age", "State"], shown.map(row)), ...more];
+  };
+  return [
+    facts(["Allocated", `${gib(sums.mib)} GiB${total ? ` (${percent(sums.mib, total)} % of all)` : ""}`], ["Pods with GPUs", pods.length], ["Pods waiting", waits.length],
+      ["Unused", known ? `${gib(sums.unused)} GiB` : "not known"]),
+    element("h3", {}, "Quota"),
+    quotas.length ? table("Quota", ["ResourceQuota", "Of", "Used", "Limit", "Left"], quotas) : element("p", {}, none),
+    element("h3", {}, "Idle: less than a tenth of its memory is in use"),
+    ...(idle.length ? list("Idle", idle) : [element("p", {}, idleWords(model.head.uses, pods.length, known))]),
+    ...(idle.length && known < pods.length ? [element("p", {}, `Of ${pods.length - known} more pods the memory in use is not known.`)] : []),
+    ...(waits.length ? [element("h3", {}, "Waiting"), table("Waiting", ["Pod", "Request"], waits.slice(0, MOST_PODS).map((pod) => [podLink(name, pod.name), pod.invalid ? "invalid request" : pod.request]))] : []),
+    element("h3", {}, "Pods"),
+    ...(pods.length ? list("Pods", pods) : [element("p", {}, "None has GPUs.")]),
+  ];
+}
+
+function idleWords(uses, pods, known) {
+  if (!pods) return "No pod has GPUs.";
+  if (uses === "off") return "Not known: memory in use comes from Prometheus. Start the dashboard with --prometheus URL.";
+  if (uses) return `Not known: ${uses}.`;
+  if (!known) return "Not known: Prometheus has no memory in use of these pods. Does it scrape the device plugins?";
+  return known < pods ? `None of the ${known} pods whose memory in use is known, of ${pods}.` : "None: each pod uses a tenth of its memory or more.";
 }
 
 function bound(pod) {
-  const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, `${gpu.units} of ${gpu.of ?? "?"}`, gpu.model, gpu.state, gpu.uuid]);
+  const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, nowrap(gpu.state), `${gpu.units} of ${gpu.of ?? "?"}`, nowrap(gpu.model), nowrap(gpu.uuid)]);
   return [
-    facts(["State", stateOf(pod.state)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
+    facts(["State", stateOf(pod.state)], ["Namespace", namespaceLink(pod.namespace)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
     element("h3", {}, "GPUs"),
-    gpus.length ? table("GPUs", ["GPU", "Units", "Model", "State", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
+    gpus.length ? table("GPUs", ["GPU", "State", "Units", "Model", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
   ];
 }
 
 function waiting(pod) {
   if (pod.kind === "invalid") {
-    return [facts(["State", "invalid request"], ["UID", pod.uid]), element("h3", {}, "What is wrong"), element("p", { class: "bad" }, pod.reason)];
+    return [element("p", { class: "verdict bad" }, pod.reason), facts(["State", "invalid request"], ["UID", pod.uid])];
   }
-  const own = facts(["State", "pending"], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid]);
+  const own = facts(["State", "pending"], ["Namespace", namespaceLink(pod.namespace)], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid]);
   const words = folded(`${pod.who}’s own words`, element("p", {}, pod.reported || "It has reported nothing yet."));
   const verdict = pod.verdict ? [element("p", { class: "verdict" }, pod.verdict, ...(pod.copy ? [" ", copyButton(pod.copy)] : []))] : [];
   if (!pod.judged) {

@@ -108,7 +108,7 @@ class FakeApi:
         if request.method == "GET":
             if request.path in self.objects:
                 return web.json_response(self.objects[request.path])
-            if request.path.rsplit("/", 1)[1] in ("pods", "nodes", "events", "poddisruptionbudgets"):
+            if request.path.rsplit("/", 1)[1] in ("pods", "nodes", "events", "poddisruptionbudgets", "resourcequotas"):
                 return self._list(request)
             return status(404, "NotFound", f"{request.path} not found")
         if request.method == "DELETE":

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The Events of a pod and the quotas of a namespace, which the API server is asked for when a person looks at them.
+
+No watch: in a large cluster there are more Events than anything else, and few of them are about GPUs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.quantity import parse_quantity
+from gpushare_runtime.kube.client import KubeError, path
+
+Json = dict[str, Any]
+Get = Callable[..., Awaitable[Json]]
+"""`KubeClient.get`, with the rights of the person who asks."""
+
+MOST_EVENTS: Final = 50
+MOST_MESSAGE: Final = 1024
+MOST_QUOTAS: Final = 50
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of one answer: who may create Events decides how long they are."""
+_READ_EVENTS: Final = 500
+_AT_ONCE: Final = 4
+_SECONDS: Final = 10.0
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_PREFIX: Final = "requests."
+_OFFLINE: Final = "a file has none of them"
+_MOST_AMOUNT: Final = 2**53
+
+
+class Lookups:
+    """At most so many at a time, whoever asks."""
+
+    def __init__(self) -> None:
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def events(self, get: Get | None, namespace: str, name: str) -> Json:
+        """{events, problem}: the newest first, {type, reason, message, count, time, source}. problem: why none is known, or ""."""
+        found, problem = await self._list(
+            get, "events", namespace, name, fieldSelector=f"involvedObject.kind=Pod,involvedObject.name={name}"
+        )
+        events = sorted(filter(None, map(_event, found)), key=lambda one: -one["time"])
+        return {"events": events[:MOST_EVENTS], "problem": problem}
+
+    async def quotas(self, get: Get | None, namespace: str) -> Json:
+        """{quotas, problem}: each resource of ours in a ResourceQuota, {quota, resource, hard, used}, in units."""
+        found, problem = await self._list(get, "resourcequotas", namespace)
+        quotas = [row for one in found for row in _quota(one)]
+        return {"quotas": sorted(quotas, key=lambda row: (row["resource"], row["hard"]))[:MOST_QUOTAS], "problem": problem}
+
+    async def _list(self, get: Get | None, kind: str, namespace: str, *names: str, **selectors: str) -> tuple[list[Any], str]:
+        if get is None:
+            return [], _OFFLINE
+        if not all(_NAME.fullmatch(name) for name in (namespace, *names)):
+            return [], "no object of the API server has this name"
+        where = path("api/v1", "namespaces", namespace, kind)
+        try:
+            async with self._turns:
+                answer = await get(where, limit=_READ_EVENTS, within=_SECONDS, most=MOST_BYTES, **selectors)
+        except KubeError as error:
+            if error.status == 403:
+                return [], f"the rights to list {kind} in the namespace {namespace} are missing"
+            return [], f"the API server gave none: {quote(error.message)}"
+        items = answer.get("items")
+        return (items if isinstance(items, list) else []), ""
+
+
+def _event(raw: Any) -> Json | None:
+    """None for what is no Event."""
+    if not isinstance(raw, dict):
+        return None
+    series, source = _mapping(raw.get("series")), _mapping(raw.get("source"))
+    times = (series.get("lastObservedTime"), raw.get("lastTimestamp"), raw.get("eventTime"), raw.get("firstTimestamp"))
+    count = next((each for each in (series.get("count"), raw.get("count")) if isinstance(each, int)), 1)
+    return {
+        "type": as_text(str(raw.get("type") or ""), 40),
+        "reason": as_text(str(raw.get("reason") or ""), 128),
+        "message": as_text(str(raw.get("message") or ""), MOST_MESSAGE),
+        "count": max(1, min(count, _MOST_AMOUNT)),
+        "time": next((found for found in map(_time, times) if found), 0),
+        "source": as_text(str(raw.get("reportingComponent") or source.get("component") or ""), 128),
+    }
+
+
+def _time(text: object) -> int:
+    """Unix time, 0 for none."""
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if isinstance(text, str) and len(text) < 40 else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _quota(raw: Any) -> Iterator[Json]:
+    metadata, status = (_mapping(_mapping(raw).get(key)) for key in ("metadata", "status"))
+    hard, used = _mapping(status.get("hard")), _mapping(status.get("used"))
+    for resource in protocol.RESOURCES:
+        limit, taken = (_amount(of.get(_PREFIX + resource)) for of in (hard, used))
+        if limit is not None:
+            yield {"quota": as_text(str(metadata.get("name") or ""), 253), "resource": resource, "hard": limit, "used": taken or 0}
+
+
+def _amount(value: object) -> int | None:
+    try:
+        # The API server writes quantities as texts.
+        amount = parse_quantity(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return amount if amount is not None and 0 <= amount <= _MOST_AMOUNT else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
