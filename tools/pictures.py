@@ -187,6 +187,7 @@ def draw_pages() -> None:
                         page.until("the nodes are there", f"document.querySelectorAll('.row').length === {len(nodes)}", 60)
                         page.eval(f"location.hash = {path!r}")
                         page.until("the page is there", f"location.hash === {path!r} && document.querySelector('.row, .page') !== null")
+                        page.until("it was read", "!document.getElementById('view-body').innerText.startsWith('Loading')")
                         # Without the ring around what has the focus after a change of the page.
                         page.eval("document.activeElement?.blur()")
                         assert page.errors == [], page.errors

@@ -473,9 +473,8 @@ def test_a_namespace_has_a_page_with_its_quota_and_its_pods(page: Page, cluster:
     page.until("the namespaces", "document.querySelectorAll('.row').length === 4")
     page.eval("[...document.querySelectorAll('.row a')].find(one => one.textContent === 'team-a').click()")
     page.until("its page", "document.querySelectorAll('.page table').length === 2")
-    tables = page.eval(
-        "[...document.querySelectorAll('.page table')].map(one => [...one.querySelectorAll('tbody tr')].map(row => [...row.children].map(cell => cell.textContent)))"
-    )
+    cells = "row => [...row.children].map(cell => cell.textContent)"
+    tables = page.eval(f"[...document.querySelectorAll('.page table')].map(one => [...one.querySelectorAll('tbody tr')].map({cells}))")
     assert tables[0] == [["gpus", "units of memory", "31", "64", "33"]]
     assert len(tables[1]) == 13
     assert all(row[0].startswith("team-a/") for row in tables[1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The check of who may read the dashboard: a bearer token that each request for data must have, and the names that the server answers to.
+"""The one token of a dashboard that each request for data must have, and the names that the server answers to.
 
 The token is never a cookie: cookies of 127.0.0.1 reach every port of it, and so the servers of other users of the machine. A page of
 another site cannot send the header, and its request has another Host if its name was rebound to this address.

@@ -23,6 +23,7 @@ from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
 from gpushare_runtime.dashboard.lookups import Get
 from gpushare_runtime.dashboard.server import Dashboard, listen
+from gpushare_runtime.dashboard.viewers import OneToken
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill_from_files, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
@@ -72,7 +73,8 @@ async def _serve(
             stack.callback(asyncio.ensure_future(feed.follow_used(partial(read_used, prometheus.url))).cancel)
 
         def dashboard(port: int) -> Dashboard:
-            return Dashboard(feed, FixedToken(token), Hosts(ADDRESS, port), title=as_text(title, 253), prometheus=prometheus, get=get)
+            access = OneToken(FixedToken(token), get)
+            return Dashboard(feed, access, Hosts(ADDRESS, port), title=as_text(title, 253), prometheus=prometheus)
 
         try:
             runner, port = await listen(dashboard, ADDRESS, arguments.port)

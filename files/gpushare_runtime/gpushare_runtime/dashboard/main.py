@@ -27,6 +27,7 @@ from gpushare_runtime.dashboard.access import AccessError, Hosts, TokenFile
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
 from gpushare_runtime.dashboard.server import Dashboard, listen
+from gpushare_runtime.dashboard.viewers import OneToken, OwnTokens
 from gpushare_runtime.kube import service_account
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
@@ -50,7 +51,7 @@ class DashboardSettings:
 
     host: str
     port: int
-    token: TokenFile  # of those who read
+    token: TokenFile | None  # of those who read, None for tokens of their own
     host_names: tuple[str, ...] = ()  # further names that people use
     certificate: Path | None = None  # PEM, None for plain http
     key: Path | None = None
@@ -76,9 +77,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> DashboardSettings
         )
     if ip_address(host).is_unspecified and not given.host_name:
         parser.error(f"--listen {host}: expected --host-name too: requests for other names are rejected")
-    token = TokenFile(given.viewer_token_file)
+    if (given.viewer_token_file is None) != given.own_tokens:
+        parser.error("expected one of --viewer-token-file FILE and --own-tokens, which say who may read")
+    token = TokenFile(given.viewer_token_file) if given.viewer_token_file else None
     try:
-        token.current()
+        if token is not None:
+            token.current()
         prometheus = Prometheus(given.prometheus) if given.prometheus else None
     except (AccessError, ValueError) as error:
         parser.error(str(error))
@@ -106,9 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--viewer-token-file",
         type=Path,
-        required=True,
         metavar="FILE",
-        help="bearer token that people enter; read again when it has changed",
+        help="bearer token that people enter, who all see everything; read again when it has changed",
+    )
+    parser.add_argument(
+        "--own-tokens", action="store_true", help="people enter tokens of their own for the cluster, and see the pods that these may list"
     )
     parser.add_argument(
         "--host-name",
@@ -192,6 +198,16 @@ async def _scope(client: KubeClient, cluster: Cluster) -> None:
         )
 
 
+def namespaces_of(cluster: Cluster) -> set[str]:
+    """Those that have something to show: pods with GPUs, pods that wait for some, and deleted ones whose processes run."""
+    held = {entry.pod.partition("/")[0] for node in cluster.nodes for entry in node.record.held.entries}
+    return {
+        *(pod.namespace for node in cluster.nodes for pod in node.pods),
+        *(wait.pod.namespace for wait in cluster.waiting.values()),
+        *filter(None, held),
+    }
+
+
 async def _report(feed: Feed, status: Status) -> NoReturn:
     """To systemd and the log: whether the page shows the cluster as it is."""
     while True:
@@ -211,9 +227,11 @@ async def _serve(settings: DashboardSettings, client: KubeClient, renewer: Token
     feed = Feed(cluster, secrets.token_hex(8))
     certificate = Certificate(settings.certificate, settings.key) if settings.certificate and settings.key else None
 
+    access = OneToken(settings.token, client.get) if settings.token else OwnTokens(client.of_user, partial(namespaces_of, cluster))
+
     def dashboard(port: int) -> Dashboard:
         hosts = Hosts(settings.host, port, settings.host_names)
-        return Dashboard(feed, settings.token, hosts, title=settings.title, prometheus=settings.prometheus, get=client.get)
+        return Dashboard(feed, access, hosts, title=settings.title, prometheus=settings.prometheus)
 
     try:
         server, _ = await listen(dashboard, settings.host, settings.port, certificate.context if certificate else None)

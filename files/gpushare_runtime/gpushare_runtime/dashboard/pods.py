@@ -13,12 +13,14 @@ from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.dashboard import cures
+from gpushare_runtime.dashboard import cures, visible
 from gpushare_runtime.dashboard.rows import MOST_NAME, MOST_REASON, own_reason
+from gpushare_runtime.dashboard.viewers import Viewer
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting
 from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, OUR_SCHEDULERS, NodeVerdict, document, headline, ranked, usual, verdicts
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
+ALL: Final = Viewer()
 MOST_VERDICTS: Final = 200
 MOST_KEPT: Final = 500
 """Sentences."""
@@ -41,18 +43,19 @@ class Verdicts:
         self._lock = asyncio.Lock()
         self._kept: dict[object, tuple[float, dict[str, Any]]] = {}
 
-    async def of(self, cluster: Cluster, uid: str) -> dict[str, Any]:
-        """{verdict, copy}; both "" for a pod that does not wait, or where too little is known of the cluster to judge."""
+    async def of(self, cluster: Cluster, uid: str, viewer: Viewer = ALL) -> dict[str, Any]:
+        """{verdict, copy}; both "" for a pod that does not wait, that the viewer may not see, or that too little is known to judge."""
         wait = cluster.waiting.get(uid)
-        if wait is None or not isinstance(wait.pod, PendingPod) or not cluster.complete:
+        if wait is None or not isinstance(wait.pod, PendingPod) or not cluster.complete or not viewer.sees(wait.pod.namespace):
             return {"verdict": "", "copy": ""}
         pod = wait.pod
-        key = (cluster.ledger.for_pod(pod).key, pod.priority, pod.group and pod.group.at_once, wait.reported, wait.scheduler)
+        group = pod.group and pod.group.at_once
+        key = (cluster.ledger.for_pod(pod).key, pod.priority, group, wait.reported, wait.scheduler, viewer.namespaces)
         async with self._lock:
             kept = self._kept.get(key)
             if kept is None or self._clock() >= kept[0]:
                 began = self._clock()
-                found = await _verdicts(cluster, pod)
+                found = await _verdicts(cluster, pod, viewer)
                 took = self._clock() - began
                 said = _sentence(cluster, wait, pod, found)
                 while len(self._kept) >= MOST_KEPT:
@@ -67,13 +70,16 @@ def _sentence(cluster: Cluster, wait: Waiting, pod: PendingPod, found: list[Node
     return {"verdict": as_text(sentence, MOST_REASON), "copy": as_text(cures.of_sentence(sentence, pod), MOST_REASON)}
 
 
-async def pod_page(cluster: Cluster, namespace: str, name: str, lock: asyncio.Lock) -> list[dict[str, Any]]:
-    """Of each pod of that name: usually one. [] if none requests GPUs or has some. lock: one explanation at a time."""
+async def pod_page(cluster: Cluster, namespace: str, name: str, lock: asyncio.Lock, viewer: Viewer = ALL) -> list[dict[str, Any]]:
+    """Of each pod of that name: usually one. [] if none requests GPUs or has some, or the viewer may not see it. lock: one explanation at
+    a time."""
+    if not viewer.sees(namespace):
+        return []
     found = [_bound(cluster, node, share) for node, share in _shares(cluster, namespace, name)]
     for wait in list(cluster.waiting.values()):
         if (wait.pod.namespace, wait.pod.name) == (namespace, name):
             async with lock:
-                found.append(await _waiting(cluster, wait))
+                found.append(await _waiting(cluster, wait, viewer))
     return found
 
 
@@ -116,7 +122,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
     }
 
 
-async def _waiting(cluster: Cluster, wait: Waiting) -> dict[str, Any]:
+async def _waiting(cluster: Cluster, wait: Waiting, viewer: Viewer) -> dict[str, Any]:
     """`document` of `kubectl gpushare explain`, with at most so many nodes, best first, and what to copy of each cure."""
     pod = wait.pod
     head = {"uid": as_text(pod.uid, MOST_NAME), "namespace": as_text(pod.namespace, MOST_NAME), "name": as_text(pod.name, MOST_NAME)}
@@ -128,7 +134,7 @@ async def _waiting(cluster: Cluster, wait: Waiting) -> dict[str, Any]:
         own = own_reason(wait, cluster.largest())
         more = {"request": as_text(amount(pod.request)), "priority": pod.priority, "judged": False}
         return {"kind": "pending", **head, **said, **more, "verdict": own, "copy": cures.of_sentence(own, pod)}
-    found = await _verdicts(cluster, pod)
+    found = await _verdicts(cluster, pod, viewer)
     made = document(pod, wait.reported, found[:MOST_VERDICTS])
     del made["reason"]
     for node in made["nodes"]:
@@ -140,11 +146,11 @@ async def _waiting(cluster: Cluster, wait: Waiting) -> dict[str, Any]:
     return {"kind": "pending", **made, **head, **said, **counts, **more}
 
 
-async def _verdicts(cluster: Cluster, pod: PendingPod) -> list[NodeVerdict]:
-    """As `explain`, while other requests and the watches go on: of 5000 nodes it takes a second or two."""
+async def _verdicts(cluster: Cluster, pod: PendingPod, viewer: Viewer) -> list[NodeVerdict]:
+    """As `explain`, as far as the viewer may know, while other requests and the watches go on: of 5000 nodes it takes a second or two."""
     placement, found, until = usual(cluster), [], time.monotonic() + _STEP_SECONDS
     for verdict in verdicts(cluster, pod, placement):
-        found.append(verdict)
+        found.append(verdict if viewer.namespaces is None else visible.verdict(verdict, viewer.namespaces))
         if time.monotonic() > until:
             await asyncio.sleep(0)
             until = time.monotonic() + _STEP_SECONDS

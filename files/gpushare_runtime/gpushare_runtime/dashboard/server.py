@@ -26,12 +26,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gpushare_runtime import __version__
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.daemon.listener import Listener, RateLimit
-from gpushare_runtime.dashboard.access import AccessError, Hosts, RequiredToken, is_authorized
+from gpushare_runtime.dashboard import visible
+from gpushare_runtime.dashboard.access import AccessError, Hosts
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import HistoryError, Prometheus
-from gpushare_runtime.dashboard.lookups import Get, Lookups
+from gpushare_runtime.dashboard.lookups import Lookups
 from gpushare_runtime.dashboard.pods import Verdicts, pod_page
 from gpushare_runtime.dashboard.rows import node_page
+from gpushare_runtime.dashboard.viewers import Access, Viewer
+from gpushare_runtime.dashboard.visible import Namespaces
 
 log = logging.getLogger(__name__)
 # Anybody who reaches the address can cause these records.
@@ -60,6 +63,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answer = Callable[[web.Request, Viewer], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True)
@@ -84,28 +88,17 @@ def page_files() -> dict[str, File]:
 class Dashboard:
     """All requests.
 
-    title: of the cluster, for people with several; prometheus: None for the samples of this process; get: of the API server, None where
-    the cluster is a file.
+    title: of the cluster, for people with several; prometheus: None for the samples of this process.
     """
 
-    def __init__(
-        self,
-        feed: Feed,
-        token: RequiredToken,
-        hosts: Hosts,
-        *,
-        title: str = "",
-        prometheus: Prometheus | None = None,
-        get: Get | None = None,
-    ) -> None:
+    def __init__(self, feed: Feed, access: Access, hosts: Hosts, *, title: str = "", prometheus: Prometheus | None = None) -> None:
         self.on_verified: Callable[[asyncio.BaseTransport], None] = lambda transport: None
         """Called for the connection of a caller who has shown the token: it may stay open."""
         self._feed = feed
-        self._token = token
+        self._access = access
         self._hosts = hosts
         self._title = title
         self._prometheus = prometheus
-        self._get = get
         self._lookups = Lookups()
         self._files = page_files()
         self._streams = 0
@@ -113,7 +106,7 @@ class Dashboard:
         self._verdicts = Verdicts()
         self._packing = asyncio.Lock()
         self._packed: tuple[str, bytes] | None = None
-        self._api: dict[str, Handler] = {"/api/state": self._whole, "/api/events": self._events, "/api/history": self._history}
+        self._api: dict[str, Answer] = {"/api/state": self._whole, "/api/events": self._events, "/api/history": self._history}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Every path; the routes of aiohttp would decode and redirect."""
@@ -130,39 +123,44 @@ class Dashboard:
         if not request.path.startswith("/api/"):
             return _text(404, "found no page of that name; expected /")
         try:
-            if not is_authorized(request.headers.get("Authorization"), self._token):
-                return _text(401, "found no valid token; expected the one that the dashboard was started with")
+            viewer = await self._access.viewer(request.headers.get("Authorization"))
         except AccessError as error:
             _at_requests.error("%s", error)
-            return _text(503, "the server cannot read its token file; its log has the reason")
+            return _text(503, "the server cannot check your token now; its log has the reason")
+        if viewer is None:
+            return _text(401, f"found no valid token; expected {self._access.expected}")
         if request.transport is not None:
             self.on_verified(request.transport)
         handler = self._api.get(request.path) or self._part(request)
-        return await handler(request) if handler else _text(404, "found no data of that name")
+        return await handler(request, viewer) if handler else _text(404, "found no data of that name")
 
-    def _part(self, request: web.Request) -> Handler | None:
+    def _part(self, request: web.Request) -> Answer | None:
         """The paths with names in them."""
         # It is decoded after the split: a name may have a slash, in a file at least.
         kind, *names = map(unquote, request.rel_url.raw_path.removeprefix("/api/").split("/"))
         if not all(names) or any(len(name) > 253 for name in names):
             return None
         if kind == "nodes" and len(names) == 1:
-            return lambda _: self._node(names[0])
+            return lambda _, viewer: self._node(names[0], viewer)
         if kind == "verdicts" and len(names) == 1:
-            return lambda _: self._verdict(names[0])
+            return lambda _, viewer: self._verdict(names[0], viewer)
         if kind == "pods" and len(names) == 2:
-            return lambda _: self._pod(names[0], names[1])
+            return lambda _, viewer: self._pod(names[0], names[1], viewer)
         if kind == "pods" and len(names) == 3 and names[2] == "events":
-            return lambda _: self._events_of(names[0], names[1])
+            return lambda _, viewer: self._events_of(names[0], names[1], viewer)
         if kind == "namespaces" and len(names) == 1:
-            return lambda _: self._namespace(names[0])
+            return lambda _, viewer: self._namespace(names[0], viewer)
         return None
 
-    async def _whole(self, request: web.Request) -> web.StreamResponse:
+    async def _whole(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         if not self._feed.synced:
             nodes, pods = len(self._feed.cluster.infos), sum(len(node.pods) for node in self._feed.cluster.ledger.nodes.values())
             return _json(orjson.dumps({"synced": False, "nodes": nodes, "pods": pods}))
-        if "gzip" not in request.headers.get("Accept-Encoding", ""):
+        packs = "gzip" in request.headers.get("Accept-Encoding", "")
+        if viewer.namespaces is not None:
+            async with self._packing:
+                return await self._whole_of(viewer.namespaces, packs)
+        if not packs:
             return _json(self._head(self._feed.state.whole()))
         async with self._packing:
             version = self._feed.state.version
@@ -174,26 +172,37 @@ class Dashboard:
         response.headers["Content-Encoding"] = "gzip"
         return response
 
+    async def _whole_of(self, namespaces: Namespaces, packs: bool) -> web.StreamResponse:
+        """Nobody else has it, so it is not kept."""
+        body = self._head(await asyncio.to_thread(visible.state, self._feed.state.whole(), namespaces))
+        if not packs:
+            return _json(body)
+        response = _json(await asyncio.to_thread(gzip.compress, body, 1))
+        response.headers["Content-Encoding"] = "gzip"
+        return response
+
     def _head(self, whole: bytes) -> bytes:
         return orjson.dumps({"synced": True, "release": __version__, "title": self._title})[:-1] + b"," + whole[1:]
 
-    async def _node(self, name: str) -> web.StreamResponse:
+    async def _node(self, name: str, viewer: Viewer) -> web.StreamResponse:
         found = node_page(self._feed.cluster, name)
+        if found is not None and viewer.namespaces is not None:
+            found = visible.node(found, viewer.namespaces)
         return _text(404, "found no node of that name") if found is None else _json(orjson.dumps(found))
 
-    async def _pod(self, namespace: str, name: str) -> web.StreamResponse:
-        return _json(orjson.dumps({"pods": await pod_page(self._feed.cluster, namespace, name, self._explaining)}))
+    async def _pod(self, namespace: str, name: str, viewer: Viewer) -> web.StreamResponse:
+        return _json(orjson.dumps({"pods": await pod_page(self._feed.cluster, namespace, name, self._explaining, viewer)}))
 
-    async def _events_of(self, namespace: str, name: str) -> web.StreamResponse:
-        return _json(orjson.dumps(await self._lookups.events(self._get, namespace, name)))
+    async def _events_of(self, namespace: str, name: str, viewer: Viewer) -> web.StreamResponse:
+        return _json(orjson.dumps(await self._lookups.events(viewer.get, namespace, name)))
 
-    async def _namespace(self, name: str) -> web.StreamResponse:
-        return _json(orjson.dumps(await self._lookups.quotas(self._get, name)))
+    async def _namespace(self, name: str, viewer: Viewer) -> web.StreamResponse:
+        return _json(orjson.dumps(await self._lookups.quotas(viewer.get, name)))
 
-    async def _verdict(self, uid: str) -> web.StreamResponse:
-        return _json(orjson.dumps(await self._verdicts.of(self._feed.cluster, uid)))
+    async def _verdict(self, uid: str, viewer: Viewer) -> web.StreamResponse:
+        return _json(orjson.dumps(await self._verdicts.of(self._feed.cluster, uid, viewer)))
 
-    async def _history(self, request: web.Request) -> web.StreamResponse:
+    async def _history(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         problem = ""
         if self._prometheus is not None:
             try:
@@ -203,7 +212,7 @@ class Dashboard:
                 _at_requests.warning("%s", problem)
         return _json(orjson.dumps({**self._feed.samples.to_json(), "problem": problem}))
 
-    async def _events(self, request: web.Request) -> web.StreamResponse:
+    async def _events(self, request: web.Request, viewer: Viewer) -> web.StreamResponse:
         if self._streams >= MOST_STREAMS:
             return _text(503, f"found {MOST_STREAMS} open pages; expected fewer. Close one")
         response = web.StreamResponse(headers=HEADERS)
@@ -212,25 +221,30 @@ class Dashboard:
         self._streams += 1
         try:
             await response.prepare(request)
-            await self._stream(response, request.query.get("since", "")[:64])
-        except (ConnectionError, asyncio.TimeoutError):
-            # The page is gone, or does not read: it comes back with its version.
+            await self._stream(response, request.query.get("since", "")[:64], viewer, request.headers.get("Authorization"))
+        except (ConnectionError, asyncio.TimeoutError, AccessError):
+            # The page is gone or does not read, or its rights are not known any more: it comes back with its version.
             pass
         finally:
             self._streams -= 1
         return response
 
-    async def _stream(self, response: web.StreamResponse, version: str) -> None:
-        feed = self._feed
+    async def _stream(self, response: web.StreamResponse, version: str, viewer: Viewer, header: str | None) -> None:
+        feed, namespaces = self._feed, viewer.namespaces
         while True:
             news = asyncio.ensure_future(feed.news())
             try:
+                now = await self._access.viewer(header)
+                if now is None:
+                    return
                 differences = feed.state.since(version)
-                if differences is None:
+                if differences is None or now.namespaces != namespaces:
                     await _write(response, b"event: reset\ndata: {}\n\n")
                     return
                 for data in differences:
-                    await _write(response, b"event: change\ndata: %b\n\n" % data)
+                    await _write(
+                        response, b"event: change\ndata: %b\n\n" % (data if namespaces is None else visible.state(data, namespaces))
+                    )
                 if differences:
                     version = orjson.loads(differences[-1])["version"]
                 await _write(response, b"event: status\ndata: %b\n\n" % orjson.dumps({"age": round(feed.age(), 1)}))

@@ -105,6 +105,10 @@ class KubeClient:
         """The API server's URL."""
         return self._credentials.server
 
+    def of_user(self, token: str) -> KubeClient:
+        """Another client of the same API server, with this token alone. CredentialsError if it would go there in clear text."""
+        return KubeClient(self._credentials.of_user(token), user_agent=self._user_agent.partition("/")[0], timeout=self._timeout)
+
     async def __aenter__(self) -> KubeClient:
         # Every bind under way has its own connection, and those stay open for the next ones.
         connector = aiohttp.TCPConnector(

@@ -10,7 +10,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -120,6 +120,15 @@ class Credentials:
         """The TLS context, None for plain http. A new object only after its files have changed."""
         self._refresh()
         return self._context
+
+    def of_user(self, token: str) -> Credentials:
+        """For the same API server, of the person whose token this is: nothing of our own identity goes there. CredentialsError."""
+        self._refresh()
+        own = self._loaded
+        user = replace(
+            own, source="a person's token", authorization=f"Bearer {token}", client_file=None, client_key_file=None, client_pem=None
+        )
+        return Credentials(user.sends_token)
 
     def unanswered(self) -> None:
         """The API server did not answer. The files are read again before the next use, because they may name another server now."""

@@ -22,17 +22,10 @@ async def event(api: FakeApi, name: str, **fields: object) -> None:
 
 
 async def test_the_newest_events_come_first_whichever_way_they_tell_their_time(api: FakeApi, client: KubeClient) -> None:
-    await event(
-        api,
-        "old",
-        type="Normal",
-        reason="Scheduled",
-        message="a",
-        firstTimestamp="2026-11-29T10:00:00Z",
-        source={"component": "kube-scheduler"},
-    )
-    await event(api, "series", type="Warning", reason="FailedScheduling", message="b", eventTime="2026-11-29T09:00:00.5Z",
-                series={"count": 7, "lastObservedTime": "2026-11-29T12:00:00.123456Z"}, reportingComponent="gpushare-scheduler")  # fmt: skip
+    first = {"firstTimestamp": "2026-11-29T10:00:00Z", "source": {"component": "kube-scheduler"}}
+    await event(api, "old", type="Normal", reason="Scheduled", message="a", **first)
+    series = {"series": {"count": 7, "lastObservedTime": "2026-11-29T12:00:00.123456Z"}, "eventTime": "2026-11-29T09:00:00.5Z"}
+    await event(api, "series", type="Warning", reason="FailedScheduling", message="b", reportingComponent="gpushare-scheduler", **series)
     await event(api, "counted", type="Warning", reason="GPUShareNoFit", message="c", count=3, lastTimestamp="2026-11-29T11:00:00Z")
     found = await Lookups().events(client.get, "team", "p")
     assert [(one["reason"], one["count"], one["source"]) for one in found["events"]] == [

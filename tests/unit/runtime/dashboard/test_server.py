@@ -23,6 +23,7 @@ from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
 from gpushare_runtime.dashboard.pods import Verdicts
 from gpushare_runtime.dashboard.server import HEADERS, Dashboard, listen, page_files
+from gpushare_runtime.dashboard.viewers import OneToken, Viewer
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain
 from unit.fakes.runtime.kubectl_gpushare.objects import node, pending, pod, read_all
@@ -55,11 +56,13 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(cluster: Cluster, *, read: bool = True, **options: Any) -> AsyncIterator[Site]:
+async def serving(cluster: Cluster, *, read: bool = True, get: Any = None, **options: Any) -> AsyncIterator[Site]:
     feed = Feed(cluster, "epoch")
     if read:
         await feed.refresh()
-    runner, port = await listen(lambda port: Dashboard(feed, FixedToken(TOKEN), Hosts("127.0.0.1", port), **options), "127.0.0.1", 0)
+    runner, port = await listen(
+        lambda port: Dashboard(feed, OneToken(FixedToken(TOKEN), get), Hosts("127.0.0.1", port), **options), "127.0.0.1", 0
+    )
     try:
         async with aiohttp.ClientSession() as http:
             yield Site(feed, http, port)
@@ -356,7 +359,7 @@ async def test_pods_that_ask_for_the_same_share_a_verdict_which_holds_in_proport
     now, took, asked = 0.0, 0.5, 0
     rests: list[float] = []
 
-    async def slow(of: Cluster, one: PendingPod) -> list[NodeVerdict]:
+    async def slow(of: Cluster, one: PendingPod, _viewer: Viewer) -> list[NodeVerdict]:
         nonlocal now, asked
         now, asked = now + took, asked + 1
         return explain(of, one)

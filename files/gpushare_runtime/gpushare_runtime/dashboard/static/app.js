@@ -47,9 +47,8 @@ function start() {
     // Neither the history nor a screenshot needs it.
     history.replaceState(null, "", "#/nodes");
   }
-  const token = sessionStorage.getItem("token");
-  if (token) open(token);
-  else login("The dashboard was started with a token. Enter it here, or open the address that the command printed.");
+  // Without a token, too: a proxy in front may have one for this person.
+  open(sessionStorage.getItem("token") ?? "");
 }
 
 function login(text) {
@@ -95,8 +94,10 @@ async function open(token) {
     );
   } catch (error) {
     if (!(error instanceof Unauthorized)) throw error;
+    const had = sessionStorage.getItem("token");
     sessionStorage.removeItem("token");
-    login("This token is not valid any more, or never was. Enter the one that the dashboard was started with.");
+    const which = error.expected || "the one that the dashboard was started with";
+    login(had ? `This token is not valid any more, or never was. Enter ${which}.` : `Enter a token: ${which}. Or open the address that the command printed.`);
   }
 }
 
@@ -136,17 +137,20 @@ function refresh(names = null) {
 
 function sums() {
   const all = model.head.sums;
+  // Who does not see every pod counts those that he sees.
+  const pods = all.pods ?? model.pods.length;
+  const pending = all.pending ?? model.waiting.size;
   const facts = [
     ["Allocated", `${gib(all.allocated)} of ${gib(all.total)} GiB${all.total ? ` (${percent(all.allocated, all.total)} %)` : ""}`],
     ["Free on usable GPUs", model.head.complete ? `${gib(all.free)} GiB` : "not known"],
     ["Nodes", all.nodes],
     ["GPUs", all.usable === all.gpus ? all.gpus : `${all.usable} usable of ${all.gpus}`],
-    ["Pods with GPUs", all.pods],
-    ["Pods waiting", all.pending],
+    ["Pods with GPUs", pods],
+    ["Pods waiting", pending],
     ...(all.problems ? [["Problems", all.problems]] : []),
   ];
   fill($("sums"), ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
-  $("waiting-count").textContent = all.pending ? `(${all.pending})` : "";
+  $("waiting-count").textContent = pending ? `(${pending})` : "";
   fill($("warnings"), ...model.head.warnings.map((text) => element("li", {}, text)));
   $("warnings").hidden = !model.head.warnings.length;
 }

@@ -5,7 +5,13 @@
 const SILENT_MS = 35_000;
 const LONGEST_MS = 15_000;
 
-export class Unauthorized extends Error {}
+// expected: which token the server takes, in its words.
+export class Unauthorized extends Error {
+  constructor(text = "") {
+    super(text);
+    this.expected = /; expected (.{1,200})/.exec(text)?.[1] ?? "";
+  }
+}
 
 export class Server {
   constructor(token) {
@@ -19,8 +25,9 @@ export class Server {
   }
 
   async _fetch(path, signal) {
-    const response = await fetch(path, { headers: { Authorization: `Bearer ${this.token}` }, signal, cache: "no-store" });
-    if (response.status === 401) throw new Unauthorized();
+    const headers = this.token ? { Authorization: `Bearer ${this.token}` } : {};
+    const response = await fetch(path, { headers, signal, cache: "no-store" });
+    if (response.status === 401) throw new Unauthorized(await response.text());
     if (!response.ok && response.status !== 404) throw new Error((await response.text()).slice(0, 300));
     return response;
   }

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What is left of the page for a person who may list the pods of some namespaces only. Pure.
+
+Of nodes and GPUs everything but names: models, states, how much is allocated and free. Of other namespaces no pod, no group, and no text
+that may name one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from gpushare_runtime.core.placement.explain import RESERVED_FOR
+from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict
+
+Namespaces = frozenset[str]
+
+_RESERVED: Final = re.compile(rf"{re.escape(RESERVED_FOR)}[^;]*")
+_POD: Final = re.compile(r"(\S+)/\S+")
+# The cures that name pods: those to end, and deleted ones with processes left.
+_OF_PODS: Final = re.compile(r"(?:end|wait for the processes of) (?P<pods>.*?)(?: to end, which run although the pod is deleted)?")
+_KEPT: Final = ("name", "unit", "unit_mib", "core", "strategy", "isolation", "error", "placement", "model", "gpus")
+
+
+def state(data: bytes, namespaces: Namespaces) -> bytes:
+    """A whole of `State`, or a difference. The counts of pods are null: who has all rows can count them."""
+    page = orjson.loads(data)
+    for node in page["nodes"]:
+        node["pods"] = [pod for pod in node["pods"] if pod[0] in namespaces]
+        node["problems"] = []
+    page["waiting"] = [pod for pod in page["waiting"] if pod["namespace"] in namespaces]
+    page["sums"].update(pods=None, pending=None, problems=0)
+    page["warnings"] = [_warning(len(namespaces))]
+    return orjson.dumps(page)
+
+
+def _warning(count: int) -> str:
+    which = "no namespace with GPUs" if not count else "one namespace" if count == 1 else f"{count} namespaces"
+    return f"Your token may list the pods of {which}: other pods are in the sums, without their names"
+
+
+def node(page: Mapping[str, Any], namespaces: Namespaces) -> dict[str, Any]:
+    """A node of docs/reference/ledger-v1.schema.json."""
+    made = {key: page[key] for key in _KEPT}
+    pods = [pod for pod in page["pods"] if pod["namespace"] in namespaces]
+    held = [entry for entry in page["held"] if entry["pod"].partition("/")[0] in namespaces]
+    return {**made, "pods": pods, "held": held, "rejected": [], "nominated": [], "problems": []}
+
+
+def verdict(found: NodeVerdict, namespaces: Namespaces) -> NodeVerdict:
+    """Without the names of others: a cure that would end their pods is none that this person could use."""
+    cures = tuple(cure for cure in found.cures if _names_own_alone(cure, namespaces))
+    lesser = found.lesser if all(pod.partition("/")[0] in namespaces for pod in found.lesser) else ()
+    return replace(found, reason=_RESERVED.sub(f"{RESERVED_FOR}of others", found.reason), cures=cures, kept="", lesser=lesser)
+
+
+def _names_own_alone(cure: str, namespaces: Namespaces) -> bool:
+    of_pods = _OF_PODS.fullmatch(cure)
+    if of_pods is None:
+        return True
+    # "and 2 more" are pods that it does not name.
+    named = [_POD.fullmatch(name) for name in of_pods["pods"].split(", ")]
+    return all(name is not None and name[1] in namespaces for name in named)
