@@ -46,6 +46,7 @@ WORDS: Final[Mapping[str, str]] = {
     "64995": ".Values.extenderWeight",
     "x-timeout": ".Values.extenderHttpTimeout",
     "http://x-prometheus": ".Values.prometheus",
+    "x-dashboard-host": ".Values.dashboard.hostName",
     "64994": ".Values.replicas",
     "x-config": 'include "gpushare.schedulerConfig" .',
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
@@ -83,6 +84,8 @@ FULL: Final = Values(
     extender_weight=64995,
     extender_http_timeout="x-timeout",
     prometheus="http://x-prometheus",
+    dashboard=True,
+    dashboard_hosts=("x-dashboard-host",),
 )
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
@@ -101,6 +104,9 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"scheduler_on_gpu_nodes": True}, "eq .Values.schedulerOnGpuNodes false"),
     ({"openshift": False}, ".Values.openshift"),
     ({"prometheus": ""}, ".Values.prometheus"),
+    # In front of the next, as above.
+    ({"dashboard_hosts": ()}, ".Values.dashboard.hostName"),
+    ({"dashboard": False}, ".Values.dashboard.enabled"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
 _CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root|runtime-class)=.*")

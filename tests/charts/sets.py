@@ -48,6 +48,26 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ),
     ({"schedulerOnGpuNodes": True}, {"scheduler_on_gpu_nodes": True}, "v1.36.3"),
     ({"prometheus": "https://p.example.org:9090/a"}, {"prometheus": "https://p.example.org:9090/a"}, "v1.36.3"),
+    ({"dashboard": {"enabled": True}}, {"dashboard": True}, "v1.36.3"),
+    (
+        {
+            "dashboard": {"enabled": True, "hostName": "gpu.example.org"},
+            "openshift": True,
+            "prometheus": "http://p:9090",
+            "apiServer": {"host": "10.0.0.1"},
+            "schedulerOnGpuNodes": True,
+        },
+        {
+            "dashboard": True,
+            "dashboard_hosts": ["gpu.example.org"],
+            "openshift": True,
+            "prometheus": "http://p:9090",
+            "api_server": "https://10.0.0.1:6443",
+            "scheduler_on_gpu_nodes": True,
+        },
+        "v1.30.4",
+    ),
+    ({"dashboard": {"hostName": "gpu.example.org"}}, {}, "v1.36.3"),
 )
 #: Names of the chart to fields of the builders, of those that presets set.
 _FIELDS = {
@@ -80,5 +100,9 @@ BAD: tuple[Json, ...] = (
     {"preemption": "yes"},
     {"prometheus": "p:9090"},
     {"prometheus": "http://user:word@p:9090"},
+    {"dashboard": True},
+    {"dashboard": {"enabled": "yes"}},
+    {"dashboard": {"hostName": "a b"}},
+    {"dashboard": {"hostName": "-a"}},
     {"unknown": 1},
 )

@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import ANNOTATION_GPUS, ANNOTATION_SCHEDULER_CONFIG, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._cluster.names import ANNOTATION_GPUS, ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
 from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import gpu_pods, of_hosts, ours
@@ -27,6 +27,9 @@ WORKLOADS = (
     ("policy/v1", "PodDisruptionBudget", f"poddisruptionbudgets.policy/{SCHEDULER}"),
     ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{SCHEDULER}"),
     ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{PLUGIN}"),
+    ("apps/v1", "Deployment", f"deployments.apps/{DASHBOARD}"),
+    ("v1", "Service", f"services/{DASHBOARD}"),
+    ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{DASHBOARD}"),
 )
 
 

@@ -47,6 +47,8 @@ _FIELDS = {
     "gpushare_extender_weight": "extender_weight",
     "gpushare_extender_http_timeout": "extender_http_timeout",
     "gpushare_prometheus": "prometheus",
+    "gpushare_cluster_dashboard": "dashboard",
+    "gpushare_cluster_dashboard_host_names": "dashboard_hosts",
 }
 
 

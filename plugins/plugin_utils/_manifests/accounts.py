@@ -19,6 +19,8 @@ RBAC = f"{RBAC_GROUP}/v1"
 _LEASES = "coordination.k8s.io"
 #: Lease of the cluster's own.
 DEFAULT_SCHEDULER = "kube-scheduler"
+#: Of the dashboard as a pod.
+DASHBOARD_ROLE = f"{DASHBOARD}-in-cluster"
 AUTH_READER = "extension-apiserver-authentication-reader"
 
 
@@ -99,10 +101,20 @@ def extender(lease: str, evict: bool) -> list[Json]:
     return _account(EXTENDER, cluster, [*([reads] if here else []), own])
 
 
+# What a person may see, the API server says of the person's own token: the dashboard's account has no more for it.
+_DASHBOARD = (rule("", ["nodes", "pods"], ["list", "watch"]),)
+
+
 def dashboard() -> list[Json]:
     """It reads pods and nodes, and renews its own token."""
     own = rule("", ["serviceaccounts/token"], ["create"], [DASHBOARD])
-    return _account(DASHBOARD, [rule("", ["nodes", "pods"], ["list", "watch"])], [own])
+    return _account(DASHBOARD, _DASHBOARD, [own])
+
+
+def dashboard_in_cluster(namespace: str) -> list[Json]:
+    """The account of the dashboard's pod, which reads pods and nodes. kubelet renews its token. A dashboard on a host has others."""
+    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": DASHBOARD_ROLE}, "rules": list(_DASHBOARD)}
+    return [service_account(DASHBOARD, namespace), role, cluster_role_binding(DASHBOARD_ROLE, DASHBOARD_ROLE, DASHBOARD, namespace)]
 
 
 def device_plugin(node: str) -> list[Json]:

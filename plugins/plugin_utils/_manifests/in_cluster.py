@@ -7,7 +7,7 @@ Pure.
 
 from __future__ import annotations
 
-from ...module_utils._cluster.names import NAMESPACE, RUNTIME_CLASS
+from ...module_utils._cluster.names import DASHBOARD, NAMESPACE, RUNTIME_CLASS
 from ...module_utils._cluster.public import public
 from . import accounts, openshift, policies, workloads
 from .policies import Json
@@ -21,16 +21,30 @@ _FORMER = (
     ("ValidatingAdmissionPolicyBinding", policies.API, "gpushare-runtime-class"),
     ("ValidatingAdmissionPolicy", policies.API, "gpushare-runtime-class"),
     ("RuntimeClass", "node.k8s.io/v1", RUNTIME_CLASS),
+    # Of values with a dashboard.
+    ("ClusterRoleBinding", accounts.RBAC, accounts.DASHBOARD_ROLE),
+    ("ClusterRole", accounts.RBAC, accounts.DASHBOARD_ROLE),
+)
+_FORMER_IN_NAMESPACE = (
+    *(("Deployment", "apps/v1"), ("Service", "v1"), ("NetworkPolicy", "networking.k8s.io/v1"), ("ServiceAccount", "v1")),
+    *((kind, accounts.RBAC) for kind in ("RoleBinding", "Role")),
 )
 
 
 def obsolete(values: Values) -> list[Json]:
     """References of the objects that an older release or other values may have made, and these have not."""
     there = {(made["kind"], made["metadata"]["name"]) for made in objects(values)}
+    space = {"namespace": values.namespace}
+    of_dashboard = [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": f"{DASHBOARD}-scc" if kind.startswith("Role") else DASHBOARD, **space}}
+        for kind, version in _FORMER_IN_NAMESPACE
+        if not values.dashboard
+    ]
     served = [former for former in _FORMER if values.policies or former[1] != policies.API]
-    return [
+    of_cluster = [
         {"apiVersion": version, "kind": kind, "metadata": {"name": name}} for kind, version, name in served if (kind, name) not in there
     ]
+    return [*of_cluster, *of_dashboard]
 
 
 def objects(values: Values) -> list[Json]:
@@ -41,5 +55,6 @@ def objects(values: Values) -> list[Json]:
         rules = policies.in_cluster(values.namespace, values.writers, values.mutating, *own)
     rights = accounts.in_cluster(values.namespace, values.evict, values.default_scheduler)
     space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
-    use = openshift.objects(values.namespace) if values.openshift else []
+    rights += accounts.dashboard_in_cluster(values.namespace) if values.dashboard else []
+    use = openshift.objects(values.namespace, values.dashboard) if values.openshift else []
     return [*space, *rules, *rights, *use, *public(values.prometheus), *workloads.workloads(values)]

@@ -7,6 +7,7 @@ Pure. The fields are those of openshift/api, security/v1/types.go (read on 2026-
 
 from __future__ import annotations
 
+from ...module_utils._cluster.names import DASHBOARD
 from . import accounts
 from .policies import PLUGIN, SCHEDULER, Json
 
@@ -46,10 +47,10 @@ def constraints() -> Json:
     }
 
 
-def objects(namespace: str) -> list[Json]:
-    """Those that others need first. The scheduler's pods take OpenShift's own constraints for pods that are not root."""
+def objects(namespace: str, dashboard: bool = False) -> list[Json]:
+    """Those that others need first. Pods of the scheduler and of the dashboard take OpenShift's own constraints for pods without root."""
     found = [constraints()]
-    for account, constraint in ((PLUGIN, PLUGIN), (SCHEDULER, NONROOT)):
+    for account, constraint in ((PLUGIN, PLUGIN), (SCHEDULER, NONROOT), *(((DASHBOARD, NONROOT),) if dashboard else ())):
         name = f"{account}-scc"
         rules = [accounts.rule(GROUP, ["securitycontextconstraints"], ["use"], [constraint])]
         found += [accounts.role_of(name, rules, namespace), accounts.role_binding(name, name, account, namespace, namespace)]

@@ -38,7 +38,8 @@ class Values:
     selinux_type: of the device plugin's container, "" for the runtime's own.
     node_selector: labels that the nodes of the device plugin have besides ours.
     scheduler_on_gpu_nodes: whether the scheduler's pods may run on GPU nodes, too, where their token is within reach of those nodes' root.
-    prometheus: its URL for `kubectl gpushare top`, "" for none.
+    prometheus: its URL for `kubectl gpushare top` and the dashboard, "" for none.
+    dashboard: whether it is served in the cluster; dashboard_hosts: further names by which people call it.
     """
 
     image: str
@@ -72,6 +73,8 @@ class Values:
     extender_weight: int = 10
     extender_http_timeout: str = "1s"
     prometheus: str = ""
+    dashboard: bool = False
+    dashboard_hosts: Sequence[str] = ()
 
     @property
     def evict(self) -> bool:

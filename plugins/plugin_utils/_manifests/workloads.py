@@ -12,6 +12,7 @@ import json
 
 from ...module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
+    DASHBOARD,
     DEVICE_PLUGINS,
     LABEL_NODE,
     LABEL_NVIDIA_GPU,
@@ -33,6 +34,7 @@ PROGRAMS = "/opt/gpushare/bin"
 #: Of the extender, on the loopback address that the two containers of a pod share.
 EXTENDER_URL = "http://127.0.0.1:32766"
 HEALTH_PORT = 9443
+DASHBOARD_PORT = 9442
 _SCHEDULER_PORT = 10259
 #: On the nodes: the usage file, which the service of a host has in the same place.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
@@ -331,6 +333,81 @@ def daemon_set(values: Values) -> Json:
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(PLUGIN, values), "spec": spec}
 
 
+def dashboard(values: Values) -> list[Json]:
+    """The page, to which people bring tokens of their own. Its certificate and the authority of it are the pod's, made at its start."""
+    folder, copies = "/run/gpushare-pki", "/run/gpushare-tls"
+    names = [f"{DASHBOARD}.{values.namespace}.svc", f"{DASHBOARD}.{values.namespace}", *values.dashboard_hosts]
+    keeper = {
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "volumeMounts": [_mount("pki", folder, False), _mount("tls", copies, False)],
+        "securityContext": _NOTHING,
+    }
+    program = f"{PROGRAMS}/gpushare-pki"
+    # A folder of its own: that of the volume is root's.
+    places = [f"--dir={folder}/own", "--for=dashboard", *(f"--name={name}" for name in names), f"--copy-to={copies}"]
+    small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
+    arguments = [
+        f"--listen=0.0.0.0:{DASHBOARD_PORT}",
+        "--own-tokens",
+        f"--tls-cert={copies}/dashboard.crt",
+        f"--tls-key={copies}/dashboard.key",
+        # kubelet, and people with `kubectl port-forward`.
+        *(f"--host-name={name}" for name in ("localhost", *names)),
+        *([f"--prometheus={values.prometheus}"] if values.prometheus else []),
+    ]
+    ready = _probe("/healthz", DASHBOARD_PORT, "HTTPS", period=5, failures=3)
+    ready["httpGet"]["httpHeaders"] = [{"name": "Host", "value": "localhost"}]
+    container = {
+        "name": "dashboard",
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [f"{PROGRAMS}/gpushare-dashboard"],
+        "args": arguments,
+        **_environment(values),
+        "ports": [{"name": "https", "containerPort": DASHBOARD_PORT, "protocol": "TCP"}],
+        "volumeMounts": [_mount("tls", copies)],
+        "livenessProbe": {"tcpSocket": {"port": DASHBOARD_PORT}, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
+        "readinessProbe": ready,
+        # Its service on hosts has the same bound.
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": _NOTHING,
+    }
+    # It may not bind pods, so that it is a preference to keep its token off the GPU nodes.
+    preference = {key: rule for key, rule in _off_gpu_nodes(values).items() if key.startswith("preferred")}
+    memory = {"medium": "Memory", "sizeLimit": "1Mi"}
+    pod = {
+        "serviceAccountName": DASHBOARD,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": preference},
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [{"name": "certificates", "command": [program], "args": ["ensure", *places], **keeper}],
+        "containers": [container, {"name": "renewal", "command": [program], "args": ["keep", *places], "resources": small, **keeper}],
+        "volumes": [{"name": name, "emptyDir": dict(memory)} for name in ("pki", "tls")],
+    }
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": labels(DASHBOARD)},
+        "template": {"metadata": {"labels": labels(DASHBOARD)}, "spec": pod},
+    }
+    port = {"name": "https", "port": 443, "protocol": "TCP", "targetPort": DASHBOARD_PORT}
+    service = {"type": "ClusterIP", "selector": labels(DASHBOARD), "ports": [port]}
+    ingress = {
+        "podSelector": {"matchLabels": labels(DASHBOARD)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"port": DASHBOARD_PORT, "protocol": "TCP"}]}],
+    }
+    named = _named(DASHBOARD, values)
+    return [
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": named, "spec": ingress},
+        {"apiVersion": "v1", "kind": "Service", "metadata": named, "spec": service},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": named, "spec": spec},
+    ]
+
+
 def node(name: str) -> Json:
     """The label of a GPU node."""
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(NODE_LABEL)}}
@@ -366,6 +443,7 @@ def _environment(values: Values) -> Json:
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
     first = [*([runtime_class()] if values.own_class else []), *network_policies(values)]
+    last = dashboard(values) if values.dashboard else []
     if values.default_scheduler:
-        return [*first, extender_daemon_set(values), daemon_set(values)]
-    return [*first, config_map(values), disruption_budget(values), deployment(values), daemon_set(values)]
+        return [*first, extender_daemon_set(values), daemon_set(values), *last]
+    return [*first, config_map(values), disruption_budget(values), deployment(values), daemon_set(values), *last]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare-dashboard: the dashboard as a service, with an account of its own and a token for those who read it."""
+"""gpushare-dashboard: the dashboard as a service, with an account of its own; those who read it have its token, or tokens of their own."""
 
 from __future__ import annotations
 

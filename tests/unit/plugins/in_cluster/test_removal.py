@@ -55,6 +55,7 @@ def test_all_of_it_goes_and_the_namespace_last() -> None:
         "delete daemonsets.apps/gpushare-device-plugin",
         "delete poddisruptionbudgets.policy/gpushare-scheduler",
         "delete networkpolicies.networking.k8s.io/gpushare-scheduler",
+        "delete deployments.apps/gpushare-dashboard",
         "delete namespace",
     ]
 

@@ -19,6 +19,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.val
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.dashboard.access import Hosts
+from gpushare_runtime.dashboard.main import parse_arguments
 from gpushare_runtime.device_plugin import options as plugin_options
 from gpushare_runtime.extender import options as extender_options
 from gpushare_runtime.pki import main as pki
@@ -214,13 +216,58 @@ def test_the_runtime_class_is_ours_and_has_its_policy() -> None:
 
 def test_what_older_releases_have_made_goes() -> None:
     """The role of a binding cannot be changed, so the bindings to Kubernetes' own roles go by name."""
-    gone = in_cluster.obsolete(VALUES)
+    gone = in_cluster.obsolete(replace(VALUES, dashboard=True))
     assert [(one["kind"], one["metadata"]["name"]) for one in gone] == [
         ("ClusterRoleBinding", "gpushare-scheduler-kube-scheduler"),
         ("ClusterRoleBinding", "gpushare-scheduler-volume-scheduler"),
     ]
-    without = in_cluster.obsolete(replace(VALUES, policies=False, runtime_class=""))
+    without = in_cluster.obsolete(replace(VALUES, policies=False, runtime_class="", dashboard=True))
     assert {one["kind"] for one in without} == {"ClusterRoleBinding", "RuntimeClass"}
+
+
+def reference(one: Json) -> tuple[str, ...]:
+    return one["apiVersion"], one["kind"], one["metadata"]["name"], one["metadata"].get("namespace", "")
+
+
+@pytest.mark.parametrize("openshift", [False, True])
+def test_the_dashboard_comes_on_request_reads_alone_and_goes_without(openshift: bool) -> None:
+    without = replace(VALUES, openshift=openshift)
+    before = in_cluster.objects(without)
+    added = [one for one in in_cluster.objects(replace(without, dashboard=True)) if one not in before]
+    assert all("gpushare-dashboard" in one["metadata"]["name"] for one in added)
+    assert not any(one["kind"] == "Secret" for one in added)
+    rules = [rule for one in added if one["kind"] in ("ClusterRole", "Role") for rule in one["rules"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch", *(["use"] if openshift else [])}
+    assert {resource for rule in rules if "use" not in rule["verbs"] for resource in rule["resources"]} == {"nodes", "pods"}
+    # A run without it takes away what a run with it has made.
+    assert {reference(one) for one in added} <= {reference(one) for one in in_cluster.obsolete(without)}
+    assert not {reference(one) for one in in_cluster.obsolete(replace(without, dashboard=True))} & {reference(one) for one in added}
+
+
+def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it() -> None:
+    made = in_cluster.objects(replace(VALUES, dashboard=True, dashboard_hosts=("gpu.example.org",), prometheus="http://prometheus:9090"))
+    spec = next(one for one in made if reference(one)[1:3] == ("Deployment", "gpushare-dashboard"))["spec"]["template"]["spec"]
+    dashboard, renewal = spec["containers"]
+    settings = parse_arguments(dashboard["args"])
+    assert (settings.token, settings.prometheus is not None) == (None, True)
+    hosts = Hosts(settings.host, settings.port, settings.host_names)
+    get = dashboard["readinessProbe"]["httpGet"]
+    assert (get["port"], get["scheme"], hosts.accepts(get["httpHeaders"][0]["value"])) == (settings.port, "HTTPS", True)
+    for name in ("gpushare-dashboard.gpushare-system.svc", "localhost:9442", "gpu.example.org"):
+        assert hosts.accepts(name)
+    assert not hosts.accepts("10.0.0.1:9442")
+    # The certificate has these names, and is where the dashboard looks for it.
+    for arguments in (spec["initContainers"][0]["args"], renewal["args"]):
+        options = pki._parser().parse_args(arguments)
+        assert {"gpushare-dashboard.gpushare-system.svc", "gpu.example.org"} <= set(options.name)
+        assert settings.certificate is not None
+        assert settings.certificate.parent == options.copy_to
+        assert options.dir.parent != options.copy_to
+    # The key of the authority is not in its reach.
+    assert [mount["name"] for mount in dashboard["volumeMounts"]] == ["tls"]
+    assert all(one["securityContext"]["capabilities"] == {"drop": ["ALL"]} for one in [*spec["initContainers"], *spec["containers"]])
+    service = next(one for one in made if one["kind"] == "Service")["spec"]
+    assert service["ports"][0]["targetPort"] == settings.port
 
 
 def test_no_pod_connects_to_those_of_the_daemons() -> None:
