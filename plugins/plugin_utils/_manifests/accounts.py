@@ -101,7 +101,7 @@ def extender(lease: str, evict: bool) -> list[Json]:
     return _account(EXTENDER, cluster, [*([reads] if here else []), own])
 
 
-# What a person may see, the API server says of the person's own token: the dashboard's account has no more for it.
+# The API server decides by a person's own token what that person sees: the dashboard's account has no more for it.
 _DASHBOARD = (rule("", ["nodes", "pods"], ["list", "watch"]),)
 
 

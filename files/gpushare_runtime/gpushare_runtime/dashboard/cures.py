@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What a person copies of a cure, from the words of `explain`: commands, or a line of a pod's manifest. Pure.
+"""The text that a person copies of a cure, from the words of `explain`: commands, or a line of a pod's manifest. Pure.
 
 Only names that Kubernetes itself would accept get into a command: a node or a pod that comes from a file may be called anything.
 """
@@ -30,23 +30,23 @@ def of_node(cure: str, node: str, pod: PendingPod) -> str:
     uncordon = _UNCORDON.fullmatch(cure)
     if uncordon and re.fullmatch(_NAME, node):
         return f"kubectl gpushare uncordon {node} {uncordon[1]}"
-    return _of(cure, pod)
+    return _to_copy(cure, pod)
 
 
 def of_sentence(verdict: str, pod: PendingPod) -> str:
     """Of the sentence of `explain`; "" where it names no cure, or none that a command does."""
     _, _, change = verdict.partition(_CHEAPEST)
     if change:
-        return _of(change, pod)
+        return _to_copy(change, pod)
     _, found, pods = verdict.rpartition(_END)
     if found:
-        return _of(f"end {pods}", pod)
+        return _to_copy(f"end {pods}", pod)
     write = re.search(rf"; {_WRITE.pattern}$", verdict)
     resource = protocol.RESOURCE_GPUS if pod.request.whole_gpus else protocol.RESOURCE_MEMORY
     return _line(resource, write[1], pod) if write else ""
 
 
-def _of(cure: str, pod: PendingPod) -> str:
+def _to_copy(cure: str, pod: PendingPod) -> str:
     if _COMMAND.fullmatch(cure):
         return cure
     if pods := _PODS.fullmatch(cure):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The Events of a pod and the quotas of a namespace, which the API server is asked for when a person looks at them.
+"""The Events of a pod and the quotas of a namespace, which the API server is asked for when a person opens their page.
 
 No watch: in a large cluster there are more Events than anything else, and few of them are about GPUs.
 """
@@ -37,7 +37,7 @@ _MOST_AMOUNT: Final = 2**53
 
 
 class Lookups:
-    """At most so many at a time, whoever asks."""
+    """At most so many at a time, from all people together."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -47,13 +47,13 @@ class Lookups:
         found, problem = await self._list(
             get, "events", namespace, name, fieldSelector=f"involvedObject.kind=Pod,involvedObject.name={name}"
         )
-        events = sorted(filter(None, map(_event, found)), key=lambda one: -one["time"])
+        events = sorted(filter(None, map(_event, found)), key=lambda event: -event["time"])
         return {"events": events[:MOST_EVENTS], "problem": problem}
 
     async def quotas(self, get: Get | None, namespace: str) -> Json:
         """{quotas, problem}: each resource of ours in a ResourceQuota, {quota, resource, hard, used}, in units."""
         found, problem = await self._list(get, "resourcequotas", namespace)
-        quotas = [row for one in found for row in _quota(one)]
+        quotas = [row for raw in found for row in _quota(raw)]
         return {"quotas": sorted(quotas, key=lambda row: (row["resource"], row["hard"]))[:MOST_QUOTAS], "problem": problem}
 
     async def _list(self, get: Get | None, kind: str, namespace: str, *names: str, **selectors: str) -> tuple[list[Any], str]:
@@ -74,7 +74,7 @@ class Lookups:
 
 
 def _event(raw: Any) -> Json | None:
-    """None for what is no Event."""
+    """None for anything else than an Event."""
     if not isinstance(raw, dict):
         return None
     series, source = _mapping(raw.get("series")), _mapping(raw.get("source"))
@@ -102,7 +102,7 @@ def _quota(raw: Any) -> Iterator[Json]:
     metadata, status = (_mapping(_mapping(raw).get(key)) for key in ("metadata", "status"))
     hard, used = _mapping(status.get("hard")), _mapping(status.get("used"))
     for resource in protocol.RESOURCES:
-        limit, taken = (_amount(of.get(_PREFIX + resource)) for of in (hard, used))
+        limit, taken = (_amount(amounts.get(_PREFIX + resource)) for amounts in (hard, used))
         if limit is not None:
             yield {"quota": as_text(str(metadata.get("name") or ""), 253), "resource": resource, "hard": limit, "used": taken or 0}
 

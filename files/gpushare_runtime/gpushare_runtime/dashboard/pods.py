@@ -32,7 +32,7 @@ _STEP_SECONDS: Final = 0.02
 
 
 class Verdicts:
-    """The sentence about each pod that waits, for those who look at the list of them.
+    """The sentence about each pod that waits, for people with the list of them in front of them.
 
     One at a time, and after each a rest of three times as long: of 5000 nodes a sentence takes a second or two of the processor that
     follows the cluster. It holds for twenty times as long as it took. Pods that ask for the same share it.
@@ -41,6 +41,7 @@ class Verdicts:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = asyncio.Lock()
+        self._rests_until = 0.0
         self._kept: dict[object, tuple[float, dict[str, Any]]] = {}
 
     async def of(self, cluster: Cluster, uid: str, viewer: Viewer = ALL) -> dict[str, Any]:
@@ -54,6 +55,7 @@ class Verdicts:
         async with self._lock:
             kept = self._kept.get(key)
             if kept is None or self._clock() >= kept[0]:
+                await asyncio.sleep(max(0.0, self._rests_until - self._clock()))
                 began = self._clock()
                 found = await _verdicts(cluster, pod, viewer)
                 took = self._clock() - began
@@ -61,7 +63,7 @@ class Verdicts:
                 while len(self._kept) >= MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
                 kept = self._kept[key] = self._clock() + max(_KEPT_SECONDS, _KEPT_FACTOR * took), said
-                await asyncio.sleep(min(_REST_FACTOR * took, _MOST_REST_SECONDS))
+                self._rests_until = self._clock() + min(_REST_FACTOR * took, _MOST_REST_SECONDS)
             return kept[1]
 
 

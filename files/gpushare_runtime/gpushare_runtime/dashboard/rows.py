@@ -156,7 +156,7 @@ def waiting_row(wait: Waiting, largest: Largest | None) -> Row:
 
 
 def own_reason(wait: Waiting, largest: Largest | None) -> str:
-    """What keeps a pod from every GPU, without what its scheduler has reported: its own fault, or that no GPU is as large."""
+    """The reason that keeps a pod from every GPU, without what its scheduler has reported: its own fault, or that no GPU is as large."""
     return reason_of(replace(wait, reported=""), largest)[:MOST_REASON]
 
 

@@ -173,7 +173,7 @@ class Dashboard:
         return response
 
     async def _whole_of(self, namespaces: Namespaces, packs: bool) -> web.StreamResponse:
-        """Nobody else has it, so it is not kept."""
+        """Of one person's namespaces: it is not kept."""
         body = self._head(await asyncio.to_thread(visible.state, self._feed.state.whole(), namespaces))
         if not packs:
             return _json(body)

@@ -52,12 +52,12 @@ class Viewer:
 
 
 class Access(Protocol):
-    """Who may read. expected: for the person whose token is none of these."""
+    """The check of who may read. expected: for the person whose token is none of these."""
 
     expected: str
 
     async def viewer(self, header: str | None) -> Viewer | None:
-        """Of a request with this Authorization header; None for nobody. AccessError if it cannot be found out."""
+        """Of a request with this Authorization header; None without a valid token. AccessError if that cannot be found out."""
 
 
 class OneToken:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What is left of the page for a person who may list the pods of some namespaces only. Pure.
+"""The part of the page for a person who may list the pods of some namespaces only. Pure.
 
-Of nodes and GPUs everything but names: models, states, how much is allocated and free. Of other namespaces no pod, no group, and no text
-that may name one.
+Nodes and GPUs are whole, except for names of pods: models, states, and how much is allocated and free. Of other namespaces the page has
+no pod, no group, and no text that may name one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ const namespaceLink = (name) => link(`#/namespace/${encodeURIComponent(name)}`, 
 const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "?"));
 const nowrap = (text) => element("span", { class: "nowrap" }, text);
 const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad nowrap" : "nowrap" }, gpu[GPU.state]);
-const stateOf = (pod) => element("span", { class: /GPU (bad|gone)/.test(pod) ? "bad" : "" }, pod);
+const stateOf = (pod) => element("span", { class: /GPU (bad|gone)/.test(pod) ? "bad nowrap" : "nowrap" }, pod);
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
 
 // data: a node of docs/reference/ledger-v1.schema.json; row: the same in the list.
@@ -103,7 +103,7 @@ export function namespacePage(name, data, model) {
   const none = data?.problem ? `Not known: ${data.problem}.` : "No ResourceQuota of this namespace limits GPUs.";
   const idle = pods.filter(isIdle);
   const row = (one) => [
-    podLink(name, one.pod[POD.name]),
+    link(`#/pod/${encodeURIComponent(name)}/${encodeURIComponent(one.pod[POD.name])}`, one.pod[POD.name]),
     nodeLink(one.node.name),
     `${gib(podMemory(one))} GiB`,
     one.pod[POD.used] === null ? "–" : `${gib(one.pod[POD.used])} GiB`,
