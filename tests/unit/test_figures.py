@@ -30,7 +30,7 @@ from gpushare_runtime.core import bounds, ledger, mps, overuse, reservation
 from gpushare_runtime.core import request as core_request
 from gpushare_runtime.core.placement import budgets, ranking, scarcity
 from gpushare_runtime.daemon import page_server
-from gpushare_runtime.dashboard import access, feed, history, local, server, state
+from gpushare_runtime.dashboard import access, feed, history, local, server, state, viewers
 from gpushare_runtime.dashboard import pods as page_of_a_pod
 from gpushare_runtime.device_plugin import main as plugin_main
 from gpushare_runtime.device_plugin import options
@@ -382,6 +382,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("deleted after {:g} seconds", (local.FILE_SECONDS,)),
         ("{} to {} printable ASCII characters", (access.LEAST_TOKEN, access.MOST_TOKEN)),
         ("At most {} pages can be open", (server.MOST_STREAMS,)),
+        ("After {} tokens in {:g} seconds", (viewers.MOST_REJECTED, viewers.REJECTED_SECONDS)),
         ("figures for {} nodes and {:,} pods", (PAGE["nodes"], PAGE["pods"])),
         ("keeps the last {} MiB of differences", (state.MOST_KEPT_BYTES // MIB,)),
     ],

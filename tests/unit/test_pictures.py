@@ -89,7 +89,7 @@ def test_the_nodes_have_what_the_pictures_are_for() -> None:
 
 def test_the_paths_of_the_command_are_there() -> None:
     script = page_files()["/app.js"].body.decode()
-    for path, colours, _ in pictures.PAGES.values():
+    for path, colours, _, _ in pictures.PAGES.values():
         assert f"`{'/'.join(path.split('/')[:2])}/" in script or f'"{path}"' in script, path
         assert colours in ("light", "dark")
 

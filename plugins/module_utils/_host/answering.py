@@ -15,7 +15,7 @@ from . import lock
 
 @contextlib.contextmanager
 def answering(module: Any, always: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """A Failure, a file that cannot be read or written, or a text that is no text becomes the answer of the AnsibleModule.
+    """A Failure, a file that cannot be read or written, or bytes that are not UTF-8 become the answer of the AnsibleModule.
 
     always: more keys of that answer, as they are by then. Other exceptions are faults of this collection, and end with a traceback.
     """
