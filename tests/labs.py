@@ -45,6 +45,10 @@ class Shape:
 TWO = Shape(
     "two", ("--no-nvidia-runtime", "--runtime", "gpu2=containerd-2.3"), variables={"gpu2": {"gpushare_device_strategy": "volume-mounts"}}
 )
+#: One DaemonSet serves all its GPU nodes, so that they have one device strategy.
+TWO_MOUNTS = Shape(
+    "two-mounts", TWO.arguments, variables={node: {"gpushare_device_strategy": "volume-mounts"} for node in ("gpu1", "gpu2")}
+)
 #: Its container runtime knows the nvidia runtime, which is the default. GPUs for 50 pods and more.
 TWO_NVIDIA = Shape("two-nvidia", ("--gpus", "gpu1=2x32,gpu2=32+40"))
 #: The same GPUs as TWO; the daemons will be pods.

@@ -113,6 +113,11 @@ def rows() -> list[tuple[str, str, str]]:
             "used; [not yet run under the operator](docs/operate/gpu-operator.md)",
         ),
         ("`gpushare_isolation`", services, pods),
+        (
+            "[dashboard](docs/use/dashboard.md) for others",
+            "the role `dashboard`, with one token for all",
+            "`dashboard.enabled` of the chart, `gpushare_cluster_dashboard` of `cluster`: people show their own tokens",
+        ),
         ("changes to the control plane", "kube-scheduler's manifest and configuration, kubeadm's ConfigMap", "none"),
         ("webhooks, custom resources", "none", "none"),
         ("when a leader fails", "the extender beside another scheduler continues", "the second of two schedulers leads"),

@@ -189,7 +189,8 @@ def draw_pages() -> None:
                 for name, (path, colours, width, height) in PAGES.items():
                     with kubectl_dashboard("--kubeconfig", str(config)) as running, browser.page(running.url, width, height) as page:
                         page.scheme(colours)
-                        page.until("the nodes are there", f"document.querySelectorAll('.row').length >= {min(len(nodes), height // 320)}", 60)
+                        least = min(len(nodes), height // 320)
+                        page.until("the nodes are there", f"document.querySelectorAll('.row').length >= {least}", 60)
                         page.eval(f"location.hash = {path!r}")
                         page.until("the page is there", f"location.hash === {path!r} && document.querySelector('.row, .page') !== null")
                         page.until("it was read", "!document.getElementById('view-body').innerText.startsWith('Loading')")

@@ -89,6 +89,7 @@ class InCluster:
             # Of NVIDIA's runtime there, which takes no GPUs from the environment of a container.
             "gpushare_device_strategy": "volume-mounts",
             "gpushare_taint_gpu_nodes": True,
+            "gpushare_cluster_dashboard": True,
             "gpushare_uninstall_wait": 0,
             **self._settings,
             **other,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import InCluster
 from e2e.checks import check_devices, check_environment
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, Json
 from e2e.manifests import pod
 from labs import Labs
 
@@ -75,6 +76,48 @@ def test_nothing_of_kube_schedulers_own_writes_is_denied(cluster: Cluster, here:
         for container in ("kube-scheduler", "extender"):
             said = cluster.kubectl("logs", "-n", "gpushare-system", one["metadata"]["name"], "-c", container)
             assert "ValidatingAdmissionPolicy" not in said, said[-3000:]
+
+
+def test_the_dashboard_shows_each_person_what_their_token_may_list(cluster: Cluster, here: InCluster) -> None:
+    """By the API server's own answers: an account with edit in one namespace sees that namespace's pods, and no other name."""
+    team = "team-of-the-dashboard"
+    cluster.kubectl("create", "namespace", team)
+    cluster.kubectl("create", "serviceaccount", "person", "-n", team)
+    cluster.kubectl("create", "rolebinding", "edit", "-n", team, "--clusterrole=edit", f"--serviceaccount={team}:person")
+    try:
+        for name, space in (("ours", team), ("theirs", "default")):
+            cluster.kubectl("apply", "-n", space, "-f", "-", stdin=json.dumps(pod(name, memory=1)))
+            cluster.kubectl("wait", "-n", space, f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
+        cluster.until("the dashboard is ready", lambda: all(map(ready, here.pods("gpushare-dashboard"))), 120)
+        (served,) = here.pods("gpushare-dashboard")
+        token = cluster.kubectl("create", "token", "person", "-n", team).strip()
+        url = f"https://{served['status']['podIP']}:{served['spec']['containers'][0]['ports'][0]['containerPort']}/api/state"
+        ask = [
+            "curl",
+            "--silent",
+            "--show-error",
+            "--insecure",
+            "--max-time",
+            "20",
+            "--write-out",
+            "\n%{http_code}",
+            "-H",
+            "Host: localhost",
+        ]
+        text, _, status = cluster.on(CONTROL_PLANE, *ask, "-H", f"Authorization: Bearer {token}", url).rpartition("\n")
+        assert status == "200", text[:500]
+        assert '"ours"' in text
+        assert "theirs" not in text
+        # Nobody sees anything without a token that the API server knows.
+        assert cluster.on(CONTROL_PLANE, *ask, url).rpartition("\n")[2] == "401"
+        assert cluster.on(CONTROL_PLANE, *ask, "-H", f"Authorization: Bearer {token[:-3]}abc", url).rpartition("\n")[2] == "401"
+    finally:
+        cluster.kubectl("delete", "namespace", team, "--wait=true")
+        cluster.kubectl("delete", "pod", "theirs", "--ignore-not-found", "--wait=true")
+
+
+def ready(one: Json) -> bool:
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in one["status"].get("conditions", ()))
 
 
 def test_a_pod_names_no_scheduler_and_gets_ours(cluster: Cluster) -> None:

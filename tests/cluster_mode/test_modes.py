@@ -19,7 +19,7 @@ from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import GPU_NODES, MEMORY, Cluster
 from e2e.manifests import pod
 from installer.site import differences
-from labs import TWO, Labs
+from labs import TWO_MOUNTS, Labs
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -29,7 +29,7 @@ HELD = "/var/lib/gpushare-device-plugin/held.json"
 
 @pytest.fixture(scope="module")
 def bare(labs: Labs) -> Cluster:
-    cluster = labs.bare(TWO)
+    cluster = labs.bare(TWO_MOUNTS)
     bring_images(cluster, archive())
     return cluster
 
@@ -130,7 +130,7 @@ def changed(modes: Modes, cluster: Cluster, mode: str, capsys: pytest.CaptureFix
 @pytest.fixture(scope="module")
 def shared(labs: Labs, bare: Cluster) -> Cluster:
     """Services, and pods with GPUs on both nodes."""
-    cluster = labs.installed(TWO)
+    cluster = labs.installed(TWO_MOUNTS)
     bring_images(cluster, archive())
     names = [f"share-{number}" for number in range(PODS)]
     for number, name in enumerate(names):

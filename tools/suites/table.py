@@ -363,7 +363,7 @@ SUITES = (
         "modes",
         "site.yml with the daemons as pods; the mode of a cluster changes both ways under running pods",
         tests=("tests/cluster_mode/test_modes.py",),
-        lab="two",
+        lab="two-mounts",
         paths=(
             f"{UTILS}/_in_cluster/*",
             "plugins/modules/gpushare_in_cluster.py",
