@@ -63,6 +63,10 @@ demo-cluster: venv ## The same with gpushare as pods, from the manifest; BY=char
 demo-dashboard: venv ## The dashboard of the demo's cluster: prints its address on this machine, until Ctrl-C (root)
 	@$(BIN)/python -m gpushare_runtime.kubectl_program.main dashboard --no-browser --kubeconfig "$$($(LAB) --name $(LAB_NAME) kubeconfig)"
 
+.PHONY: demo-shell
+demo-shell: venv ## A shell on the control plane of the demo's cluster, with kubectl as its administrator (root)
+	@$(LAB) --name $(LAB_NAME) exec cp1 env KUBECONFIG=/etc/kubernetes/admin.conf bash
+
 .PHONY: demo-down
 demo-down: venv ## Remove the demo's cluster; the cache stays
 	$(call say,removing lab $(LAB_NAME))
@@ -93,7 +97,7 @@ lint-code: venv
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks modes proof readme reach)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs users measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart manifests questions repositories playbooks modes proof readme reach)
 	$(call say,yamllint)
 	@yamllint --strict .
 	$(call say,locks agree with their inputs; variables with their documentation)

@@ -118,7 +118,8 @@ def command(name: str) -> str:
 def svg(title: str, text: str, columns: int = COLUMNS) -> str:
     """The text of a terminal as a picture, which needs nothing from another server."""
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text.from_ansi(text.rstrip()))
+    # Rich cuts the picture off a little above the descenders of the last line: it is an empty one.
+    console.print(Text.from_ansi(f"{text.rstrip()}\n "))
     drawn = console.export_svg(title=title, unique_id=re.sub(r"\W+", "-", title))
     drawn = (
         _FONT_FACE.sub("", drawn).replace("Fira Code", "ui-monospace").replace("<!-- Generated with Rich https://www.textualize.io -->", "")

@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 for folder in (".collections", "files/gpushare_runtime", "tests", "tools/lab"):
     sys.path.insert(0, str(ROOT / folder))
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories, driver_branches  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
@@ -285,11 +286,15 @@ def rules() -> str:
 
 def rules_in_cluster() -> str:
     """The same for daemons that are pods. What a binding grants of Kubernetes' own roles is not ours to list."""
-    return rows_of_rules(accounts.in_cluster("gpushare-system", evict=True))
+    namespace = "gpushare-system"
+    return rows_of_rules([*accounts.in_cluster(namespace, evict=True), *public("", accounts.SCHEDULER, namespace)])
 
 
 def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
-    rows = []
+    """A row for each rule, with the account or group that has it."""
+    documents, rows = list(documents), []
+    bindings = [one for one in documents if one["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    holders = {(one["roleRef"]["kind"], one["roleRef"]["name"]): one["subjects"][0]["name"] for one in bindings}
     for document in documents:
         if document["kind"] not in ("ClusterRole", "Role"):
             continue
@@ -297,7 +302,8 @@ def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
         for rule in document["rules"]:
             group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
             what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
-            rows.append([document["metadata"]["name"], scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
+            holder = holders[document["kind"], document["metadata"]["name"]]
+            rows.append([holder, scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
     return table(["account", "scope", "resources", "names", "verbs"], rows)
 
 

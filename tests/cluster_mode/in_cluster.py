@@ -114,7 +114,10 @@ class InCluster:
         """All objects of the kinds that an installation has, by name, with their versions."""
         listed = json.loads(self.cluster.kubectl("get", KINDS, "--all-namespaces", "-o", "json"))["items"]
         return {
-            f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+            f"{one['kind']} {one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one["metadata"][
+                # The extender writes into it when it likes.
+                "uid" if one["metadata"]["name"] == "gpushare-gpus" else "resourceVersion"
+            ]
             for one in listed
             if not one["metadata"]["name"].startswith("bootstrap-token-")
         }

@@ -26,6 +26,8 @@ _KINDS = (
     "daemonsets",
     "deployments",
 )
+#: The extender writes it soon after it leads, and when GPUs change.
+_OF_THE_EXTENDER = "ConfigMap kube-public/gpushare-gpus"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def objects(cluster: Cluster) -> dict[str, Any]:
                 (status["name"], status.get("containerID"), status["restartCount"]) for status in item["status"]["containerStatuses"]
             ]
             things[name] = [metadata["uid"], metadata.get("annotations"), containers]
+        elif name == _OF_THE_EXTENDER:
+            things[name] = metadata["uid"]
         else:
             things[name] = metadata["resourceVersion"]
     return things

@@ -13,7 +13,7 @@ from .._formats.failure import Failure
 from . import taint
 from .kubectl import Kubectl, as_list
 from .names import FIELD_MANAGER, LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE, NAMESPACE
-from .public import PUBLIC, is_public
+from .public import PUBLIC, SIZES, is_public
 
 Key = Tuple[str, str, str]
 Object = Mapping[str, Any]
@@ -22,6 +22,9 @@ Object = Mapping[str, Any]
 _OF_THE_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 # Of a Node we apply labels alone. Device plugins, kubelet and controllers may change these between our reading and the dry run.
 _OF_OTHERS: Mapping[str, Tuple[str, ...]] = {"Node": ("annotations", "spec")}
+
+#: The extender writes into it at any time.
+_SIZES_KEY: Key = ("ConfigMap", PUBLIC, SIZES)
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io/v1", "admissionregistration.k8s.io/v1"
 # Kind to (its API, its namespace or "" for none) of what this collection makes of its own.
@@ -185,7 +188,7 @@ def _foreign(item: Mapping[str, Any], pods_namespace: str) -> Optional[str]:
             return "expected a node's name and labels, nothing else"
         return None if set(metadata["labels"]) <= set(_NODE_LABELS) else f"expected no other labels than {', '.join(_NODE_LABELS)}"
     if metadata.get("namespace") == PUBLIC:
-        return None if is_public(item) else f"expected in {PUBLIC} where Prometheus is, and the right to read that"
+        return None if is_public(item, pods_namespace) else f"expected in {PUBLIC} sizes of GPUs, where Prometheus is, and rights to these"
     own = _OWN_IN_CLUSTER if pods_namespace else _OWN
     place = own.get(str(kind))
     if place is None:
@@ -260,7 +263,7 @@ def diff(found: Sequence[ObjectChange]) -> List[Dict[str, str]]:
 
 def content(item: Mapping[str, Any]) -> Dict[str, Any]:
     """The object without its status, and without the fields that the server writes by itself, or others at any time."""
-    others = _OF_OTHERS.get(str(item.get("kind")), ())
+    others = _OF_OTHERS.get(str(item.get("kind")), ("data",) if key(item) == _SIZES_KEY else ())
     metadata = {name: value for name, value in item["metadata"].items() if name not in (*_OF_THE_SERVER, *others)}
     return {**{name: value for name, value in item.items() if name not in ("metadata", "status", *others)}, "metadata": metadata}
 

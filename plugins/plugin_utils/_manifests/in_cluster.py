@@ -57,4 +57,5 @@ def objects(values: Values) -> list[Json]:
     space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     rights += accounts.dashboard_in_cluster(values.namespace) if values.dashboard else []
     use = openshift.objects(values.namespace, values.dashboard) if values.openshift else []
-    return [*space, *rules, *rights, *use, *public(values.prometheus), *workloads.workloads(values)]
+    facts = public(values.prometheus, policies.EXTENDER if values.default_scheduler else policies.SCHEDULER, values.namespace)
+    return [*space, *rules, *rights, *use, *facts, *workloads.workloads(values)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...module_utils._cluster.names import EXTENDER, NAMESPACE
 from ...module_utils._cluster.public import public
 from . import accounts, policies
 from .policies import Json
@@ -34,7 +35,7 @@ def objects(role: str, values: OnHosts) -> list[Json]:
     if role == "admission":
         return policies.on_hosts(values.writers, values.token_seconds)
     if role == "extender":
-        return [*accounts.extender(values.lease, values.evict), *public(values.prometheus)]
+        return [*accounts.extender(values.lease, values.evict), *public(values.prometheus, EXTENDER, NAMESPACE)]
     if role == "closed":
         return policies.closed()
     if role == "dashboard":

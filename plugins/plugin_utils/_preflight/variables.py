@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
-from ...module_utils._cluster.public import public
+from ...module_utils._cluster.public import check_address
 from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
 
@@ -219,7 +219,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
     _dashboard(values, reject)
     _sources(values, reject)
     try:
-        public(str(values.get("gpushare_prometheus") or ""))
+        check_address(str(values.get("gpushare_prometheus") or ""))
     except ValueError as error:
         seen, _, expected = str(error).partition("; expected ")
         reject(seen.replace("found ", ""), expected, "correct it, or leave it out")

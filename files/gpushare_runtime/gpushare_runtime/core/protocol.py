@@ -141,3 +141,8 @@ EXTENDER_PREFIX: Final = "/gpushare-scheduler"
 EXTENDER_PORT: Final = 32766
 # The namespace of the daemons where they are pods.
 IN_CLUSTER_NAMESPACE: Final = "gpushare-system"
+# ConfigMaps that every user may read: the sizes of the GPUs, which the extender writes, and what the installation knows.
+PUBLIC_NAMESPACE: Final = "kube-public"
+SIZES: Final = "gpushare-gpus"
+SIZES_KEY: Final = "sizes"
+INFO: Final = "gpushare-info"

@@ -31,6 +31,7 @@ from gpushare_runtime.extender.leadership import TRANSIT_SECONDS, Leadership
 from gpushare_runtime.extender.metrics import expiry_families, families, watch_families
 from gpushare_runtime.extender.options import NAME, ExtenderSettings, parse_arguments
 from gpushare_runtime.extender.requeue import Requeue
+from gpushare_runtime.extender.sizes import SizesWriter
 from gpushare_runtime.extender.tls import Tls
 from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeClient
@@ -70,6 +71,7 @@ class Extender:
         self._requeue = Requeue(self._cluster, policy, active=lambda: not self._leadership.problem())
         self._cluster.on_capacity_freed = self._requeue.on_capacity_freed
         self._evictor = Evictor(self._cluster, self._emit, active=lambda: not self._leadership.problem())
+        self._sizes = SizesWriter(self._cluster, active=lambda: not self._leadership.problem())
         self._binder = Binder(client, self._cluster, policy, send_window=self._leadership.send_window)
         service = Verbs(
             self._cluster.ledger,
@@ -137,7 +139,7 @@ class Extender:
         gc.collect()
         gc.freeze()
         self.status.ok(_CACHES, "complete, answering the scheduler")
-        await Advisor(self._cluster, self._events).run()
+        await asyncio.gather(Advisor(self._cluster, self._events).run(), self._sizes.run(self._client))
 
     def _emit_foreign_binding(self, pod: AllocatedPod, words: str) -> None:
         self._emit(pod, protocol.EVENT_SECOND_SCHEDULER, words)

@@ -15,7 +15,8 @@ import orjson
 import yaml
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.placement.gpu_sizes import GpuSizes, SizesError
 from gpushare_runtime.kube.client import LOST, METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
@@ -30,9 +31,16 @@ MOST_OBJECTS: Final = 1_000_000
 MOST_FILE_BYTES: Final = 2 * 1024**3
 MOST_MANIFEST_BYTES: Final = 16 * 1024**2
 MOST_REPLICAS: Final = 10_000
+_SIZES: Final = path("api/v1", "namespaces", protocol.PUBLIC_NAMESPACE, "configmaps", protocol.SIZES)
+_EXTENDER: Final = "gpushare-extender"
+_MOST_EVENTS: Final = 500
+_MOST_MESSAGE: Final = 1024
+# Of pods that can never run, from the extender.
+_VERDICTS: Final = (protocol.EVENT_TOO_LARGE, protocol.EVENT_INVALID, protocol.EVENT_UNSUPPORTED)
 _EXPIRED: Final = 410
 _A_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 
 
 class InputError(Exception):
@@ -94,6 +102,10 @@ async def fill(client: KubeClient, cluster: Cluster, namespace: str, own: str) -
     if namespace:
         cluster.complete = False
     cluster.settle()
+    if not cluster.knows_nodes:
+        await _read_sizes(client, cluster)
+        if cluster.sizes is None and cluster.waiting:
+            await _read_verdicts(client, cluster, namespace or own)
     return namespace
 
 
@@ -105,6 +117,7 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
         if error.status != _FORBIDDEN:
             raise
         _without_nodes(cluster)
+    namespace = ""
     try:
         await client.get(PODS, accept=METADATA_LIST, limit=1)
     except KubeError as error:
@@ -112,13 +125,46 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
             raise
         await client.get(pods_path(own), accept=METADATA_LIST, limit=1)
         _without_others_pods(cluster, own)
-        return own
-    return ""
+        namespace = own
+    if not cluster.knows_nodes:
+        await _read_sizes(client, cluster)
+    return namespace
 
 
 def _without_nodes(cluster: Cluster) -> None:
     cluster.knows_nodes = cluster.complete = False
     cluster.warnings.append("you may not list nodes, so their GPUs are not known")
+
+
+async def _read_sizes(client: KubeClient, cluster: Cluster) -> None:
+    """The sizes of the GPUs, which the installation has made public; none of an older one."""
+    try:
+        found = await client.get(_SIZES)
+    except KubeError as error:
+        if error.status not in (_FORBIDDEN, _NOT_FOUND):
+            raise
+        return
+    text = (found.get("data") or {}).get(protocol.SIZES_KEY)
+    try:
+        # The extender has written none while it knows no GPUs.
+        cluster.sizes = None if text is None else GpuSizes.from_json(str(text))
+    except SizesError as error:
+        cluster.warnings.append(f"ConfigMap {protocol.PUBLIC_NAMESPACE}/{protocol.SIZES}: {error}")
+
+
+async def _read_verdicts(client: KubeClient, cluster: Cluster, namespace: str) -> None:
+    """The extender's Events about pods that wait; none without the right to read them."""
+    where, of_ours = path("api/v1", "namespaces", namespace, "events"), f"involvedObject.kind=Pod,type=Warning,source={_EXTENDER}"
+    try:
+        items = (await client.get(where, fieldSelector=of_ours, limit=_MOST_EVENTS)).get("items") or ()
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return
+    for event in items:
+        uid = str((event.get("involvedObject") or {}).get("uid") or "")
+        if event.get("reason") in _VERDICTS:
+            cluster.told[uid] = as_text(str(event.get("message") or ""), _MOST_MESSAGE)
 
 
 def _without_others_pods(cluster: Cluster, own: str) -> None:
@@ -243,6 +289,12 @@ def _pods_of(value: object, file: str) -> Iterator[tuple[dict[str, Any], int]]:
         yield {"metadata": pod_metadata, "spec": template.get("spec") or {}}, count
 
 
+def need_all(cluster: Cluster, what: str, instead: str) -> None:
+    """InputError where not all nodes and pods could be read. `what`: the command; instead: commands that such a user can run."""
+    if not cluster.complete:
+        raise InputError(f"{what} needs to list nodes and all pods. As you are: {instead}")
+
+
 def explain_error(error: KubeError, server: str, needs: str) -> str:
     """For the person who reads it. needs: what the command lists."""
     if error.status == _FORBIDDEN:
@@ -251,4 +303,4 @@ def explain_error(error: KubeError, server: str, needs: str) -> str:
         return f"{server} does not accept these credentials ({error.message}): renew them, or choose others with --context or --kubeconfig"
     if error.status == 0 and error.reason == UNREACHABLE:
         return f"cannot reach the API server: {error.message}\n  Is {server} right? The kubeconfig says so (--kubeconfig, --context)"
-    return f"the API server at {server} gave no list: {error}"
+    return f"the API server at {server} cannot answer: {error}"

@@ -18,8 +18,9 @@ from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, No
 from gpushare_runtime.core.ledger_json import MOST_REASON, why_pending
 from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.explain import Largest, largest_of, too_large
+from gpushare_runtime.core.placement.gpu_sizes import GpuSizes
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
-from gpushare_runtime.core.quantity import UNITS, parse_quantity
+from gpushare_runtime.core.quantity import UNITS, Unit, parse_quantity
 
 _MOST_ADDRESS: Final = 64
 _MOST_SCHEDULER: Final = 80
@@ -97,6 +98,8 @@ class Cluster:
 
     named: the pods with the name `remember`, as they were set, whatever they request.
     complete: whether it has every pod. Where it has not, it is unknown what is free. knows_nodes: whether nodes could be read.
+    sizes: of the GPUs, where nodes could not be read. told: pod UID → the extender's Event about a pod that waits, where not even these are
+    known.
     changed: the nodes and the waiting pods that may have changed. A view that shows only differences empties it.
     """
 
@@ -109,6 +112,8 @@ class Cluster:
         self.warnings: list[str] = []
         self.complete = True
         self.knows_nodes = True
+        self.sizes: GpuSizes | None = None
+        self.told: dict[str, str] = {}
         self.used: Used = NOTHING_KNOWN
         self.changed = Changed()
         self.remember = ""
@@ -193,19 +198,30 @@ class Cluster:
     def reasons(self) -> dict[str, str]:
         """By UID of each waiting pod, what keeps it from a GPU: its own fault, or no GPU is large enough, or kube-scheduler's words."""
         largest = self.largest()
-        return {uid: reason_of(wait, largest) for uid, wait in self.waiting.items()}
+        return {uid: reason_of(wait, largest, self.told.get(uid, "")) for uid, wait in self.waiting.items()}
 
     def largest(self) -> Largest | None:
         """The largest GPU, and the most GPUs of a node; None where it is unknown."""
-        return largest_of(node.inventory for node in self.ledger.nodes.values() if node.inventory) if self.knows_nodes else None
+        if not self.knows_nodes:
+            return self.sizes.largest if self.sizes else None
+        return largest_of(node.inventory for node in self.ledger.nodes.values() if node.inventory)
+
+    def unit_of(self, node: NodeLedger) -> Unit | None:
+        """The unit that amounts of the node are in; None where it is unknown."""
+        return node.inventory.unit if node.inventory else self.sizes.unit if self.sizes and not self.knows_nodes else None
 
 
-def reason_of(wait: Waiting, largest: Largest | None) -> str:
-    """The reason that keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words."""
-    reason = why_pending(wait.pod)
-    if not reason and largest and isinstance(wait.pod, PendingPod):
-        reason = too_large(wait.pod.request, largest) or ""
-    return as_text(reason or wait.reported, MOST_REASON)
+def why_never(pod: PendingPod | InvalidPod, largest: Largest | None) -> str:
+    """Why a pod could not run on an empty cluster either, and what to write instead; "" if it could, as far as is known."""
+    reason = why_pending(pod)
+    if not reason and largest and isinstance(pod, PendingPod):
+        reason = too_large(pod.request, largest) or ""
+    return reason
+
+
+def reason_of(wait: Waiting, largest: Largest | None, told: str = "") -> str:
+    """The reason that keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words. told: by the extender."""
+    return as_text(why_never(wait.pod, largest) or told or wait.reported, MOST_REASON)
 
 
 def _info_of(metadata: Mapping[str, Any]) -> PodInfo:

@@ -15,7 +15,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.objects import read_pending
-from gpushare_runtime.core.placement.explain import amount, too_large
+from gpushare_runtime.core.placement.explain import Largest, amount
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare import manifests, simulate, status
@@ -27,13 +27,14 @@ from gpushare_runtime.kubectl_gpushare.api import (
     explain_error,
     fill,
     fill_from_files,
+    need_all,
     pods_named,
     read_file,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, scheduler_of
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
-from gpushare_runtime.kubectl_gpushare.explain import VERSION, document, explain, headline, table_of, usual
+from gpushare_runtime.kubectl_gpushare.explain import ALONE, VERSION, alone, document, explain, headline, never, table_of, usual
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.output import Format, written
@@ -43,15 +44,16 @@ from gpushare_runtime.kubectl_gpushare.views import share_state, shares
 
 FITS_NOWHERE: Final = 3
 WRONG: Final = 3
+UNKNOWN: Final = 1
 _LEASES: Final = "/apis/coordination.k8s.io/v1"
 _OF_EXTENDER: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/gpushare-extender"
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 
 
-def read(arguments: argparse.Namespace, what: str, name: str = "") -> tuple[Cluster, str]:
-    """The whole cluster, and the namespace that is meant. InputError where not all of it may be read. `what`: the command that needs it,
-    for the message. name: of pods that are kept whatever they request."""
+def read(arguments: argparse.Namespace, name: str = "") -> tuple[Cluster, str]:
+    """The cluster as far as it may be read, which it says itself, and the namespace that is meant. InputError where not even the pods of
+    that one may be. name: of pods that are kept whatever they request."""
     cluster = Cluster()
     cluster.remember = name
     if arguments.from_file:
@@ -66,31 +68,37 @@ def read(arguments: argparse.Namespace, what: str, name: str = "") -> tuple[Clus
             await fill(client, cluster, "", own)
             if name:
                 # Of those that have ended, too, which are not in the list.
-                cluster.named = list(await pods_named(client, "" if arguments.all_namespaces else own, name))
+                everywhere = arguments.all_namespaces and cluster.complete
+                cluster.named = list(await pods_named(client, "" if everywhere else own, name))
 
     try:
         asyncio.run(go())
     except KubeError as error:
-        raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
-    if not cluster.complete:
-        raise InputError(
-            f"{'; '.join(cluster.warnings[-2:])}. {what} needs both rights: choose another user with --context, or have them granted"
-        )
+        raise InputError(explain_error(error, credentials.server, f"pods in namespace {own} (-n names another)")) from None
     return cluster, own
 
 
 def run_explain(arguments: argparse.Namespace, form: Format) -> int:
-    """0 if the pod fits on a node, or has GPUs of one; FITS_NOWHERE if not. With -A and without a pod it explains all pods that wait."""
+    """0 if the pod fits on a node, or has GPUs of one; FITS_NOWHERE if not. With -A and without a pod it explains all pods that wait.
+
+    Where not all nodes and pods may be read, it judges the pod alone: UNKNOWN before its scheduler has tried it.
+    """
     everywhere = arguments.all_namespaces
     if bool(arguments.pod) == bool(arguments.filename) and not (everywhere and not arguments.pod):
         raise UsageError("expected the name of a pod, or -f FILE with one, or -A for all pods that wait")
-    cluster, namespace = read(arguments, "explain", arguments.pod or "")
+    cluster, namespace = read(arguments, arguments.pod or "")
+    everywhere = everywhere and cluster.complete
     if arguments.filename:
         [raw, _], *others = read_manifests(arguments.filename)
         if others:
             raise InputError(f"{arguments.filename}: found {len(others) + 1} pods; expected one. `simulate` takes several")
-        return _explain_one(cluster, _pending(raw, arguments.filename), "", form, scheduler_of(raw))
+        pod = _pending(raw, arguments.filename)
+        if not cluster.complete and isinstance(pod, PendingPod) and not never(pod, cluster.largest()):
+            # kube-scheduler has reported nothing of a pod that is not in the cluster.
+            need_all(cluster, "explain -f", f"create the pod, then kubectl gpushare explain {pod.name}")
+        return _explain_one(cluster, Waiting(pod, "", (), scheduler_of(raw)), form)
     if not arguments.pod:
+        need_all(cluster, "explain -A", "kubectl gpushare pods")
         return _explain_all(cluster, form)
     waiting = [
         wait for wait in cluster.waiting.values() if wait.pod.name == arguments.pod and (everywhere or wait.pod.namespace == namespace)
@@ -100,26 +108,31 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
         return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
-    return _explain_one(cluster, waiting[0].pod, waiting[0].reported, form, waiting[0].scheduler)
+    return _explain_one(cluster, waiting[0], form)
 
 
-def _explain_one(cluster: Cluster, pod: PendingPod | InvalidPod, reported: str, form: Format, scheduler: str) -> int:
+def _explain_one(cluster: Cluster, wait: Waiting, form: Format) -> int:
+    pod, reported, largest, complete = wait.pod, wait.reported, cluster.largest(), cluster.complete
     if isinstance(pod, InvalidPod):
         print(as_text(f"{pod}: {pod.error}", 4096))
         return FITS_NOWHERE
-    verdicts = explain(cluster, pod)
-    sentence = headline(pod, verdicts, reported, cluster.largest(), scheduler)
+    verdicts = explain(cluster, pod) if complete else []
+    if complete:
+        sentence, known = headline(pod, verdicts, reported, largest, wait.scheduler), True
+    else:
+        sentence, known = alone(pod, reported, cluster.told.get(pod.uid, ""), largest, wait.scheduler)
     if form.name in ("json", "yaml"):
-        sys.stdout.write(written(document(pod, reported, verdicts, sentence), form.name))
+        sys.stdout.write(written(document(pod, reported, verdicts, sentence, complete), form.name))
     else:
         print(as_text(f"{pod}: {sentence}", 4096))
         print(f"requests {amount(pod.request)}" + (f"; kube-scheduler reported: {reported}" if reported else ""))
         table = table_of(verdicts, each=form.name == "wide")
         # Of a request that no GPU is large enough for, every node has the same to say.
-        never = pod.request.unsupported or ((largest := cluster.largest()) and too_large(pod.request, largest))
-        for line in ["", *form.lines(table)] if table.rows and (form.name == "wide" or not never) else ():
+        for line in ["", *form.lines(table)] if table.rows and (form.name == "wide" or not never(pod, largest)) else ():
             print(line)
-    return 0 if any(verdict.fits for verdict in verdicts) else FITS_NOWHERE
+        if not complete:
+            print(f"\n{ALONE}")
+    return 0 if any(verdict.fits for verdict in verdicts) else FITS_NOWHERE if known else UNKNOWN
 
 
 def _explain_all(cluster: Cluster, form: Format) -> int:
@@ -164,7 +177,7 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
     """namespace: "" for all."""
     found = [(node, share) for node in cluster.nodes for share in shares(node) if share.name == name and namespace in ("", share.namespace)]
     for node, share in found:
-        unit = node.inventory.unit if node.inventory else None
+        unit = cluster.unit_of(node)
         parts = [
             f"{unit.amount(units) if unit else f'{units} units'} of GPU {index}" for index, units in sorted((share.by_gpu or {}).items())
         ]
@@ -216,12 +229,30 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Sim
         pods += [replace(pod, name=name, uid=f"simulated-{number}-{replica}") for replica, name in enumerate(names)]
         if len(pods) > MOST_REPLICAS:
             raise InputError(f"{arguments.filename}: found more than {MOST_REPLICAS} pods; expected at most so many")
-    cluster, _ = read(arguments, "simulate")
+    cluster, _ = read(arguments)
+    largest = cluster.largest()
+    if not cluster.complete:
+        pods = _judged_alone(pods, largest)
 
     def takes_pods(pod: PendingPod, node: str) -> bool:
         return not cluster.infos.get(node, UNKNOWN_NODE).cordoned
 
-    return {policy: simulate.run(policy, cluster.ledger.copy(), pods, has_room=takes_pods) for policy in arguments.policies}
+    return {
+        policy: simulate.run(policy, cluster.ledger.copy(), pods, has_room=takes_pods, largest=largest) for policy in arguments.policies
+    }
+
+
+def _judged_alone(pods: list[PendingPod], largest: Largest | None) -> list[PendingPod]:
+    """Of a user who may not list all nodes and pods: those that fit nowhere, and a note about the others. InputError for others alone."""
+    found = [pod for pod in pods if never(pod, largest)]
+    if count := len(pods) - len(found):
+        size = f"the largest GPU has {largest.unit.amount(largest.gpu)}, which is enough" if largest else "the sizes of GPUs are not known"
+        note = f"{count} {'pod' if count == 1 else 'pods'}: {size}; which node has room is not known"
+        need = "simulate needs to list nodes and all pods. As you are: create the pod, then kubectl gpushare explain POD"
+        if not found:
+            raise InputError(f"{note}: {need}")
+        print(f"warning: {note}: {need}", file=sys.stderr)
+    return found
 
 
 def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[str, list[simulate.SimulatedPod]], Table]:
@@ -325,8 +356,7 @@ def run_status(arguments: argparse.Namespace, form: Format) -> int:
             leases = asyncio.run(go())
         except KubeError as error:
             raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
-    if not cluster.complete:
-        raise InputError(f"{'; '.join(cluster.warnings[-2:])}. status needs both rights: choose another user with --context")
+    need_all(cluster, "status", "kubectl gpushare pods")
     findings = status.judge(cluster, leases)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(status.document(findings), form.name))
@@ -337,7 +367,7 @@ def run_status(arguments: argparse.Namespace, form: Format) -> int:
 
 
 def run_drain(arguments: argparse.Namespace) -> int:
-    """0 if every pod was evicted, or would be; 1 if one was not."""
+    """0 if every pod was evicted; 1 if one was not. A dry run only reports: 0."""
     file = find_kubeconfig(arguments.kubeconfig)
     credentials = load_kubeconfig(file, context=arguments.context)
 
@@ -345,8 +375,7 @@ def run_drain(arguments: argparse.Namespace) -> int:
         async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
             cluster = Cluster()
             await fill(client, cluster, "", context_namespace(file, arguments.context))
-            if not cluster.complete:
-                raise InputError(f"{'; '.join(cluster.warnings[-2:])}. drain needs both rights: choose another user with --context")
+            need_all(cluster, "drain", "ask an administrator of the cluster")
             return await drain(client, cluster, arguments, lambda text: print(as_text(text, 1000)))
 
     try:

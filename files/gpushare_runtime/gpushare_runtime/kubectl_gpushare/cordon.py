@@ -15,7 +15,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.core.overuse import STATIC
-from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.kube.client import METADATA_LIST, KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
 from gpushare_runtime.kubectl_gpushare.views import Share, shares
@@ -25,6 +25,9 @@ WAIT_SECONDS: Final = 15.0
 """The device plugin follows within a second or two."""
 _POLL_SECONDS: Final = 0.5
 _ATTEMPTS: Final = 5
+_MOST_NODES: Final = 5000
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 _TOO_MANY: Final = 429
 _RETRY_SECONDS: Final = 5.0
@@ -61,7 +64,7 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
     """(whether the annotation has changed; whether the device plugin has followed within `wait` seconds). KubeError, InputError."""
     where = path("api/v1", "nodes", node)
     for attempt in range(_ATTEMPTS):
-        raw = await client.get(where)
+        raw = await _get(client, where, node)
         inventory = _inventory(raw, node)
         gpus = chosen_gpus(inventory, node, names)
         before = str((raw["metadata"].get("annotations") or {}).get(protocol.ASK_CORDON) or "")
@@ -87,6 +90,31 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
         await asyncio.sleep(_POLL_SECONDS)
 
 
+async def _get(client: KubeClient, where: str, node: str) -> Any:
+    """The node. InputError lists those that there are if there is no such one."""
+    try:
+        return await client.get(where)
+    except KubeError as error:
+        if error.status != _NOT_FOUND:
+            raise
+    there = await _nodes(client)
+    raise InputError(f"found no node {quote(node)}{there and f'; there are: {there}'}")
+
+
+async def _nodes(client: KubeClient) -> str:
+    """The names of those with GPUs, the first of many; "" where they may not be listed."""
+    try:
+        found = (await client.get(path("api/v1", "nodes"), accept=METADATA_LIST, limit=_MOST_NODES)).get("items") or ()
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return ""
+    names = sorted(
+        str(item["metadata"]["name"]) for item in found if protocol.ANNOTATION_GPUS in (item["metadata"].get("annotations") or {})
+    )
+    return ", ".join(names)[:400] or "none with shared GPUs"
+
+
 def _inventory(raw: dict[str, Any], node: str) -> Inventory:
     text = (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_GPUS)
     if text is None:
@@ -98,7 +126,10 @@ def _inventory(raw: dict[str, Any], node: str) -> Inventory:
 
 
 async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Cordon GPUs of a node and evict what has something of them. 1 if a pod stays. arguments: node, gpus, dry_run, force, timeout."""
+    """Cordon GPUs of a node and evict what has something of them. 1 if a pod stays; a dry run only reports: 0.
+
+    arguments: node, gpus, dry_run, force, timeout.
+    """
     node = next((node for node in cluster.nodes if node.name == arguments.node), None)
     if node is None or node.inventory is None:
         there = ", ".join(node.name for node in cluster.nodes if node.inventory)[:400] or "none"
@@ -117,7 +148,7 @@ async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namesp
         why = _stays(share, cluster, arguments.force) or await _evict(client, share, arguments.dry_run, deadline)
         left += bool(why)
         say(f"pod/{share.name} in {share.namespace} {f'stays: {why}' if why else 'evicted'}{dry}")
-    return 1 if left else 0
+    return 1 if left and not arguments.dry_run else 0
 
 
 def _stays(share: Share, cluster: Cluster, force: bool) -> str:

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
-from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, exact, too_large
+from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, exact
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, why_never
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
 
@@ -61,6 +61,10 @@ _EXCLUDING: Final = (
     (re.compile(r"didn't match Pod's node (affinity|selector)|didn't satisfy plugin"), "a node that its selector or affinity allows"),
 )
 _COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
+# In kube-scheduler's words and in the extender's, that GPUs are the reason, and what a pod could have had.
+_NO_GPUS: Final = re.compile(r"needs [^,;]{1,80} (?:on one GPU|GPUs?)|no node has |Insufficient aliyun\.com/gpu")
+_FREE: Final = re.compile(r"at most (\d{1,9}) are free on one")
+ALONE: Final = "Only the pod itself was judged: to say which node has room, explain needs to list nodes and all pods."
 # The sums of one node, which differ among nodes with the same reason.
 _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
@@ -232,12 +236,44 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool, below:
 
 def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
     """The verdict in one sentence. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
-    ours = scheduler in OUR_SCHEDULERS
-    sentence = _headline(pod, found, reported, largest, "kube-scheduler" if ours else "its scheduler")
-    other = (
-        f"its scheduler is another one, {quote(scheduler)} (spec.schedulerName): does it run, and does it call the extender of gpushare?"
-    )
-    return sentence if ours else f"{sentence}; {other}"
+    return _headline(pod, found, reported, largest, _who(scheduler)) + _other(scheduler)
+
+
+def _who(scheduler: str) -> str:
+    return "kube-scheduler" if scheduler in OUR_SCHEDULERS else "its scheduler"
+
+
+def _other(scheduler: str) -> str:
+    """The words about a scheduler that is not ours."""
+    if scheduler in OUR_SCHEDULERS:
+        return ""
+    question = "does it run, and does it call the extender of gpushare?"
+    return f"; its scheduler is another one, {quote(scheduler)} (spec.schedulerName): {question}"
+
+
+def never(pod: PendingPod, largest: Largest | None) -> str:
+    """The verdict on a pod that could not run on an empty cluster either; "" if it could, as far as is known."""
+    words = why_never(pod, largest)
+    return f"{'fits on no node' if pod.request.unsupported else 'fits on no GPU, even an empty one'}: {words}" if words else ""
+
+
+def alone(pod: PendingPod, reported: str, told: str, largest: Largest | None, scheduler: str = "") -> tuple[str, bool]:
+    """The verdict in one sentence by the pod itself, where not all nodes and pods may be read; and whether there is one yet.
+
+    told: by the extender's Event; the others as in `headline`.
+    """
+    sentence = never(pod, largest) or told
+    if not sentence and reported:
+        sentence = _as_reported(pod.request, reported, _who(scheduler))
+    return f"{sentence or f'{_who(scheduler)} has reported nothing yet: ask again in a moment'}{_other(scheduler)}", bool(sentence)
+
+
+def _as_reported(request: Request, reported: str, who: str) -> str:
+    if not _NO_GPUS.search(reported):
+        return f"fits on no node, as {who} last reported: it waits for {_waits_for(reported, 0) or 'what is reported below'}"
+    smaller = max((int(free) for free in _FREE.findall(reported)), default=0)
+    change = f"write at most {smaller}, or " if 0 < smaller < request.per_gpu else ""
+    return f"fits on no node, as {who} last reported: {change}wait for room"
 
 
 def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, who: str) -> str:
@@ -249,11 +285,8 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
         if what:
             return f"the GPUs fit on {nodes}: it waits for {what}"
         return f"the GPUs fit on {nodes}" + (f"; {who} has reported nothing yet" if not reported else "")
-    if pod.request.unsupported is not None:
-        return f"fits on no node: {pod.request.unsupported}"
-    never = too_large(pod.request, largest) if largest else None
-    if never:
-        return f"fits on no GPU, even an empty one: {never}"
+    if words := never(pod, largest):
+        return words
     if not found:
         return "fits on no node: no node has GPUs that are known"
     lesser = min((verdict.lesser for verdict in found if verdict.lesser), key=len, default=())
@@ -355,8 +388,9 @@ def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
     return table
 
 
-def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verdict: str = "") -> dict[str, Any]:
-    """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod; verdict: the sentence."""
+def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verdict: str = "", complete: bool = True) -> dict[str, Any]:
+    """As JSON. reason: what kube-scheduler reported, or what is wrong with the pod. verdict: the sentence. complete: whether all nodes and
+    pods were read."""
     nodes = [
         {
             "name": node_verdict.node,
@@ -370,6 +404,7 @@ def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verd
     ]
     return {
         "v": VERSION,
+        "complete": complete,
         "namespace": pod.namespace,
         "name": pod.name,
         "request": amount(pod.request),

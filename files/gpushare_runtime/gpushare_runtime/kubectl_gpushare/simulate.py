@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
-from gpushare_runtime.core.placement.explain import no_fit
+from gpushare_runtime.core.placement.explain import Largest, no_fit
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.ranking import BEST_SCORE
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.kubectl_gpushare.explain import never
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.trace import UNITS, FreeResources, TracePod
 
@@ -43,9 +44,11 @@ def run(
     has_room: Callable[[PendingPod, str], bool] = lambda pod, node: True,
     taken: Callable[[PendingPod, str], None] = lambda pod, node: None,
     reasons: bool = True,
+    largest: Largest | None = None,
 ) -> list[SimulatedPod]:
     """Place the pods on the ledger, which changes. has_room: whether a node may take a pod, GPUs aside. taken: told of each that was
-    placed. reasons: also for pods that were placed, why not elsewhere."""
+    placed. reasons: also for pods that were placed, why not elsewhere. largest: of the GPUs, by which a pod larger than all of them is told
+    what to write."""
     scarcity = Scarcity(ledger.classes)
     scarcity.observe(pod.request for node in ledger.nodes.values() for pod in node.pods)
     placement = Placement(policy, scarcity=scarcity)
@@ -65,7 +68,7 @@ def run(
             assert allocation is not None
             gpus = tuple(sorted(allocation.by_gpu))
             kept = Counter(placement.kept_for(request, node) for node in fitting if node.name != name) if reasons else kept
-        elsewhere = request.unsupported or ""
+        elsewhere = "" if name else never(pod, largest)
         if not elsewhere and (reasons or not name):
             fits = {node.name for node in fitting}
             unfit = [node for node in ledger.nodes.values() if node.name not in fits]

@@ -13,8 +13,8 @@ from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.pods import InvalidPod
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
+from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, why_never
 from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, selected_waiting, shares
@@ -117,7 +117,7 @@ def _extender(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
             cure = f"kubectl logs {pods} -c extender"
         yield StatusEntry(ERROR, "extender", "", f"kube-scheduler gets no answer for {_pods(len(silent))}: {words}", cure)
     else:
-        yield StatusEntry(OK, "extender", "", "no waiting pod has an error of it; each new GPU pod is a call")
+        yield StatusEntry(OK, "extender", "", "no waiting pod reports an extender error")
 
 
 def _nodes(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
@@ -176,24 +176,35 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
 
 
 def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
-    """Pods that wait although GPUs have room."""
+    """Pods that can never run, those with the same reason together, and pods that wait although GPUs have room."""
     waiting, largest, now, found = selected_waiting(cluster, Selection()), cluster.largest(), cluster.now(), 0
-    for wait in waiting[:MOST_WAITING]:
-        created = cluster.pods.get(wait.pod.uid, UNKNOWN_POD).created
-        if isinstance(wait.pod, InvalidPod) or GATED.search(wait.reported) or (created and now - created < WAITED_SECONDS):
+    hopeless: dict[str, list[str]] = {}
+    others: list[tuple[PendingPod, Waiting]] = []
+    for wait in waiting:
+        if words := why_never(wait.pod, largest):
+            hopeless.setdefault(words, []).append(str(wait.pod))
+        elif isinstance(wait.pod, PendingPod):
+            others.append((wait.pod, wait))
+    for words, names in list(hopeless.items())[:MOST_WAITING]:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield StatusEntry(WARNING, "waiting", f"{', '.join(names[:_NAMED])}{more}", f"can never run: {words}")
+    for pod, wait in others[:MOST_WAITING]:
+        created = cluster.pods.get(pod.uid, UNKNOWN_POD).created
+        if GATED.search(wait.reported) or (created and now - created < WAITED_SECONDS):
             continue
-        verdicts = explain(cluster, wait.pod, Placement())
+        verdicts = explain(cluster, pod, Placement())
         if any(verdict.fits for verdict in verdicts):
             found += 1
             yield StatusEntry(
                 WARNING,
                 "waiting",
-                str(wait.pod),
-                headline(wait.pod, verdicts, wait.reported, largest, wait.scheduler),
-                f"kubectl describe pod -n {wait.pod.namespace} {wait.pod.name}",
+                str(pod),
+                headline(pod, verdicts, wait.reported, largest, wait.scheduler),
+                f"kubectl describe pod -n {pod.namespace} {pod.name}",
             )
-    more = f" (the first {MOST_WAITING} were tried)" if len(waiting) > MOST_WAITING else ""
-    yield StatusEntry(OK, "waiting", "", f"{_pods(len(waiting))} wait, {found} of them although GPUs have room{more}")
+    verb = "waits" if len(waiting) == 1 else "wait"
+    more = f" (the first {MOST_WAITING} were tried)" if len(others) > MOST_WAITING else ""
+    yield StatusEntry(OK, "waiting", "", f"{_pods(len(waiting))} {verb}, {found or 'none'} although GPUs have room{more}")
 
 
 def _drift(cluster: Cluster) -> Iterator[StatusEntry]:

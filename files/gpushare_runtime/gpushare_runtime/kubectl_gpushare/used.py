@@ -3,7 +3,8 @@
 """Memory that pods really use, from a Prometheus that scrapes the device plugins.
 
 The Kubernetes API does not have it on purpose: it changes all the time, and each change of an annotation is a write to etcd that all
-watches get. A node's own metrics page needs a token that a tenant should not have.
+watches get. A node's own metrics page needs a token that a tenant should not have, and the API server's way to it (nodes/proxy) is a right
+over everything on the node. The API has the use of those pods that their nodes want evicted.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.kube.client import KubeClient, KubeError
+from gpushare_runtime.core.overuse import STARTS_NEVER
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.api import InputError
-from gpushare_runtime.kubectl_gpushare.cluster import Used
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
 
 _SECONDS: Final = 15.0
 _MOST_BYTES: Final = 256 * 1024**2
@@ -30,7 +33,7 @@ _MOST_SIZE: Final = 2**63
 _MIB: Final = 1024 * 1024
 _POD: Final = "gpushare_device_plugin_pod_memory_used_bytes"
 _GPU: Final = "gpushare_device_plugin_gpu_memory_used_bytes"
-CONFIG_MAP: Final = "/api/v1/namespaces/kube-public/configmaps/gpushare-info"
+CONFIG_MAP: Final = path("api/v1", "namespaces", protocol.PUBLIC_NAMESPACE, "configmaps", protocol.INFO)
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
 
 
@@ -43,6 +46,17 @@ async def find_address(client: KubeClient) -> str:
             raise
         return ""
     return str((found.get("data") or {}).get("prometheus") or "")
+
+
+def published(cluster: Cluster) -> Used:
+    """The use of those pods for whose excess a device plugin requests an eviction now: the only one that nodes publish."""
+    now = cluster.now()
+    found: dict[str, int] = {}
+    for node in cluster.nodes:
+        asked = node.record.evictions
+        if asked.in_force(now):
+            found.update({request.uid: request.used for request in asked.requests if request.reason != STARTS_NEVER})
+    return Used(found)
 
 
 def check_url(url: str) -> str:

@@ -471,9 +471,9 @@ def _age(created: float, now: float) -> Cell:
     return Cell(f"{seconds}s", "", seconds)
 
 
-def _memory(units: int, node: NodeLedger) -> Cell:
+def _memory(cluster: Cluster, units: int, node: NodeLedger) -> Cell:
     """With its unit; the key is MiB."""
-    unit = node.inventory.unit if node.inventory else None
+    unit = cluster.unit_of(node)
     return Cell(unit.amount(units) if unit else f"{units} units", "", units * (unit.mib if unit else 1))
 
 
@@ -498,7 +498,7 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         Cell(_text(share.name)),
         name,
         _gpu_cell(share),
-        _memory(sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
+        _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
         _used_memory(cluster.used.by_pod.get(share.uid)),
         _age(info.created, now),
         Cell(_text(info.owner) or ABSENT),
@@ -572,7 +572,7 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
             Cell(_text(share.node)),
             _gpu_cell(share),
             _used_memory(used),
-            _memory(sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
+            _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
             _NOTHING if percent is None else _count(percent, BAD if percent > 100 else ""),
             Cell(state, style),
         ]
@@ -602,7 +602,7 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
     )
     names, found = select.names, dict[str, _Sums]()
     every = Selection((), select.namespace, select.labels)
-    mib_of = {node.name: node.inventory.unit.mib for node in cluster.nodes if node.inventory}
+    mib_of = {node.name: unit.mib for node in cluster.nodes if (unit := cluster.unit_of(node))}
     for share in selected_shares(cluster, every):
         sums = found.setdefault(share.namespace, _Sums())
         sums.pods += 1
@@ -622,7 +622,7 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
             _count(sums.pods),
             _count(sums.pending, WARN if sums.pending else ""),
             _count(sums.wholes),
-            _gib(sums.mib) if total else _NOTHING,
+            _gib(sums.mib) if mib_of else _NOTHING,
             _used(sums.used),
             Cell(f"{100 * sums.mib / total:.1f}%", "", sums.mib) if total else _NOTHING,
         ]

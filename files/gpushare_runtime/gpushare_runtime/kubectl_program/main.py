@@ -19,7 +19,7 @@ from gpushare_runtime.core.constraints import PLACEMENTS, Labels
 from gpushare_runtime.core.protocol import IN_CLUSTER_NAMESPACE
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError
-from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files
+from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files, need_all
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.selectors import SelectorError, parse_selector
@@ -39,17 +39,17 @@ VIEWS: Final = {
     "nodes": "how much of which node is allocated, one line a node",
     "gpus": "how much of each GPU is allocated, with its state, one line a GPU",
     "pods": "which pod has how much of which GPU, and why the others wait",
-    "top": "which pod uses how much, most first; needs Prometheus",
+    "top": "how much memory pods use, most first, and what they were allocated",
     "namespaces": "sums by namespace",
     "models": "sums by model of GPU",
 }
 OTHERS: Final = {
     "status": "what is wrong with scheduler, nodes, GPUs and waiting pods, and what to do",
     "explain": "on which nodes a pod fits, why not on the others, and what would change that",
-    "simulate": "where each of some pods would go under each policy, and why not elsewhere",
-    "cordon": "let GPUs of a node take no new pods",
-    "uncordon": "let GPUs of a node take new pods again",
-    "drain": "let GPUs of a node take no new pods, and evict their pods",
+    "simulate": "dry run: where would these pods go, under each policy?",
+    "cordon": "stop scheduling new pods on these GPUs; running pods stay",
+    "uncordon": "schedule new pods on these GPUs again",
+    "drain": "stop scheduling new pods on these GPUs, and evict the pods on them",
     "dashboard": "serve a web page that follows the cluster, for yourself alone",
     "manifests": "print the objects of gpushare as pods, for kubectl apply",
 }
@@ -86,16 +86,42 @@ WITH_VALUE: Final = (
     "--set",
     "--kubernetes",
 )
-_EPILOG: Final = """\
-Exit status: 0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line;
-3 explain, simulate: a pod fits nowhere; status: something is wrong; 130 interrupted.
-Colours are used on a terminal only, and not where NO_COLOR is set.
-"""
+_NO_PROMETHEUS: Final = (
+    "without Prometheus USED is known only of pods that their nodes want evicted for it. Name it by --prometheus URL, by the variable "
+    "GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus. Pods that have used too much: "
+    "kubectl get events -A --field-selector reason=GPUShareMemoryExceeded"
+)
+EXAMPLES: Final = {
+    "nodes": ("", "-o wide", "nodes gpu1 gpu2", "nodes -w"),
+    "gpus": ("gpus", "gpus gpu1 -o wide"),
+    "pods": ("pods", "pods -A --node gpu1 --gpu 0", "pods -n research --sort-by allocated --reverse"),
+    "top": ("top -A", "top -A --watch --prometheus http://prometheus.monitoring:9090"),
+    "namespaces": ("namespaces", "namespaces --sort-by gib --reverse"),
+    "models": ("models", "models -o json"),
+    "status": ("status", "status -o json"),
+    "explain": ("explain big", "explain -n research big -o wide", "explain -f pod.yaml", "explain -A"),
+    "simulate": ("simulate -f deployment.yaml", "simulate -f deployment.yaml --policies binpack"),
+    "cordon": ("cordon gpu1 3", "cordon gpu1 all"),
+    "uncordon": ("uncordon gpu1 3",),
+    "drain": ("drain gpu1 3 --dry-run", "drain gpu1 3 --timeout 300"),
+    "dashboard": ("dashboard", "dashboard --port 8080 --no-browser"),
+    "manifests": ("manifests --set isolation=driver | kubectl apply -f -", "manifests -f values.yaml --kubernetes v1.36.3"),
+}
+_USUAL: Final = "0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line; 130 interrupted"
+_STATUSES: Final = {
+    "explain": "0 it fits, or has its GPUs; 1 the cluster could not be read, or nobody has tried the pod yet; 2 wrong command line;\n"
+    "  3 it fits on no node, has ended, or requests no GPU",
+    "simulate": "0 every pod has a place; 1 the cluster could not be read, or not all of it; 2 wrong command line; 3 a pod fits on no node",
+    "status": "0 nothing is wrong; 1 the cluster could not be read; 2 wrong command line; 3 a row is an error",
+    "cordon": "0 done; 1 the device plugin has not followed, or there is no such node or GPU; 2 wrong command line",
+    "uncordon": "0 done; 1 the device plugin has not followed, or there is no such node or GPU; 2 wrong command line",
+    "drain": "0 every pod is evicted, or --dry-run; 1 a pod stays; 2 wrong command line",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status, as in --help."""
-    arguments = _parser().parse_args(_command_first(list(sys.argv[1:] if argv is None else argv)))
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     collects = gc.isenabled()
     if arguments.command in VIEWS and not arguments.watch:
         # Millions of objects that stay until the end, and no cycles to find among them: a third of the time.
@@ -125,6 +151,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             gc.freeze()
         if collects:
             gc.enable()
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; SystemExit where it is none."""
+    return _parser().parse_args(_command_first(list(argv)))
 
 
 def _fail(text: str, status: int = FAILED) -> int:
@@ -162,18 +193,26 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Show who has how much of which GPU. Without a command: nodes.",
-        epilog=_EPILOG,
+        epilog=f"examples of a command, and its exit status: {PROGRAM} COMMAND --help\n"
+        "Colours are used on a terminal only, and not where NO_COLOR is set.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kubectl-gpushare {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, text in {**VIEWS, **OTHERS}.items():
-        sentence = f"Show {text}." if command in (*VIEWS, "status", "explain", "simulate") else f"{text[:1].upper()}{text[1:]}."
+        shows = command in (*VIEWS, "status", "explain")
+        sentence = f"Show {text}." if shows else f"{text[:1].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
         subparser = commands.add_parser(
-            command, help=text, description=sentence, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+            command, help=text, description=sentence, epilog=_epilog(command), formatter_class=argparse.RawDescriptionHelpFormatter
         )
         _add_arguments(subparser, command)
     return parser
+
+
+def _epilog(command: str) -> str:
+    """Examples of a command, and its exit statuses."""
+    examples = [f"  {PROGRAM} {example}".rstrip() for example in EXAMPLES[command]]
+    return "\n".join(["examples:", *examples, "", "exit status:", f"  {_STATUSES.get(command, _USUAL)}"])
 
 
 def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -317,8 +356,6 @@ def _show(arguments: argparse.Namespace) -> int:
         return {"explain": run_explain, "simulate": run_simulate, "status": run_status}[view](arguments, form)
     form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)
-    if view == "top" and not arguments.prometheus and arguments.from_file:
-        return _fail("top needs Prometheus: expected --prometheus URL, or the variable GPUSHARE_PROMETHEUS", USAGE)
     try:
         if arguments.from_file:
             if arguments.watch:
@@ -355,13 +392,10 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
         try:
             read = await fill(client, cluster, wanted, own)
         except KubeError as error:
-            raise InputError(explain_error(error, credentials.server, f"pods in namespace {own}")) from None
+            raise InputError(explain_error(error, credentials.server, f"pods in namespace {own} (-n names another)")) from None
         if not cluster.complete and view not in OF_PODS:
             if not arguments.by_default:
-                raise InputError(
-                    f"{'; '.join(cluster.warnings[-2:])}. {PROGRAM} {view} needs both rights: choose another user with --context, have "
-                    f"them granted, or see your own pods with {PROGRAM} pods"
-                )
+                need_all(cluster, f"{PROGRAM} {view}", f"{PROGRAM} pods")
             view, read = "pods", read or own
         select = _selection(arguments, read if view in OF_PODS else "", labels)
         await _find_prometheus(client, arguments)
@@ -371,7 +405,7 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
             return
         _warn(cluster)
         await _add_used(cluster, arguments)
-        used = _reader(arguments) if arguments.prometheus else None
+        used = _reader(cluster, arguments) if arguments.prometheus or view == "top" else None
         await follow(client, cluster, read, view, select, form, console, used)
 
 
@@ -382,21 +416,23 @@ async def _find_prometheus(client: KubeClient, arguments: argparse.Namespace) ->
     from gpushare_runtime.kubectl_gpushare.used import find_address
 
     arguments.prometheus = await find_address(client)
-    if not arguments.prometheus:
-        raise UsageError(
-            "top needs Prometheus: expected --prometheus URL, or the variable GPUSHARE_PROMETHEUS, or gpushare_prometheus of the installer"
-        )
 
 
-def _reader(arguments: argparse.Namespace) -> Callable[[], Awaitable[Used]]:
-    from gpushare_runtime.kubectl_gpushare.used import read_used
+def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awaitable[Used]]:
+    """From Prometheus; without one, what nodes publish."""
+    from gpushare_runtime.kubectl_gpushare.used import published, read_used
 
-    return lambda: read_used(arguments.prometheus, arguments.prometheus_token_file)
+    async def read() -> Used:
+        return await read_used(arguments.prometheus, arguments.prometheus_token_file) if arguments.prometheus else published(cluster)
+
+    return read
 
 
 async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
-    if arguments.prometheus:
-        cluster.used = await _reader(arguments)()
+    if arguments.prometheus or arguments.command == "top":
+        cluster.used = await _reader(cluster, arguments)()
+    if not arguments.prometheus and arguments.command == "top":
+        print(f"warning: {_NO_PROMETHEUS}", file=sys.stderr)
 
 
 def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead: bool) -> None:

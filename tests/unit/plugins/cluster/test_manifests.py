@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import ForeignError, WantedObjects, check_ours, foreign
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import NAME, PUBLIC, SIZES, public
 
 from gpushare_runtime.core import protocol
 from unit.fakes.plugins.cluster.manifests import objects, of_role
@@ -124,7 +124,9 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
     for item, words in ((bad[-2], f"'Role' 'gpushare-x': expected {rbac} in the namespace kube-system"), (bad[-1], "without a namespace")):
         with pytest.raises(ForeignError, match=f"{words}.*; nothing was changed"):
             check_ours(WantedObjects(apply=[*ours, item]))
-    config, may_read, everybody = public("http://prometheus.monitoring:9090")
+    facts = public("http://prometheus.monitoring:9090", "gpushare-extender", "kube-system")
+    sizes, config, may_read, everybody, may_write, writer = facts
+    assert [item for item in facts if item not in ours] == []
     bad += [
         {**config, "data": {"prometheus": "http://a b"}},
         {**config, "data": {**config["data"], "more": "x"}},
@@ -132,6 +134,11 @@ def test_the_module_takes_what_the_roles_make_and_nothing_else() -> None:
         {**may_read, "rules": [{**may_read["rules"][0], "verbs": ["get", "update"]}]},
         {**everybody, "subjects": [{**everybody["subjects"][0], "name": "system:unauthenticated"}]},
         {**everybody, "metadata": {"name": "gpushare-info", "namespace": "kube-system"}},
+        {**sizes, "data": {"sizes": "mine"}},
+        {**config, "data": {"prometheus": ""}},
+        {**may_write, "rules": [{**may_write["rules"][0], "resourceNames": ["gpushare-info"]}]},
+        {**writer, "subjects": [{**writer["subjects"][0], "name": "default"}]},
+        {**writer, "subjects": [{**writer["subjects"][0], "namespace": "default"}]},
     ]
     for role, subject in (
         ("cluster-admin", account),
@@ -208,8 +215,17 @@ def test_each_node_has_objects_of_its_own() -> None:
     ("lease", "kind"), [("kube-system/kube-scheduler", "Role"), ("kube-system/mine", "Role"), ("infra/mine", "ClusterRole"), ("none", None)]
 )
 def test_the_extender_reads_its_schedulers_lease_and_no_other(lease: str, kind: str | None) -> None:
-    found = of_role("extender", lease=lease, evict=False)
+    every = of_role("extender", lease=lease, evict=False)
+    found = [item for item in every if item["metadata"].get("namespace") != "kube-public"]
     rules = [(item["kind"], rule) for item in found for rule in item.get("rules", []) if "leases" in rule["resources"]]
     wanted = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [lease.split("/")[-1]], "verbs": ["get"]}
     assert rules == ([(kind, wanted)] if kind else [])
     assert [item["kind"] for item in found] == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
+
+
+def test_the_extender_writes_the_sizes_and_not_where_prometheus_is() -> None:
+    """People send their tokens to that Prometheus."""
+    rules = [rule for item in of_role("extender", lease="none", prometheus="http://p:9090") for rule in item.get("rules", [])]
+    config_maps = [(rule["verbs"], rule.get("resourceNames")) for rule in rules if "configmaps" in rule["resources"]]
+    assert config_maps == [(["get"], ["gpushare-info", "gpushare-gpus"]), (["patch"], ["gpushare-gpus"])]
+    assert (SIZES, NAME, PUBLIC) == (protocol.SIZES, protocol.INFO, protocol.PUBLIC_NAMESPACE)

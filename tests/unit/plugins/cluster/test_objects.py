@@ -140,6 +140,12 @@ def test_what_others_write_to_a_node_between_our_reading_and_the_dry_run_is_no_c
     assert [change.title for change in changes([one], [other])] == ["ConfigMap c"]
 
 
+def test_the_sizes_that_the_extender_writes_between_the_two_are_no_change_of_ours() -> None:
+    for name, titles in (("gpushare-gpus", []), ("gpushare-info", ["ConfigMap kube-public/gpushare-info"])):
+        before: Json = {"kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-public"}}
+        assert [change.title for change in changes([before], [{**before, "data": {"sizes": "{}"}}])] == titles
+
+
 @pytest.mark.parametrize("words", [NOT_FOUND, "Error from server (NotFound): x", "error: the server could not find the requested resource"])
 def test_each_way_to_say_that_a_group_is_not_there(words: str) -> None:
     def run(argv: list[str], data: str | None = None) -> tuple[int, str, str]:

@@ -22,7 +22,7 @@ from aiohttp import web
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.runner import EXIT_SETTINGS, FatalError, Signals
-from gpushare_runtime.extender import cache, leadership, requeue
+from gpushare_runtime.extender import cache, leadership, requeue, sizes
 from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.main import main
@@ -269,6 +269,7 @@ async def test_the_parts_of_one_extender_know_each_other(monkeypatch: pytest.Mon
     monkeypatch.setattr(leadership, "DRAINED_SECONDS", 0.0)
     monkeypatch.setattr(leadership, "TAKEOVER_SECONDS", 0.0)
     monkeypatch.setattr(requeue, "LATE_SECONDS", 0.01)
+    monkeypatch.setattr(sizes, "INTERVAL_SECONDS", 0.05)
     for name in ("FORCED_SECONDS", "EXPIRY_SECONDS"):
         monkeypatch.setattr(cache, name, 0.05)
     pods, lease = "/api/v1/namespaces/default/pods", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x"
@@ -285,6 +286,7 @@ async def test_the_parts_of_one_extender_know_each_other(monkeypatch: pytest.Mon
         budget = {"metadata": {"name": "b", "namespace": "default", "uid": "b", "generation": 1}, **selector}
         await api.put("/apis/policy/v1/poddisruptionbudgets/b", budget)
         await api.put(lease, {"metadata": {"name": "x", "uid": "x"}, "spec": {"holderIdentity": "here_1"}})
+        await api.put(sizes.CONFIG_MAP, {"metadata": {"name": "gpushare-gpus"}})
         settings = ExtenderSettings(
             Address("127.0.0.1", free_port()), lease="kube-system/x", scheduler_host="here", most_nodes=1, preempt=True
         )
@@ -306,6 +308,7 @@ async def test_the_parts_of_one_extender_know_each_other(monkeypatch: pytest.Mon
 
         first, foreign, waiting = gpu_pod("first"), gpu_pod("foreign", nodeName="m"), gpu_pod("waiting", priority=1)
         await eventually(lambda: filtered(first), lambda found: not found["Error"] and len(found["NodeNames"]) == 1)
+        await until(lambda: '"largest_gpu":16' in api.objects[sizes.CONFIG_MAP].get("data", {}).get("sizes", ""))
         await api.put(f"{pods}/first", first)
         bind = {"PodName": "first", "PodNamespace": "default", "PodUID": "first", "Node": "n"}
         assert await ask("bind", bind) == {"Error": ""}
@@ -319,7 +322,7 @@ async def test_the_parts_of_one_extender_know_each_other(monkeypatch: pytest.Mon
         assert {name: one["NumPDBViolations"] for name, one in found.items()} == {"n": 1, "m": 0}
 
         def requeued() -> int:
-            return sum(method == "PATCH" for method, _, _ in api.requests)
+            return sum(method == "PATCH" and path.startswith(pods) for method, path, _ in api.requests)
 
         # Of a pod that is deleted by force the units are free when their time is over.
         await api.remove(f"{pods}/foreign")

@@ -125,13 +125,20 @@ def test_a_node_on_which_nobody_follows(tmp_path: Path, monkeypatch: pytest.Monk
     [
         (("cordon", "a", "7"), "found no GPU '7' on node 'a'"),
         (("cordon", "cp1", "0"), "node 'cp1' has no annotation gpushare/gpus"),
-        (("cordon", "none", "0"), "/api/v1/nodes/none not found"),
+        (("cordon", "none", "0"), "kubectl gpushare: found no node 'none'; there are: a\n"),
         (("uncordon", "..", "0"), "'..' cannot be part of an API path"),
     ],
 )
 def test_what_does_not_exist(argv: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, *argv)[0] == 1
     assert said in capsys.readouterr().err
+
+
+def test_who_may_not_list_nodes_is_not_told_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Api()
+    api.faults = [fail(404, "NotFound"), fail(403, "Forbidden")]
+    assert run(tmp_path, "cordon", "none", "0", api=api)[0] == 1
+    assert capsys.readouterr().err == "kubectl gpushare: found no node 'none'\n"
 
 
 def test_without_the_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +206,7 @@ def test_a_dry_run_asks_and_changes_nothing(tmp_path: Path, capsys: pytest.Captu
     api = Evicting()
     api.budget = {"c": 10**6}
     asyncio.run(fill_pods(api))
-    assert run(tmp_path, "drain", "a", "1", "--dry-run", api=api)[0] == 1
+    assert run(tmp_path, "drain", "a", "1", "--dry-run", api=api)[0] == 0
     assert "pod/c in default stays: Cannot evict pod as it would violate the pod's disruption budget. (dry run)" in capsys.readouterr().out
     assert [(name, options["dryRun"]) for name, options in api.evicted] == [("b", ["All"])]
     assert api.budget == {"c": 10**6 - 1}, "the client has repeated what a budget forbids"

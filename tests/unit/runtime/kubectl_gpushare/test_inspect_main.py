@@ -121,7 +121,7 @@ def test_a_server_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     code, _ = inspect(tmp_path, change=break_it)
     assert code == 1
-    assert "gave no list: etcdserver: request timed out (500 InternalError)" in capsys.readouterr().err
+    assert "cannot answer: etcdserver: request timed out (500 InternalError)" in capsys.readouterr().err
 
 
 def test_nobody_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,16 @@ def test_a_request_that_no_node_can_serve_is_placed_nowhere_and_has_its_own_reas
     for reasons in (True, False):
         [found] = simulate.run("binpack", read_all([node("a", "x", 16, 16)], []).ledger, [asked], reasons=reasons)
         assert (found.node, found.gpus, found.fitting) == ("", (), 0)
-        assert found.elsewhere == asked.request.unsupported
+        assert found.elsewhere == f"fits on no node: {asked.request.unsupported}"
+
+
+def test_a_request_that_is_larger_than_every_gpu_is_told_what_to_write() -> None:
+    cluster = read_all([node("a", "x", 16), node("b", "y", 4)], [])
+    [large, fits] = simulate.run("binpack", cluster.ledger, [asks("one", 8 * 1024**3), asks("two", 16)], largest=cluster.largest())
+    assert large.elsewhere == (
+        "fits on no GPU, even an empty one: 8589934592 means 8589934592 units of 1 GiB; the largest GPU has 16; write 8"
+    )
+    assert (large.node, fits.node) == ("", "a")
 
 
 def test_the_three_most_frequent_reasons_are_given_and_the_other_nodes_counted() -> None:

@@ -49,14 +49,15 @@ def bare(name: str) -> dict[str, Any]:
 
 
 def test_nothing_is_wrong() -> None:
-    cluster = read_all([ours("gpu1"), ours("gpu2")], [pod("p", "gpu1", gpu=0, mem=16), pending("w", "0/2", mem=32)])
+    full = [pod(f"{on}-{index}", on, gpu=index, mem=16) for on in ("gpu1", "gpu2") for index in (0, 1)]
+    cluster = read_all([ours("gpu1"), ours("gpu2")], [*full, pending("w", "0/2", mem=16)])
     assert found(cluster) == []
     assert [(one.check, one.where, one.found) for one in judge(cluster, [LEADS])] == [
         ("scheduler", "cp1", "leads kube-scheduler, renewed 3 s ago"),
-        ("extender", "", "no waiting pod has an error of it; each new GPU pod is a call"),
+        ("extender", "", "no waiting pod reports an extender error"),
         ("nodes", "", "2 with a device plugin"),
         ("gpus", "", "4 of 4 take new pods"),
-        ("waiting", "", "1 pod wait, 0 of them although GPUs have room"),
+        ("waiting", "", "1 pod waits, none although GPUs have room"),
     ]
 
 
@@ -190,14 +191,34 @@ def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_ans
     silent = pending("silent", 'Post "https://127.0.0.1:32766/gpushare-scheduler/filter": connect: connection refused', mem=2)
     # Its queue is not ours.
     queued = pending("queued", "Scheduling is blocked due to non-empty scheduling gates", mem=2)
-    cpu, large = pending("cpu", "0/1: 1 Insufficient cpu", mem=2), pending("large", "", mem=17)
-    wrong = found(read_all([ours("gpu1")], [cpu, silent, large, new, queued]))
+    cpu = pending("cpu", "0/1: 1 Insufficient cpu", mem=2)
+    wrong = found(read_all([ours("gpu1")], [cpu, silent, new, queued]))
     assert wrong[0][:2] == ("error extender", "")
     assert wrong[0][2].startswith("kube-scheduler gets no answer for 1 pod: Post")
     assert [one[1:] for one in wrong[1:]] == [
         ("default/cpu", "the GPUs fit on 1 node: it waits for CPU"),
         ("default/silent", "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
     ]
+
+
+def test_pods_that_can_never_run_and_what_to_write() -> None:
+    large = [pending(f"large-{number}", "0/1", mem=17) for number in range(5)]
+    odd = pending("odd", "", mem=-1)
+    cluster = read_all([ours("gpu1")], [*large, odd, pending("bytes", "", mem=8 * 1024**3)])
+    assert found(cluster) == [
+        ("warning waiting", "default/bytes", "can never run: 8589934592 means 8589934592 units of 1 GiB; the largest GPU has 16; write 8"),
+        (
+            "warning waiting",
+            "default/large-0, default/large-1, default/large-2 and 2 more",
+            "can never run: 17 means 17 units of 1 GiB; the largest GPU has 16; write at most 16",
+        ),
+        (
+            "warning waiting",
+            "default/odd",
+            "can never run: container 'main', aliyun.com/gpu-mem: -1 is negative; write how many it needs, such as 8",
+        ),
+    ]
+    assert judge(cluster, [LEADS])[-1].found == "7 pods wait, none although GPUs have room"
 
 
 def test_drift() -> None:

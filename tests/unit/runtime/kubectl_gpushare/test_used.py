@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictions
 from gpushare_runtime.kubectl_gpushare import live, used
 from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
@@ -186,11 +188,27 @@ def test_the_address_of_the_environment(
     serve: Server, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPUSHARE_PROMETHEUS", raising=False)
-    assert main(["top", "-A", "--from-file", file]) == 2
-    assert "top needs Prometheus: expected --prometheus URL, or the variable GPUSHARE_PROMETHEUS" in capsys.readouterr().err
     monkeypatch.setenv("GPUSHARE_PROMETHEUS", serve(vector(({"uid": uid(file, "a"), "uuid": "x"}, 5 * 1024 * MIB)), vector()))
     assert main(["top", "-A", "--from-file", file]) == 0
     assert capsys.readouterr().out.splitlines()[1].endswith("125  bound, over")
+
+
+def test_without_prometheus_only_what_nodes_publish_is_known(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUSHARE_PROMETHEUS", raising=False)
+    data = json.loads(Path(file).read_text())
+    late = EvictionRequest(uid(file, "b"), 1, 0, 0, 0, STARTS_NEVER)
+    for until_, used_by_a in ((time.time() + 60, "5 GiB"), (time.time() - 1, "-")):
+        asked = Evictions((EvictionRequest(uid(file, "a"), 0, 5 * 1024, 4 * 1024, 90), late), int(until_))
+        data["items"][0]["metadata"]["annotations"]["gpushare/evictions"] = asked.to_json()
+        Path(file).write_text(json.dumps(data))
+        assert main(["top", "-A", "--from-file", file]) == 0
+        printed = capsys.readouterr()
+        rows = {line.split()[1]: line for line in printed.out.splitlines()[1:]}
+        assert used_by_a in rows["a"]
+        assert (rows["a"].endswith("125  bound, over"), rows["b"].split()[4:]) == (used_by_a != "-", ["-", "2", "GiB", "-", "bound"])
+        assert "without Prometheus USED is known only of pods that their nodes want evicted" in printed.err
 
 
 def test_the_address_of_the_installer_and_a_screen_that_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.live import follow
 from gpushare_runtime.kubectl_gpushare.output import Format
 from gpushare_runtime.kubectl_gpushare.views import Selection
+from gpushare_runtime.kubectl_program import main as program
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.core.ledger_schema import check
 from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
@@ -111,8 +113,7 @@ def test_with_his_namespace_alone_nobody_knows_what_is_free(tmp_path: Path, caps
     code, _ = run(tmp_path, "nodes", faults=lambda: [forbidding("/api/v1/pods")] * 9)
     error = capsys.readouterr().err
     assert code == 1
-    assert "kubectl gpushare nodes needs both rights" in error
-    assert "see your own pods with kubectl gpushare pods" in error
+    assert error == "kubectl gpushare: kubectl gpushare nodes needs to list nodes and all pods. As you are: kubectl gpushare pods\n"
 
 
 def test_without_any_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +145,24 @@ def test_wrong_arguments(argv: tuple[str, ...], code: int, said: str, tmp_path: 
     printed = capsys.readouterr()
     assert printed.out == ""
     assert f"kubectl gpushare: {said}" in printed.err
+
+
+@pytest.mark.parametrize("command", program.COMMANDS)
+def test_each_help_has_examples_that_can_be_typed_and_the_statuses_of_its_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    printed = capsys.readouterr().out
+    examples, _, statuses = printed.partition("\nexamples:\n")[2].partition("\n\nexit status:\n")
+    lines = examples.splitlines()
+    assert lines
+    for line in lines:
+        typed, _, _ = line.strip().partition(" | ")
+        assert typed.startswith("kubectl gpushare")
+        # argparse ends the process where it cannot read them.
+        read = program.parse(shlex.split(typed)[2:])
+        assert read.command == command
+    assert statuses.startswith("  0 ")
+    assert ("3 " in statuses) is (command in ("explain", "simulate", "status"))
 
 
 @pytest.mark.parametrize("argv", [("-o", "xml"), ("pods", "-A", "-n", "x"), ("nodes", "--nonsense")])

@@ -201,7 +201,7 @@ class Assigner:
         has = gpus_in_words(actual.by_gpu, inventory)
         if protocol.ANNOTATION_ALLOCATION not in written:
             log.info("pod %s is marked assigned: %s", pod, has)
-            self._events.emit(_about(pod), "Normal", protocol.EVENT_ALLOCATED, f"It has {has}", minor=True)
+            self._events.emit(_about(pod), "Normal", protocol.EVENT_ALLOCATED, f"Allocated {has}", minor=True)
             return
         self._counters.corrections += 1
         if not (pod.annotations.get(protocol.ANNOTATION_ALLOCATION) or pod.annotations.get(protocol.ANNOTATION_INDEX)):

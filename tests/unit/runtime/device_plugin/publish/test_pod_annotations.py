@@ -207,7 +207,7 @@ async def test_a_pod_is_marked_assigned_once_when_it_and_its_ids_are_known(recor
     await world.see(memory(NODE, 0, 1, name="other"))
     assert (world.patched, world.counters.corrections) == (["a"], 0)
     about = ObjectReference("Pod", "a", "u", "default")
-    assert world.events == [(about, "Normal", "GPUShareAllocated", "It has 4 GiB of GPU 1 (Tesla T4)")]
+    assert world.events == [(about, "Normal", "GPUShareAllocated", "Allocated 4 GiB of GPU 1 (Tesla T4)")]
 
 
 _MOVED = "Moved from GPU 1 to GPU 0 of gpu1: kubelet gave it other units than planned; its annotations now name them"
