@@ -11,8 +11,9 @@ import pytest
 
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import InCluster
+from e2e.api import Json
 from e2e.checks import check_devices, check_environment
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster, Json
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from e2e.manifests import pod
 from labs import Labs
 
