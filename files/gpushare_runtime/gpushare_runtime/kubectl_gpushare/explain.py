@@ -25,7 +25,7 @@ from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
 
 VERSION: Final = 1
 _LESSER: Final = (
-    "fits on no node: pods of lower priority are in the way; kube-scheduler cannot evict for room on one GPU until Kubernetes 1.38 "
+    "fits on no node: pods of lower priority are in the way; kube-scheduler before 1.38 cannot evict for room on one GPU "
     "(kubernetes/kubernetes#135486)"
 )
 _LESSER_OF_GROUP: Final = (

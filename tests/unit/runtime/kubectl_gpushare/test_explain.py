@@ -415,7 +415,7 @@ def test_pods_of_lower_priority_that_nobody_can_evict_come_first() -> None:
         ("ask for at most 16 units", "end default/low-1, default/low-3"),
     )
     assert headline(wants, found, "", cluster.largest()) == (
-        "fits on no node: pods of lower priority are in the way; kube-scheduler cannot evict for room on one GPU until Kubernetes 1.38 "
+        "fits on no node: pods of lower priority are in the way; kube-scheduler before 1.38 cannot evict for room on one GPU "
         "(kubernetes/kubernetes#135486): end default/low-1, default/low-3"
     )
     assert explain(cluster, important(0, mem=22))[0].lesser == ()
