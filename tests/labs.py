@@ -102,6 +102,8 @@ class Labs:
             else:
                 cluster.lab("down", seconds=300)
                 cluster.lab("up", *shape.arguments, seconds=shape.seconds)
+                # It has another authority than the one before of this run.
+                vars(cluster).pop("api", None)
                 if release := os.environ.get("GPUSHARE_SCHEDULER"):
                     _give_scheduler(cluster, shape, released(release))
                 _write_variables(cluster, shape)

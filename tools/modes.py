@@ -118,7 +118,11 @@ def rows() -> list[tuple[str, str, str]]:
             "the role `dashboard`, with one token for all",
             "`dashboard.enabled` of the chart, `gpushare_cluster_dashboard` of `cluster`: people show their own tokens",
         ),
-        ("changes to the control plane", "kube-scheduler's manifest and configuration, kubeadm's ConfigMap", "none"),
+        (
+            "changes to the control plane",
+            "kube-scheduler's manifest and configuration, kubeadm's ConfigMap",
+            "none; the same with the cluster's own scheduler",
+        ),
         ("webhooks, custom resources", "none", "none"),
         ("when a leader fails", "the extender beside another scheduler continues", "the second of two schedulers leads"),
         (

@@ -21,11 +21,11 @@ EN, ZH = "en", "zh"
 #: Claim to the part of the product, in both languages.
 _PARTS: Final = {
     "right GPU": ("device plugin", "device plugin"),
-    "device strategy cdi": ("CDI", "CDI"),
+    "device strategy cdi": ("CDI specs", "CDI 规范文件的读取"),
     "limit by MPS": ("limits by MPS", "MPS 显存限制"),
     "memory by pod": ("memory by pod", "按 Pod 统计显存"),
     "health": ("health checks", "健康检查"),
-    "limit by the driver": ("limits by the driver", "驱动的显存限制"),
+    "limit by the driver": ("limits by the driver", "由驱动实施的显存限制"),
 }
 
 
@@ -49,16 +49,19 @@ def status(language: str) -> str:
     gpus = sorted({gpu for claim in _PARTS for gpu in proof.proven_on(claim)})
     known = {part: proof.proven_on(claim) == gpus for claim, parts in _PARTS.items() for part in [parts[language == ZH]]}
     ran, missing = [part for part, proven in known.items() if proven], [part for part, proven in known.items() if not proven]
+    node = "docs/project/gpu-proof.md#a-cluster-of-one-node"
     minor, links = ".".join(version("kubernetes").split(".")[:2]), ("docs/start/support.md", "docs/project/status.md")
     if language == ZH:
         return (
-            f"> **状态：0.1，{get[1]}。** 已在一台带真实 {_one_node()} 的机器上从头装好单节点集群。"
-            f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上运行过，{'、'.join(missing)}还没有。多节点集群在 Kubernetes {minor} 上测试，"
-            f"其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
+            f"> **状态：0.1，{get[1]}。** 在一台带真实 {_one_node()} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载"
+            f"（[报告]({node})）。"
+            f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上运行过；{'、'.join(missing)}尚未在真实 GPU 上运行。"
+            f"多节点集群在 Kubernetes {minor} 上测试，其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
         )
     return _quote(
-        f"**Status: 0.1, {get[0]}.** One machine with a real {_one_node()} was installed from end to end. "
-        f"{_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {gpu}' for gpu in gpus])}; not yet on a real GPU: {_list(missing)}. "
+        f"**Status: 0.1, {get[0]}.** On one machine with a real {_one_node()} a node was installed, shared by pods and uninstalled "
+        f"([report]({node})). {_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {gpu}' for gpu in gpus])}; "
+        f"{_list(missing)} have not run on a real GPU. "
         f"Clusters of several nodes were tested with Kubernetes {minor} and simulated GPUs. "
         f"[Versions that were tested]({links[0]}) · [status and roadmap]({links[1]})"
     )
@@ -87,13 +90,13 @@ def install(language: str) -> str:
     by_hand = ", ".join(modes.maker(name) for name in modes.run_by_hand())
     rest = [name for name in modes.makers() if name not in by_hand]
     start, guide, others = "docs/start/quickstart.md", "docs/operate/kubernetes.md", "docs/operate/clusters-of-others.md"
-    site, helm = "`ansible-playbook gpushare.kubernetes.site`", "`helm install gpushare charts/gpushare`"
+    site = "`ansible-playbook -i inventory gpushare.kubernetes.site`"
     if language == ZH:
         return _table(
             ["集群", "安装方式", "状态"],
             [
                 ["自己的机器，kubeadm", f"Ansible：{site}，[快速入门]({start})", f"已测试；单节点在真实的 {gpu} 上"],
-                ["kubeadm，只通过 API", f"Helm：{helm}，[作为 Pod 运行]({guide})", "已测试，GPU 为模拟"],
+                ["kubeadm，通过 API", f"[Helm、清单或 playbook]({guide}#install)，镜像由你构建", "已测试，GPU 为模拟"],
                 [by_hand, f"同一个 chart，加上[预设]({others})", "手动运行过一次，GPU 为模拟"],
                 ["、".join(rest), "同上", "按官方资料编写，尚未运行：欢迎第一个尝试"],
             ],
@@ -102,7 +105,11 @@ def install(language: str) -> str:
         ["cluster", "how", "state"],
         [
             ["your own machines, by kubeadm", f"Ansible: {site}, [quick start]({start})", f"tested; one node with a real {gpu}"],
-            ["kubeadm, through the API alone", f"Helm: {helm}, [as pods]({guide})", "tested on simulated GPUs"],
+            [
+                "kubeadm, through the API",
+                f"[Helm, a manifest or a playbook]({guide}#install), with an image that you build",
+                "tested on simulated GPUs",
+            ],
             [by_hand, f"the same chart, with a [preset]({others})", "run once by hand, on simulated GPUs"],
             [", ".join(rest), "the same", "written from their documentation, not yet run: be the first"],
         ],
@@ -116,23 +123,23 @@ def limits(language: str) -> str:
             ["节点", "超用显存的 Pod"],
             [
                 ["驱动 620（长期支持）或 615，cgroup v2", f"**被阻止**（{_known('limit by the driver', ZH)}）"],
-                ["MPS，按进程", f"**被阻止**（{_known('limit by MPS', ZH)}）"],
-                ["其他节点", "*不会被阻止*：收到 Event，或按设置被驱逐"],
+                ["MPS，按进程", f"**被阻止**（{_known('limit by MPS', ZH)}），除非容器自行改动 MPS"],
+                ["其他节点", "*不会被阻止*：默认收到告警 Event；可设置为驱逐"],
             ],
         )
     return _table(
         ["node", "a pod that takes more than its share"],
         [
             ["NVIDIA's driver 620 (long-term) or 615, cgroup v2", f"is **stopped** ({_known('limit by the driver', EN)})"],
-            ["MPS, each process", f"is **stopped** ({_known('limit by MPS', EN)})"],
-            ["any other", "is *not stopped*: it gets a warning Event, and is evicted if you want that"],
+            ["MPS, each process", f"is **stopped** ({_known('limit by MPS', EN)}), unless its container tampers with MPS"],
+            ["any other", "is *not stopped*: by default it gets a warning Event, and you can have it evicted"],
         ],
     )
 
 
 def _known(claim: str, language: str) -> str:
     if language == ZH:
-        return proof.words(claim, "已在", "目前仅在模拟驱动上验证", " 和 ") + ("上测得" if proof.proven_on(claim) else "")
+        return proof.words(claim, "已在 ", "目前仅在模拟驱动上验证", " 和 ") + (" 上测得" if proof.proven_on(claim) else "")
     return proof.words(claim)
 
 
@@ -163,8 +170,8 @@ def figures(language: str) -> str:
     items = (
         f"Of {churn['pods']} random pods on simulated GPUs, {here['wrong_gpus']} got a wrong GPU and {here['over_booked']} GPUs were "
         f"over-booked. The original's algorithm puts {wrong} of the same pods on a wrong GPU, and over-books {over} GPUs.",
-        f"{placed:.1f} % of all GPUs are in use when the pods of a public trace have asked for all of them.",
-        f"With 500 nodes, pods are bound at {rate['ratio']:.2f} of the rate without the extender (target {rate['target_ratio']}"
+        f"When the pods of a public trace ask for all GPUs, {placed:.1f} % of these are used.",
+        f"With 500 nodes the extender lowers the rate of binds to {rate['ratio']:.2f} of the rate without it (target {rate['target_ratio']}"
         f"{', **missed**' if missed else ''}).",
         f"With {plugin['nodes']} nodes and {plugin['pods']:,} pods, each command takes at most {cpu:.1f} s of CPU (target "
         f"{plugin['target_cpu_seconds']:.0f} s).",

@@ -182,6 +182,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     "README.md": [("later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE)))],
     f"{OPERATE}/footprint.md": [
+        ("other pods at most {}", (default("gpushare_extender_http_timeout").replace("s", " s"),)),
         (
             "| {:.0f} MiB with {} nodes and {:,} pods | {} GiB |",
             (STARTUP["resident_mib"], STARTUP["nodes"], STARTUP["pods"], unit("gpushare-extender", "MemoryMax").removesuffix("G")),
@@ -503,7 +504,7 @@ ELSEWHERE = [
     ("README.md", "You get 8 GiB of *one* GPU", "the manifest above it"),
     ("README.md", "Allocated 8 GiB of GPU 1 (Tesla T4)", "an example"),
     ("README.md", "about 10 minutes the first time", "587 s with a cold cache, where Kubernetes was built from source"),
-    ("docs/use/first-pod.md", "not your 2 GiB, unless", "the sample"),
+    ("docs/use/first-pod.md", "not your 2 GiB. Where", "the sample"),
     ("docs/use/first-pod.md", "8` means 8 GiB by default", "an example"),
     ("docs/use/first-pod.md", "has 64 MiB by default", "containerd's and docker's default"),
     (f"{OPERATE}/capacity.md", "by default 1 GiB", "gpushare_memory_unit"),
