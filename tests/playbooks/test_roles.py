@@ -36,7 +36,7 @@ def test_accounts_of_the_original_stay(tmp_path: Path) -> None:
     kubectl = make_kubectl(tmp_path / "kubectl")
     hosts: dict[str, dict[str, dict[str, Any]]] = {
         "kube_control_plane": {"cp1": {}},
-        "gpu_nodes": {"gpu1": {"__gpushare_device_plugin": {"restarted": False}}},
+        "gpu_nodes": {"gpu1": {"__device_plugin": {"restarted": False}}},
     }
     done = run_role(tmp_path, "admission", "kube_control_plane", hosts, gpushare_kubectl=str(kubectl))
     assert done.returncode == 0, done.stdout + done.stderr

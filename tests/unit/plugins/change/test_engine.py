@@ -18,7 +18,7 @@ MARK = "# Copyright: gpushare.kubernetes contributors\n"
 class Whole(Subject):
     """Two files that are ours as a whole."""
 
-    owner = "whole"
+    owner = "container_runtime.whole"
 
     def __init__(self, root: Path) -> None:
         super().__init__()
