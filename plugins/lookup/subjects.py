@@ -17,7 +17,8 @@ options:
   _terms:
     description:
       - The question. C(plans) are the entry points of roles that plan on this host. C(batch) are those that a batch of GPU nodes includes.
-        C(removal) are those that take the subjects out of a GPU node. Each is a dictionary with C(role) and C(tasks).
+        C(followers) are those that run again after a change of the driver. C(removal) are those that take the subjects out of a GPU node.
+        Each is a dictionary with C(role) and C(tasks).
       - C(answer), with the name of a subject after it, is what its role has answered on this host in this run. C(strategy) is the answer
         that has the device strategy. Both are an empty dictionary before there is an answer.
       - C(changed) are the subjects that roles have changed on O(hosts) in this run. C(strategies) are the device strategies of O(hosts).
@@ -62,7 +63,7 @@ from ansible.plugins.lookup import LookupBase
 
 from ..plugin_utils._subjects import rows
 
-_QUESTIONS = ("plans", "batch", "removal", "answer", "strategy", "changed", "strategies", "done", "restored")
+_QUESTIONS = ("plans", "batch", "followers", "removal", "answer", "strategy", "changed", "strategies", "done", "restored")
 _ABOUT_ONE = ("answer", "done")
 
 
@@ -79,6 +80,7 @@ class LookupModule(LookupBase):
         answers = {
             "plans": lambda: rows.plans(self.get_option("facts"), known["groups"], known["inventory_hostname"], self._set(known)),
             "batch": lambda: rows.batch(known.get, self._setting(known), self.get_option("always")),
+            "followers": lambda: rows.followers(self._setting(known)),
             "removal": rows.removal,
             "answer": lambda: [known.get(rows.register(about[0])) or {}],
             "strategy": lambda: [rows.strategy(known.get)],

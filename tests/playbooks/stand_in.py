@@ -17,7 +17,7 @@ GPU_NODES = ["gpu1", "gpu2"]
 SYSTEM = {"id": "debian", "like": [], "version": "12", "architecture": "x86_64"}
 PLAN = {
     **{key: [] for key in ("headers", "packages", "replaces", "services", "modules", "options")},
-    **dict.fromkeys(("blacklist", "initramfs", "run_file", "module", "repository"), ""),
+    **dict.fromkeys(("blacklist", "initramfs", "run_file", "module", "repository", "change"), ""),
     "version": "580.126.20",
 }
 KUBELET = {"running": True, "root": "/var/lib/kubelet", "version": "v1.36.3", "runtime": "containerd"}

@@ -22,6 +22,8 @@ SORTING = {
     "tasks": [{"ansible.builtin.group_by": {"key": "gpushare_gpu_nodes"}, "when": "inventory_hostname is match('gpu')"}],
 }
 SERVED = "device_plugin:{{ 'from_pod' if __site_change_mode | default(false) else 'serve' }}"
+#: The parts of site.yml for daemons that are services.
+PARTS = ("control_planes.yml", "gpu_nodes.yml", "finish.yml")
 EVERYTHING = {"gpushare_driver_state": "managed"}
 TASKS = [
     {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join('+') }}."}, "run_once": True},
@@ -34,7 +36,7 @@ def plays(playbook: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for play in yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text()):
         imported = play.get("ansible.builtin.import_playbook")
-        found += plays("control_planes") if imported == "control_planes.yml" else [play] if "hosts" in play else []
+        found += plays(imported.removesuffix(".yml")) if imported in PARTS else [play] if "hosts" in play else []
     return found
 
 
@@ -78,19 +80,14 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
         *("admission", "python_environment", "extender", "scheduler"),
         "take_over:operator",
         *("nvidia_driver:main", "nvidia_container_toolkit:main", "container_runtime:main", "kubelet", "mps", SERVED),
-        # The environments go where the daemons have become pods.
-        *("python_environment:switch", "verify:prove", "uninstall:environments"),
+        *("python_environment:switch", "verify:prove"),
         *("admission:report", "kubectl_inspect", "dashboard", "verify"),
     ]
 
 
 def gpu_play() -> dict[str, Any]:
     """The play that changes the GPU nodes, with other tasks."""
-    (play,) = [
-        play
-        for play in yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
-        if play.get("hosts") == "gpushare_gpu_nodes" and "serial" in play
-    ]
+    (play,) = yaml.safe_load((ROOT / "playbooks/gpu_nodes.yml").read_text())
     return {**play, "become": False, "tasks": TASKS}
 
 
@@ -216,12 +213,11 @@ def test_pods_on_hosts_of_kubeadm_are_a_matter_of_the_roles_for_hosts(tmp_path: 
     ],
 )
 def test_pods_on_hosts_get_the_root_of_their_kubelets(tmp_path: Path, roots: tuple[str | None, ...], taken: str, rejected: str) -> None:
-    (judged,) = [play for play in plays("to_pods") if play["name"] == "Judge the cluster before the first change"]
+    (judged,) = [play for play in plays("pods_planned") if play["name"] == "Judge the cluster before the first change"]
     tasks = {task["name"]: task for task in judged["tasks"]}
     included = yaml.safe_load((ROOT / "playbooks/tasks/in_cluster.yml").read_text())[0]["vars"]["gpushare_kubelet_root"]
     said = {"ansible.builtin.debug": {"msg": "ROOT={{ root }}="}, "vars": {"root": included}}
-    known: list[dict[str, Any]] = [{"kubelet": {"root": root}} if root else {} for root in roots]
-    hosts = {f"gpu{number}": {"__preflight_host": {"facts": facts}} for number, facts in enumerate(known)}
+    hosts = {f"gpu{number}": {"__gpushare_host": {"kubelet_root": root or ""}} for number, root in enumerate(roots)}
     inventory = {"all": {"vars": {"ansible_connection": "local"}, "children": {"gpushare_gpu_nodes": {"hosts": hosts}}}}
     steps = [tasks["Stop if the kubelets have several root folders"], tasks["Note what the cluster's pods need"], said]
     done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "vars": judged["vars"], "tasks": steps}])

@@ -74,7 +74,7 @@ class Plan:
     """An entry point of a subject's role that preflight includes for its plan alone, with `__gpushare_plan_only`.
 
     tasks: the entry point, which registers its answer as `__ROLE`, or as `__ROLE_PART` where it brings a part of its own. check: the name
-    in preflight's report of a host on which there is no plan, "" where nobody asks. needs: the facts of the host. settings: variables of
+    in preflight's report of a host on which there is no plan, "" for none. needs: the facts of the host. settings: variables of
     the inventory, each with the value for which it is due. below: the release of kubelet from which on nothing is due. chooses: whether its
     answer has the device strategy of the host.
     """
@@ -98,7 +98,7 @@ class Owner:
     A subject that a role of its own name brings to hosts has an order, too, in which roles plan and are installed; 0 for the others. group:
     whose hosts have it, "" for all. plans: how preflight learns of its changes. install: the role's entry point that a batch of GPU nodes
     includes where a change is due, "" where a playbook includes the role itself. idle: the variable, with its default, that keeps the role
-    out.
+    out. follows: the variable, with its value, for which the role runs again after a change of the driver.
     """
 
     step: str
@@ -109,6 +109,7 @@ class Owner:
     plans: Tuple[Plan, ...] = ()
     install: str = ""
     idle: Tuple[str, str] = ("", "")
+    follows: Tuple[str, str] = ("", "")
 
 
 DAEMONS = (
@@ -185,6 +186,7 @@ OWNERS: Mapping[str, Owner] = {
             Plan("configure", "toolkit", chooses=True),
         ),
         install="main",
+        follows=("gpushare_toolkit_state", _MANAGED),
     ),
     "nvidia_driver": Owner(
         "gpushare_driver",
@@ -224,7 +226,7 @@ def owner_of(name: str) -> Owner:
 
 
 def is_known(name: str) -> bool:
-    """Whether an owner of entries in the journal has a row: without one, nobody would plan, report or take out what it changes."""
+    """Whether an owner of entries in the journal has a row. Without one, no playbook plans, reports or takes out what it changes."""
     return owner_of(name) is not _OURS or name.partition(".")[0] in {known for daemon in DAEMONS for known in (daemon.name, daemon.role)}
 
 

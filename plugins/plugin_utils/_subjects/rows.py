@@ -89,16 +89,20 @@ def _is_due(read: Read, role: str, plan: Plan) -> bool:
     return "skipped" not in answer and bool(answer.get("changes", True))
 
 
+def followers(setting: Read) -> list[dict[str, str]]:
+    """The roles that run again after a change of the driver, each as its role and tasks."""
+    rows = [(role, owner) for role, owner in brought().items() if owner.follows[0]]
+    return [{"role": role, "tasks": owner.install} for role, owner in rows if str(setting(owner.follows[0])) == owner.follows[1]]
+
+
 def removal() -> list[dict[str, str]]:
     """The entry points that take a subject's part out of a GPU node, each as its role and tasks, in the order of uninstall."""
-    steps = [
-        owner.step.partition(":")[::2] for role, owner in OWNERS.items() if owner.group == GPU_NODES and owner.step.startswith(f"{role}:")
-    ]
-    return [{"role": role, "tasks": tasks} for role, tasks in steps]
+    rows = [(role, owner.step) for role, owner in OWNERS.items() if owner.group == GPU_NODES]
+    return [{"role": role, "tasks": step.partition(":")[2]} for role, step in rows if step.startswith(f"{role}:")]
 
 
 def restored(read: Read) -> dict[str, list[str]]:
-    """What the removal has answered on a host: the files that were restored, and the notes, in the order of uninstall."""
+    """The files that the removal has restored on a host, and its notes, in the order of uninstall."""
     given = [answer for name, owner in OWNERS.items() if owner.order and (answer := read(register(name)))]
     changed = [answer.get("files") or [change.get("before_header", "") for change in answer.get("diff") or ()] for answer in given]
     return {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, OWNERS, brought
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import answers, batch, plans, register, restored
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import answers, batch, followers, plans, register, restored
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 KUBELET = {"running": True, "runtime": "containerd", "version": "v1.36.3"}
@@ -103,6 +103,11 @@ def test_no_register_of_a_role_is_named_elsewhere() -> None:
         own = ROLES / name.partition(".")[0]
         found = [path for path in files if own not in path.parents and re.search(rf"\b{register(name)}\b", path.read_text())]
         assert found == [], register(name)
+
+
+def test_what_follows_a_change_of_the_driver() -> None:
+    assert followers({"gpushare_toolkit_state": "managed"}.get) == [{"role": "nvidia_container_toolkit", "tasks": "main"}]
+    assert followers({"gpushare_toolkit_state": "present"}.get) == followers({}.get) == []
 
 
 def test_a_batch_leaves_a_role_out_that_the_inventory_does_not_want() -> None:
