@@ -36,6 +36,10 @@ options:
     type: list
     elements: str
     default: []
+  besides:
+    description: For C(strategy), a role whose own answer does not count.
+    type: str
+    default: ""
   always:
     description: For C(batch), whether to return the entry points although preflight has planned no change.
     type: bool
@@ -83,7 +87,7 @@ class LookupModule(LookupBase):
             "followers": lambda: rows.followers(self._setting(known)),
             "removal": rows.removal,
             "answer": lambda: [known.get(rows.register(about[0])) or {}],
-            "strategy": lambda: [rows.strategy(known.get)],
+            "strategy": lambda: [rows.strategy(known.get, self.get_option("besides"))],
             "changed": lambda: list(dict.fromkeys(name for each in theirs for name in rows.changed(each.get))),
             "strategies": lambda: list(dict.fromkeys(found["strategy"] for each in theirs if (found := rows.strategy(each.get)))),
             "done": lambda: [each["inventory_hostname"] for each in theirs if rows.is_done(each.get, about[0])],

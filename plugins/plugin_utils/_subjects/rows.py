@@ -111,9 +111,9 @@ def restored(read: Read) -> dict[str, list[str]]:
     }
 
 
-def strategy(read: Read) -> dict[str, Any]:
-    """The answer of the role that has chosen the device strategy of a host; empty where none has."""
-    chosen = (read(register(_name(role, plan))) or {} for role, plan in _plans() if plan.chooses)
+def strategy(read: Read, besides: str = "") -> dict[str, Any]:
+    """The answer of the role that has chosen the device strategy of a host; empty where none has. besides: a role that does not count."""
+    chosen = (read(register(_name(role, plan))) or {} for role, plan in _plans() if plan.chooses and role != besides)
     return next((answer for answer in chosen if "strategy" in answer), {})
 
 

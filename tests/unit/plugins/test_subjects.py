@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, OWNERS, brought
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import answers, batch, followers, plans, register, restored
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import (
+    answers,
+    batch,
+    followers,
+    plans,
+    register,
+    restored,
+    strategy,
+)
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 KUBELET = {"running": True, "runtime": "containerd", "version": "v1.36.3"}
@@ -66,6 +74,15 @@ def test_what_is_restored_is_reported_in_the_order_of_uninstall() -> None:
     }
     assert restored(answered.get) == {"files": ["/s", "/c", "/k"], "notes": ["n"]}
     assert restored({}.get) == {"files": [], "notes": []}
+
+
+def test_the_device_strategy_is_that_of_the_first_role_that_has_chosen() -> None:
+    own, other = {"strategy": "envvar"}, {"strategy": "cdi", "mps": []}
+    assert strategy({"__container_runtime_strategy": own, "__nvidia_container_toolkit": other}.get) == other
+    # With its state unmanaged, the toolkit has none.
+    left: dict[str, Any] = {"__container_runtime_strategy": own, "__nvidia_container_toolkit": {"skipped": True}}
+    assert strategy(left.get) == own
+    assert strategy(left.get, besides="container_runtime") == strategy({}.get) == {}
 
 
 def text(role: str) -> str:
