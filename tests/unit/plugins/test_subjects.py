@@ -129,3 +129,11 @@ def test_what_follows_a_change_of_the_driver() -> None:
 
 def test_a_batch_leaves_a_role_out_that_the_inventory_does_not_want() -> None:
     assert [row["role"] for row in batch({}.get, {}.get, always=False)] == ["nvidia_container_toolkit", "container_runtime"]
+
+
+@pytest.mark.parametrize(("state", "roles"), [("present", 0), ("managed", 3), ("absent", 3)])
+def test_a_driver_that_is_managed_or_removed_is_always_due(state: str, roles: int) -> None:
+    """Its plan is about the version; services, options and the reboot are the role's."""
+    idle = {"changed": False, "changes": False}
+    answered = {"__nvidia_driver": idle, "__nvidia_container_toolkit": idle, "__container_runtime": idle}
+    assert len(batch(answered.get, {"gpushare_driver_state": state}.get, always=False)) == roles
