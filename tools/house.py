@@ -22,6 +22,10 @@ RUNTIME = "files/gpushare_runtime/gpushare_runtime"
 PLUGINS = ("plugins/module_utils", "plugins/plugin_utils")
 #: Area → the start of its paths. The language is read where there is a limit for it.
 AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "tests": "tests/", "tools": "tools/"}
+#: Files of Ansible, whose variables are all in one space.
+PLAYBOOKS = "playbooks/"
+TABLE = "plugins/module_utils/_change/subjects.py"
+_PRIVATE = re.compile(r"\b__[a-z][a-z0-9_]*\b")
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
@@ -31,6 +35,9 @@ LIMITS = {
     "class names used twice": 0,
     "imports of a test by a test": 0,
     "folder circles": 0,
+    "registers of a role that another role or a playbook reads": 0,
+    "private variables that several roles or playbooks name": 15,
+    "places in playbooks and other roles that name a subject of the table": 8,
     "module constants of runtime below the first definition": 0,
     "module constants of plugins below the first definition": 0,
     "variables and functions of runtime that are called `of` or `one`": 0,
@@ -55,6 +62,9 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["folder circles"] = len(circles(python))
+    found["registers of a role that another role or a playbook reads"] = len(read_registers(texts))
+    found["private variables that several roles or playbooks name"] = len(shared_variables(texts))
+    found["places in playbooks and other roles that name a subject of the table"] = len(named_subjects(texts))
     return found
 
 
@@ -168,9 +178,66 @@ def _reached(start: str, arrows: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
+def shared_variables(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The variables of Ansible with two underscores that more than one role, or a role and the playbooks, name, and who names each.
+
+    Those that begin with `__gpushare_` are meant to be shared.
+    """
+    where = defaultdict(set)
+    for path, text in _ansible(texts):
+        for name in _PRIVATE.findall(text):
+            where[name].add(_room(path))
+    return {name: sorted(rooms) for name, rooms in sorted(where.items()) if len(rooms) > 1 and not name.startswith("__gpushare_")}
+
+
+def read_registers(texts: Mapping[str, str]) -> list[str]:
+    """The places that name a result which a task of another role, or of a playbook, has registered."""
+    registered = defaultdict(set)
+    for path, text in _ansible(texts):
+        for name in re.findall(r"^ *(?:- )?register: (\w+)$", text, re.M):
+            registered[name].add(_room(path))
+    return [
+        f"{path}: {name}"
+        for path, text in _ansible(texts)
+        for name in sorted(set(_PRIVATE.findall(text)) & set(registered))
+        if _room(path) not in registered[name]
+    ]
+
+
+def named_subjects(texts: Mapping[str, str]) -> list[str]:
+    """The places in playbooks and in tasks of other roles that name a subject which the batches of GPU nodes bring by the table."""
+    roles = []
+    for table in ast.walk(ast.parse(texts.get(TABLE, ""))):
+        for key, row in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and isinstance(row, ast.Call) and any(keyword.arg == "install" for keyword in row.keywords):
+                roles.append(str(key.value))
+    return [
+        f"{path}:{number}: {role}"
+        for path, text in _ansible(texts)
+        for number, line in enumerate(text.splitlines(), 1)
+        for role in roles
+        if "/meta/" not in path
+        and _room(path) != role
+        and not line.lstrip().startswith("#")
+        and re.search(rf"(?<![a-z])(?<![a-z]_){role}\b|__{role}\b", line)
+    ]
+
+
+def _ansible(texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Playbooks, and the files of roles that Ansible reads."""
+    return [(path, text) for path, text in texts.items() if path.startswith((PLAYBOOKS, AREAS["roles"])) and path.endswith((".yml", ".j2"))]
+
+
+def _room(path: str) -> str:
+    """The role that a file belongs to, or the playbooks."""
+    parts = path.split("/")
+    return parts[1] if parts[0] == "roles" else parts[0]
+
+
 def tree() -> dict[str, str]:
     """The texts of this repository that are measured."""
-    return {path: (REPOSITORY / path).read_text() for path in files() if path.startswith(tuple(AREAS.values())) and _is_read(path)}
+    areas = (*AREAS.values(), PLAYBOOKS)
+    return {path: (REPOSITORY / path).read_text() for path in files() if path.startswith(areas) and _is_read(path)}
 
 
 def _is_read(path: str) -> bool:
@@ -186,6 +253,10 @@ def main(arguments: list[str]) -> None:
         python = {path: text for path, text in texts.items() if path.endswith(".py") and not MADE.fullmatch(path)}
         print("\nclass names used twice:", *(f"{name}: {', '.join(paths)}" for name, paths in twice(python).items()), sep="\n  ")
         print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
+        shared = (f"{name}: {', '.join(rooms)}" for name, rooms in shared_variables(texts).items())
+        print("\nprivate variables that several roles or playbooks name:", *shared, sep="\n  ")
+        print("\nregisters of a role that another role or a playbook reads:", *read_registers(texts), sep="\n  ")
+        print("\nplaces in playbooks and other roles that name a subject of the table:", *named_subjects(texts), sep="\n  ")
         print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")
         for area in ("runtime", "plugins"):
             print(f"\nmodule constants of {area} below the first definition:", *late_constants(python, AREAS[area]), sep="\n  ")

@@ -61,8 +61,8 @@ options:
       key: {description: "The public keys, as text, or the URL or absolute path of their file.", type: str, required: true}
       fingerprints:
         description:
-          - The whole fingerprints of all keys that O(repository.key) may hold, and of those of their subkeys that may sign.
-          - A subkey that is not named, and can only encrypt, is left out.
+          - The whole fingerprints of all keys that O(repository.key) may hold, and of those of their subkeys that are trusted.
+          - A subkey that is not named is left out.
         type: list
         elements: str
         required: true

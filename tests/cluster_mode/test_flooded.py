@@ -45,7 +45,7 @@ while time.monotonic() < end:
             old = kept.popleft()
             if number % 4 == 0:
                 try:
-                    old.send(b"GET /healthz HTTP/1.1\\r\\n\\r\\n")
+                    old.send(b"GET /healthz HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
                 except OSError:
                     pass
             old.close()

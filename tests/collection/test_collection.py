@@ -189,7 +189,7 @@ def test_the_official_folders_alone(release: Path, elsewhere: Path) -> None:
 
     # The runtime is built out of it as well.
     role = {"name": "gpushare.kubernetes.python_environment"}
-    tasks = [{"ansible.builtin.include_role": role}, {"ansible.builtin.debug": {"var": "__gpushare_runtime_installed"}}]
+    tasks = [{"ansible.builtin.include_role": role}, {"ansible.builtin.debug": {"var": "__python_environment"}}]
     (elsewhere / "runtime.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
     variables = {"gpushare_install_dir": str(elsewhere / "opt"), "ansible_python_interpreter": sys.executable}
     done = ansible(

@@ -73,4 +73,4 @@ def test_accounts_of_nodes_that_the_api_server_no_longer_has_are_named_with_the_
         "accounts belong to nodes that the cluster does not have: gpushare-device-plugin-gpu7, gpushare-device-plugin-gpu8" in words
     ) == bool(gone)
     assert (f"remove_dead_node with -e gpushare_remove_nodes={gone}." in words) == bool(gone)
-    assert "tasks_from: report" in (ROOT / "playbooks/site.yml").read_text()
+    assert "tasks_from: report" in (ROOT / "playbooks/finish.yml").read_text()

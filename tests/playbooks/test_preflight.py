@@ -74,27 +74,14 @@ def test_bad_input_is_rejected_with_every_reason_of_every_host(tmp_path: Path) -
     assert not re.search(r"changed=[1-9]", done.stdout)
 
 
-def test_the_role_hands_the_plans_of_all_roles_and_the_clusters_answers_to_the_verdict() -> None:
+def test_the_role_includes_each_plan_and_hands_the_clusters_answers_to_the_verdict() -> None:
     tasks = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
-    plans = yaml.safe_load((ROOT / "roles/preflight/vars/main.yml").read_text())["__preflight_plans"]
-    assert [(plan["role"], plan["tasks"]) for plan in plans] == [
-        ("python_environment", "packages"),
-        ("nvidia_driver", "plan"),
-        ("kubelet", "gates"),
-        ("nvidia_container_toolkit", "packages"),
-        ("nvidia_container_toolkit", "configure"),
-        ("container_runtime", "strategy"),
-        ("container_runtime", "configure"),
-        ("scheduler", "configure"),
-    ]
+    (plans,) = [task for task in tasks if "ansible.builtin.include_role" in task]
+    assert plans["loop"] == "{{ query('gpushare.kubernetes.subjects', 'plans', facts=__preflight_facts) }}"
     assert {"ansible.builtin.import_tasks": "control_planes.yml", "name": "Ask each control plane about the cluster"} in tasks
     asked = {task["register"]: task for task in yaml.safe_load((ROOT / "roles/preflight/tasks/control_planes.yml").read_text())}
     assert "gpushare.kubernetes.gpushare_api" in asked["__preflight_api"]
-    verdict = tasks[-2]["gpushare.kubernetes.gpushare_judge"]
-    assert verdict["answers"] == "{{ __preflight_api.results }}"
-    of_the_toolkit = {"packages": "__toolkit_packages", "toolkit": "__toolkit"}
-    of_others = {"driver": "__nvidia_driver", "kubelet": "__kubelet_gates", "runtime": "__container_runtime", "scheduler": "__scheduler"}
-    assert verdict["plans"] == {"python": "__python_packages", **of_others, **of_the_toolkit}
+    assert tasks[-2]["gpushare.kubernetes.gpushare_judge"]["answers"] == "{{ __preflight_api.results }}"
 
 
 def test_only_a_node_whose_kubelet_runs_is_noted_for_the_roles(tmp_path: Path) -> None:
@@ -150,7 +137,6 @@ ACTIONS = """
         control_plane_group: kube_control_plane
         gpu_group: gpu_nodes
         accept: "{{ accept | default([]) }}"
-        plans: {runtime: planned}
         answers: "{{ cluster | default(omit) }}"
       run_once: true
 """
@@ -218,8 +204,8 @@ def test_the_next_kubeadm_rejects_an_older_configuration_of_the_cluster(tmp_path
 
 def test_what_a_role_would_reject_is_a_reason_like_the_others(tmp_path: Path) -> None:
     hosts = fleet(tmp_path / "hosts")
-    hosts["gpu_nodes"]["gpu1"]["planned"] = {"changed": False, "restarted": True}
-    hosts["gpu_nodes"]["gpu2"]["planned"] = {
+    hosts["gpu_nodes"]["gpu1"]["__container_runtime"] = {"changed": False, "restarted": True}
+    hosts["gpu_nodes"]["gpu2"]["__container_runtime"] = {
         "changed": False,
         "failed": False,
         "msg": "/etc/containerd/config.toml has version 1;\n upgrade it",

@@ -36,7 +36,7 @@ def test_accounts_of_the_original_stay(tmp_path: Path) -> None:
     kubectl = make_kubectl(tmp_path / "kubectl")
     hosts: dict[str, dict[str, dict[str, Any]]] = {
         "kube_control_plane": {"cp1": {}},
-        "gpu_nodes": {"gpu1": {"__gpushare_device_plugin": {"restarted": False}}},
+        "gpu_nodes": {"gpu1": {"__device_plugin": {"restarted": False}}},
     }
     done = run_role(tmp_path, "admission", "kube_control_plane", hosts, gpushare_kubectl=str(kubectl))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -48,7 +48,7 @@ def test_accounts_of_the_original_stay(tmp_path: Path) -> None:
 def test_verify_compares_what_the_three_roles_apply(tmp_path: Path) -> None:
     render = {"name": "gpushare.kubernetes.cluster_objects", "tasks_from": "render"}
     tasks: list[dict[str, Any]] = []
-    names = "{% for one in __cluster_objects_wanted %}{{ one.kind }} {{ one.metadata.name }};{% endfor %}"
+    names = "{% for one in __gpushare_objects %}{{ one.kind }} {{ one.metadata.name }};{% endfor %}"
     for which in ({}, *({"__cluster_objects_of": [role]} for role in ("admission", "extender", "device_plugin"))):
         tasks += [
             {"ansible.builtin.include_role": render, "vars": {"__gpushare_node_names": ["gpu1", "gpu2"], **which}},
@@ -134,10 +134,10 @@ def test_a_kubelet_that_preflight_rejects_is_rejected_by_its_role_unless_it_was_
     tmp_path: Path, version: str, running: bool, accepted: list[str], rejected: bool
 ) -> None:
     node: dict[str, Any] = {"node_name": "gpu1", "kubelet_running": running, "kubelet": {"version": version}}
-    text = (ROOT / "roles/kubelet/tasks/preflight.yml").read_text().split("register: __gpushare_node\n", 1)[1]
+    text = (ROOT / "roles/kubelet/tasks/preflight.yml").read_text().split("register: __kubelet_node\n", 1)[1]
     values = yaml.safe_load((ROOT / "roles/kubelet/defaults/main.yml").read_text()) | {"gpushare_preflight_accept": accepted}
     (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": yaml.safe_load(text)}]))
-    done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {"__gpushare_node": node}}}, **values)
+    done = play(tmp_path, tmp_path / "play.yml", {"gpu_nodes": {"gpu1": {"__kubelet_node": node}}}, **values)
     assert done.returncode == (2 if rejected else 0), done.stdout + done.stderr
     assert (f"Found on gpu1: {f'kubelet {version}' if running else 'no running kubelet'}" in done.stdout) == rejected
 

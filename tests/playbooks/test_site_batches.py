@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import batch
 
 ROOT = Path(__file__).resolve().parents[2]
 SORTING = {
@@ -21,6 +22,9 @@ SORTING = {
     "tasks": [{"ansible.builtin.group_by": {"key": "gpushare_gpu_nodes"}, "when": "inventory_hostname is match('gpu')"}],
 }
 SERVED = "device_plugin:{{ 'from_pod' if __site_change_mode | default(false) else 'serve' }}"
+#: The parts of site.yml for daemons that are services.
+PARTS = ("control_planes.yml", "gpu_nodes.yml", "finish.yml")
+EVERYTHING = {"gpushare_driver_state": "managed"}
 TASKS = [
     {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join('+') }}."}, "run_once": True},
     {"ansible.builtin.fail": {"msg": "as planned"}, "when": "inventory_hostname in broken | default([])"},
@@ -32,7 +36,7 @@ def plays(playbook: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for play in yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text()):
         imported = play.get("ansible.builtin.import_playbook")
-        found += plays("control_planes") if imported == "control_planes.yml" else [play] if "hosts" in play else []
+        found += plays(imported.removesuffix(".yml")) if imported in PARTS else [play] if "hosts" in play else []
     return found
 
 
@@ -50,10 +54,17 @@ def inside(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def roles_of(play: dict[str, Any]) -> list[str]:
-    """The roles that it includes, in their order, each with its entry point if it is not main."""
-    tasks = tasks_of(play)
-    included = [task["ansible.builtin.include_role"] for task in tasks if "ansible.builtin.include_role" in task]
+    """The roles that it includes, in their order, each with its entry point if it is not main; those of the table of subjects always."""
+    included = [role for task in tasks_of(play) for role in includes(task)]
     return [":".join([role["name"].rpartition(".")[2], *([role["tasks_from"]] if "tasks_from" in role else [])]) for role in included]
+
+
+def includes(task: dict[str, Any]) -> list[dict[str, Any]]:
+    """What it includes of roles; for the loop over a batch's subjects, each of them."""
+    if task.get("loop") == "{{ __site_due }}":
+        rows = batch(lambda name: None, lambda name: EVERYTHING.get(name), True)
+        return [{"name": f"gpushare.kubernetes.{row['role']}", "tasks_from": row["tasks"]} for row in rows]
+    return [task["ansible.builtin.include_role"]] if "ansible.builtin.include_role" in task else []
 
 
 def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
@@ -68,20 +79,15 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     assert list(found) == [
         *("admission", "python_environment", "extender", "scheduler"),
         "take_over:operator",
-        *("nvidia_driver", "nvidia_container_toolkit", "container_runtime", "kubelet", "mps", SERVED),
-        # The environments go where the daemons have become pods.
-        *("python_environment:switch", "verify:prove", "uninstall:environments"),
+        *("nvidia_driver:main", "nvidia_container_toolkit:main", "container_runtime:main", "kubelet", "mps", SERVED),
+        *("python_environment:switch", "verify:prove"),
         *("admission:report", "kubectl_inspect", "dashboard", "verify"),
     ]
 
 
 def gpu_play() -> dict[str, Any]:
     """The play that changes the GPU nodes, with other tasks."""
-    (play,) = [
-        play
-        for play in yaml.safe_load((ROOT / "playbooks/site.yml").read_text())
-        if play.get("hosts") == "gpushare_gpu_nodes" and "serial" in play
-    ]
+    (play,) = yaml.safe_load((ROOT / "playbooks/gpu_nodes.yml").read_text())
     return {**play, "become": False, "tasks": TASKS}
 
 
@@ -136,26 +142,33 @@ def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[st
 
 def test_a_node_is_configured_unless_preflight_has_planned_that_nothing_changes(tmp_path: Path) -> None:
     idle: dict[str, Any] = {"changed": False, "changes": False}
-    (task,) = [one for play in plays("site") for one in play["tasks"] if one.get("ansible.builtin.import_tasks") == "tasks/gpu_nodes.yml"]
-    nodes: dict[str, tuple[bool, dict[str, Any]]] = {
-        "idle": (False, {}),
-        "managed": (False, {"__toolkit_packages": idle}),
+    (whole,) = yaml.safe_load((ROOT / "playbooks/tasks/gpu_nodes.yml").read_text())
+    (task,) = [one for one in whole["block"] if "__site_due" in one.get("vars", {})]
+    toolkit, packages, runtime = ("__nvidia_container_toolkit", "__nvidia_container_toolkit_packages", "__container_runtime")
+    without_driver = "nvidia_container_toolkit container_runtime"
+    everything = f"nvidia_driver {without_driver}"
+    nodes: dict[str, tuple[str, dict[str, Any]]] = {
+        "idle": ("", {}),
+        "managed": ("", {packages: idle}),
         # With CDI, the container runtime is left as it is.
-        "skipped": (False, {"__container_runtime": {"changed": False, "skipped": True}}),
-        "packages": (True, {"__toolkit_packages": {**idle, "changes": True}}),
-        "toolkit": (True, {"__toolkit": {**idle, "changes": True}}),
-        "runtime": (True, {"__container_runtime": {**idle, "changes": True}}),
+        "skipped": ("", {runtime: {"changed": False, "skipped": True}}),
+        "packages": (without_driver, {packages: {**idle, "changes": True}}),
+        "toolkit": (without_driver, {toolkit: {**idle, "changes": True}}),
+        "runtime": (without_driver, {runtime: {**idle, "changes": True}}),
         # What preflight was told to accept.
-        "failed": (True, {"__toolkit": {"changed": False, "failed": True, "msg": "why"}}),
-        "unplanned": (True, {"__toolkit": {}, "__container_runtime": {}}),
-        "driver": (True, {"gpushare_driver_state": "absent"}),
-        "operator": (True, {"gpushare_gpu_operator": "patch"}),
+        "failed": (without_driver, {toolkit: {"changed": False, "failed": True, "msg": "why"}}),
+        "unplanned": (without_driver, {toolkit: {}, runtime: {}}),
+        "driver": (everything, {"gpushare_driver_state": "absent"}),
+        "template": (everything, {"gpushare_driver_state": "{{ 'man' ~ 'aged' }}"}),
+        "operator": (without_driver, {"gpushare_gpu_operator": "patch"}),
+        "taken_over": (without_driver, {"__site_always": True}),
     }
-    hosts = {name: {"__toolkit": idle, "__container_runtime": idle, **values} for name, (_due, values) in nodes.items()}
+    hosts = {name: {toolkit: idle, runtime: idle, **values} for name, (_due, values) in nodes.items()}
     inventory = {"all": {"vars": {"ansible_connection": "local"}, "hosts": hosts}}
-    told = {"ansible.builtin.debug": {"msg": "{{ inventory_hostname }}: {{ __site_host_due }}."}, "vars": task["vars"]}
+    said = "{{ inventory_hostname }}: {{ __site_due | map(attribute='role') | join(' ') }}."
+    told = {"ansible.builtin.debug": {"msg": said}, "vars": task["vars"]}
     done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "tasks": [told]}])
-    found = {name: due == "True" for name, due in re.findall(r'"msg": "(\w+): (True|False)\."', done.stdout)}
+    found = dict(re.findall(r'"msg": "(\w+): (.*?)\."', done.stdout))
     assert found == {name: due for name, (due, _values) in nodes.items()}, done.stdout + done.stderr
 
 
@@ -200,12 +213,11 @@ def test_pods_on_hosts_of_kubeadm_are_a_matter_of_the_roles_for_hosts(tmp_path: 
     ],
 )
 def test_pods_on_hosts_get_the_root_of_their_kubelets(tmp_path: Path, roots: tuple[str | None, ...], taken: str, rejected: str) -> None:
-    (judged,) = [play for play in plays("to_pods") if play["name"] == "Judge the cluster before the first change"]
+    (judged,) = [play for play in plays("pods_planned") if play["name"] == "Judge the cluster before the first change"]
     tasks = {task["name"]: task for task in judged["tasks"]}
     included = yaml.safe_load((ROOT / "playbooks/tasks/in_cluster.yml").read_text())[0]["vars"]["gpushare_kubelet_root"]
     said = {"ansible.builtin.debug": {"msg": "ROOT={{ root }}="}, "vars": {"root": included}}
-    known: list[dict[str, Any]] = [{"kubelet": {"root": root}} if root else {} for root in roots]
-    hosts = {f"gpu{number}": {"__preflight_host": {"facts": facts}} for number, facts in enumerate(known)}
+    hosts = {f"gpu{number}": {"__gpushare_host": {"kubelet_root": root or ""}} for number, root in enumerate(roots)}
     inventory = {"all": {"vars": {"ansible_connection": "local"}, "children": {"gpushare_gpu_nodes": {"hosts": hosts}}}}
     steps = [tasks["Stop if the kubelets have several root folders"], tasks["Note what the cluster's pods need"], said]
     done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "vars": judged["vars"], "tasks": steps}])
@@ -224,8 +236,7 @@ def test_every_play_has_the_strategy_that_its_safety_rests_on() -> None:
 
 def test_there_are_policies_before_there_is_an_account() -> None:
     """Also where only new GPU nodes are installed; and schedulers know the extender before a node offers units."""
-    tasks = [(play["hosts"], one) for play in plays("site") for one in tasks_of(play)]
-    roles = [(hosts, task["ansible.builtin.include_role"]) for hosts, task in tasks if "ansible.builtin.include_role" in task]
+    roles = [(play["hosts"], role) for play in plays("site") for task in tasks_of(play) for role in includes(task)]
     names = [(role["name"].split(".")[-1], role.get("tasks_from", "main")) for _hosts, role in roles]
     wanted = ["admission", "extender", "scheduler", "device_plugin"]
     order = [names.index((name, SERVED.partition(":")[2] if name == "device_plugin" else "main")) for name in wanted]

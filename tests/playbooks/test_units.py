@@ -64,7 +64,7 @@ HOSTS: dict[str, dict[str, Any]] = {
     "limits": {"driver": "615.71.09"},
     "without": {"driver": "615.71.09", "gpushare_isolation": "none"},
     "six": {"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 9501, "gpushare_extender_tls": False},
-    "next": {"__gpushare_runtime_installed": {"environment": "/opt/gpushare/0.2.0-bbbbbbbbbbbb"}},
+    "next": {"__python_environment": {"environment": "/opt/gpushare/0.2.0-bbbbbbbbbbbb"}},
     "half": {"gpushare_metrics_address": "127.0.0.1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_token": "0123456789abcdef"},
 }
 PLAY = """
@@ -78,7 +78,7 @@ PLAY = """
     - {roles}/dashboard/defaults/main.yml
     - {roles}/dashboard/vars/main.yml
   vars:
-    __gpushare_runtime_installed: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
+    __python_environment: {{environment: /opt/gpushare/0.1.0-aaaaaaaaaaaa}}
     __gpushare_node: {{node_name: gpu1, kubelet_root: /data/kubelet}}
     __device_plugin_found: {{strategy: envvar, driver: "{{{{ driver | default('614.99') }}}}"}}
   tasks:

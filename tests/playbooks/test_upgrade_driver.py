@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import followers
 
 from playbooks.play import ROOT, play
 
@@ -27,6 +28,10 @@ def stand_in(task: dict[str, Any]) -> list[dict[str, Any]]:
     role = task.get("ansible.builtin.include_role")
     if role is None:
         return [task]
+    if "'followers'" in task.get("loop", ""):
+        rows = followers({"gpushare_toolkit_state": "managed"}.get)
+        includes = [{"name": f"gpushare.kubernetes.{row['role']}", "tasks_from": row["tasks"]} for row in rows]
+        return [made for each in includes for made in stand_in({"ansible.builtin.include_role": each})]
     name = ":".join([role["name"].rpartition(".")[2], *([role["tasks_from"]] if "tasks_from" in role else [])])
     seen = "{{ __verify_hosts | default([]) | sort | join('+') }}"
     made: list[dict[str, Any]] = [
@@ -60,7 +65,7 @@ def test_each_node_is_proven_by_a_pod_before_it_is_schedulable_and_before_the_ne
     steps = did(done)
     assert [one for one in steps if one.startswith("gpu1")] == [
         "gpu1 nvidia_driver",
-        "gpu1 nvidia_container_toolkit",
+        "gpu1 nvidia_container_toolkit:main",
         "gpu1 nvidia_driver:prove",
         "gpu1 verify gpu1",
         "gpu1 nvidia_driver:uncordon_working",

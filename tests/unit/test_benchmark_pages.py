@@ -4,17 +4,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from bench.scheduling import page
-from bench.transport.__main__ import table
-
-PAGES = Path(__file__).resolve().parents[2] / "docs/project/benchmarks"
-
-
-def test_transport() -> None:
-    assert table(json.loads((PAGES / "transport.json").read_text())) in (PAGES / "transport.md").read_text()
 
 
 def test_scheduling() -> None:

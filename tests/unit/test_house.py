@@ -21,14 +21,19 @@ TREE = {
     "tests/core/test_z.py": "from core.test_w import memory\nfrom core import test_w\nfrom w import test_of_a_product\n",
     "tools/programs.py": "from core.test_z import memory\n",
     "roles/README.md": "one\ntwo\n",
+    house.TABLE: 'OWNERS = {"kept": Owner("a", order=1), "brought": Owner("b", install="main")}\n',
+    "roles/brought/tasks/main.yml": "register: __brought\n",
+    "roles/other/tasks/main.yml": "when: __brought is changed\n# brought\nregister: __given\nvars: {__own: 1, __gpushare_all: 1}\n",
+    "roles/other/meta/argument_specs.yml": "gpushare_brought_x: see brought\n",
+    "playbooks/site.yml": "- name: gpushare.kubernetes.brought\n  when: gpushare_brought_x or __own or __given or __gpushare_all\n",
 }
 
 
 def test_each_measure_counts_what_it_says() -> None:
     assert house.measures(TREE) == {
         "lines of runtime": 14,
-        "lines of plugins": 13,
-        "lines of roles": 2,
+        "lines of plugins": 14,
+        "lines of roles": 8,
         "lines of tests": 5,
         "lines of tools": 1,
         "lines of tests + tools": 6,
@@ -38,6 +43,9 @@ def test_each_measure_counts_what_it_says() -> None:
         "class names used twice": 1,
         "imports of a test by a test": 3,
         "folder circles": 1,
+        "registers of a role that another role or a playbook reads": 2,
+        "private variables that several roles or playbooks name": 3,
+        "places in playbooks and other roles that name a subject of the table": 2,
         "module constants of runtime below the first definition": 1,
         "module constants of plugins below the first definition": 0,
         "variables and functions of runtime that are called `of` or `one`": 6,

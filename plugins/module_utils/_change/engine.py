@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 from .journal import FOLDER, Entry
+from .subjects import is_known
 from .transaction import Service, Transaction, nothing
-from .undo import Contents, Undone, undone
+from .undo import Contents, Rejected, Undone, undone
 
 NOT_RECORDED = "nothing of ours is recorded on this host"
 
@@ -97,6 +98,8 @@ class Subject(ABC):
 
 def converge(subject: Subject, absent: bool, check: bool, point: Callable[[str], None] = nothing) -> Converged:
     """Do it, or with `check` say what would be done. On Rejected nothing was changed; on TransactionError it was restored."""
+    if not is_known(subject.owner):
+        raise Rejected(f"found the subject {subject.owner}, which has no row in OWNERS of {is_known.__module__}; expected one: add it")
     transaction = Transaction(subject.owner, subject.root, point)
     entries = transaction.entries()
     if absent and not entries and not transaction.unfinished:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Archives of plain files in the format of GNU tar: the same files make the same bytes, and anything else in an archive is rejected.
 
-Python's tarfile follows every form that an archive may have, and reads a name of any length into memory. Here an archive has regular files
-with short relative names, each of them once, and nothing else.
+tarfile reads the headers. It follows every form that an archive may have, so what it found is checked here: an archive has regular files
+with short relative names, each of them once, and nothing else. Nothing is extracted by tarfile, so that no filter of it is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import tarfile
 from dataclasses import dataclass
-from typing import BinaryIO, Dict, Iterable, List
+from typing import BinaryIO, Dict, Iterable, List, cast
 
 from .failure import Failure
 
@@ -21,10 +21,9 @@ _BLOCK = 512
 CHUNK = 1 << 20
 _LONGEST_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~!%:@=-]*(?:/[A-Za-z0-9][A-Za-z0-9._+~!%:@=-]*){0,4}")
-_NUMBER = re.compile(rb"[0-7]{1,11}")
 _KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"5": "a folder", b"6": "a pipe"}
-_LARGE = 0x80
-_LONG_NAME, _PLAIN = b"L", (b"0", b"\0")
+#: Of one read of tarfile: a name or an extended header, which it has in memory.
+_LONGEST_HEADER = 64 << 10
 
 
 class TarError(Failure, ValueError):
@@ -49,42 +48,58 @@ class Member:
     size: int
 
 
+class _Headers:
+    """A stream as tarfile reads it, which takes only headers, but of any length."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.seek, self.tell, self._read = stream.seek, stream.tell, stream.read
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _LONGEST_HEADER:
+            raise TarError(f"the archive has a header of {size} bytes, expected at most {_LONGEST_HEADER}")
+        return self._read(size)
+
+
 def members(stream: BinaryIO, limits: ArchiveLimits) -> Dict[str, Member]:
     """The files of an archive by name, in its order. Reads their headers only. TarError."""
     end = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
     found: Dict[str, Member] = {}
-    at, total, long_name = 0, 0, ""
-    while True:
-        if len(found) > limits.members:
-            raise TarError(f"more than {limits.members} files in the archive")
-        header = _read(stream, at, _BLOCK, end)
-        if not any(header):
-            break
-        name, size = _checked_header(header, at)
-        kind, at = header[156:157], at + _BLOCK
-        if kind == _LONG_NAME and not long_name and size <= _LONGEST_NAME + 1:
-            long_name = _text(_read(stream, at, size, end).rstrip(b"\0"))
-        elif kind not in _PLAIN:
-            raise TarError(f"{name[:80]!r} in the archive is {_KINDS.get(kind, 'of another kind than a file')}, expected plain files only")
-        else:
-            name, long_name = long_name or name, ""
-            if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name in found:
-                what = "twice" if name in found else "with a name that is not allowed"
-                raise TarError(f"the archive has {name[:80]!r} {what}")
-            total += size
-            if size > limits.member_bytes or total > limits.bytes:
-                raise TarError(
-                    f"{name[:80]} in the archive has {size} bytes, expected at most {limits.member_bytes}, {limits.bytes} in all"
-                )
-            if at + size > end:
-                raise TarError(f"the archive ends within {name[:80]}")
-            found[name] = Member(name, at, size)
-        at += -(-size // _BLOCK) * _BLOCK
-    while at < end:
-        if any(_read(stream, at, min(CHUNK, end - at), end)):
-            raise TarError("the archive has something behind its end")
-        at += CHUNK
+    total = at = 0
+    try:
+        with tarfile.open(fileobj=cast(BinaryIO, _Headers(stream)), mode="r:") as archive:
+            for info in archive:
+                if len(found) == limits.members:
+                    raise TarError(f"more than {limits.members} files in the archive")
+                _check(info, info.name in found)
+                total += info.size
+                if not 0 <= info.size <= limits.member_bytes or total > limits.bytes:
+                    most = f"expected at most {limits.member_bytes}, {limits.bytes} in all"
+                    raise TarError(f"{info.name} in the archive has {info.size} bytes, {most}")
+                at = info.offset_data + -(-info.size // _BLOCK) * _BLOCK
+                if at > end:
+                    raise TarError(f"the archive ends within {info.name}")
+                found[info.name] = Member(info.name, info.offset_data, info.size)
+    except TarError:
+        raise
+    # Numbers of extended headers that are none, and headers that each announce another one.
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+        raise TarError(f"the file is not an archive that tar reads ({error})") from error
+    # tarfile takes a damaged header for the end.
+    stream.seek(at)
+    rest = iter(lambda: stream.read(CHUNK), b"")
+    if at == end or any(any(part) for part in rest):
+        raise TarError("the archive is cut off" if at == end else f"the archive has something else than a file at byte {at} or behind it")
     return found
+
+
+def _check(info: tarfile.TarInfo, twice: bool) -> None:
+    """TarError if this is not a plain file with a name that is allowed."""
+    name = info.name
+    if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or info.sparse is not None:
+        raise TarError(f"{name[:80]!r} in the archive is {_KINDS.get(info.type, 'of another kind than a file')}, expected plain files only")
+    if twice or not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise TarError(f"the archive has {name[:80]!r} {'twice' if twice else 'with a name that is not allowed'}")
 
 
 def content(stream: BinaryIO, member: Member) -> Iterable[bytes]:
@@ -130,34 +145,3 @@ def unpack(stream: BinaryIO, limits: ArchiveLimits, folder: str) -> List[str]:
                 file.write(part)
         paths.append(path)
     return paths
-
-
-def _read(stream: BinaryIO, at: int, size: int, end: int) -> bytes:
-    if at + size > end:
-        raise TarError("the archive is cut off" if end else "the archive is empty")
-    stream.seek(at)
-    return stream.read(size)
-
-
-def _checked_header(header: bytes, at: int) -> "tuple[str, int]":
-    """(name, size) of a block that is a header."""
-    if header[257:262] != b"ustar":
-        raise TarError(f"there is no header of a tar archive at byte {at}")
-    fields = [header[start:stop].strip(b" \0") for start, stop in ((124, 136), (148, 156))]
-    if header[124] == _LARGE:
-        # 8 GiB or more, which no limit allows.
-        fields[0] = b"%o" % int.from_bytes(header[125:136], "big")
-    elif not _NUMBER.fullmatch(fields[0]):
-        raise TarError(f"the header at byte {at} of the archive has no size that can be read")
-    checksum = int(fields[1], 8) if _NUMBER.fullmatch(fields[1]) else -1
-    size = int(fields[0], 8)
-    if sum(header[:148]) + sum(header[156:]) + 8 * ord(" ") != checksum:
-        raise TarError(f"the header at byte {at} of the archive is damaged")
-    name, prefix = _text(header[:100].partition(b"\0")[0]), b""
-    if header[257:265] == b"ustar\x0000":
-        prefix = header[345:500].partition(b"\0")[0]
-    return (f"{_text(prefix)}/{name}" if prefix else name), size
-
-
-def _text(data: bytes) -> str:
-    return data.decode("ascii", "backslashreplace")

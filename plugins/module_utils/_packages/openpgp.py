@@ -4,7 +4,7 @@
 
 A host may have no gpg. The written keys are made of the packets that were read and of nothing else, so that apt and rpm cannot see
 another key in a file than the one whose fingerprint was compared. Subkeys are written only where their own fingerprints were
-compared: old versions of rpm do not check who bound a subkey to its key, nor what for. RFC 9580, sections 4, 5.2, 5.5, 6 and 9.1.
+compared: old versions of rpm do not check who bound a subkey to its key, nor what for. RFC 9580, sections 4, 5.5, 6 and 9.1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import binascii
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from .._change.undo import Rejected
 from .._formats.failure import Failure
@@ -26,9 +26,6 @@ _OF_A_KEY = (_PUBLIC_SUBKEY, _USER_ID, _USER_ATTRIBUTE, _SIGNATURE)
 _PRIVATE = (5, 7)
 # These packets carry no meaning for others: trust packets of a keyring, the marker, padding.
 _PASSED_OVER = (12, 10, 21)
-# Public-key algorithms that can only encrypt: RSA (2), Elgamal (16), ECDH (18), X25519, X448, ML-KEM with either.
-_ENCRYPT_ONLY = (2, 16, 18, 25, 26, 35, 36)
-_BINDING, _KEY_FLAGS, _MAY_SIGN = 0x18, 27, 0x02
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}|[0-9A-F]{64}")
 _BLOCK = re.compile(
     rb"^-----BEGIN PGP PUBLIC KEY BLOCK-----[ \t]*\r?\n(?:[!-9;-~]{1,64}: [^\r\n]*\r?\n)*[ \t]*\r?\n"
@@ -48,11 +45,10 @@ class _Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Subkey:
-    """A subkey with its signatures. signs: whether it may sign, by its algorithm and by its bindings. They may be forged."""
+    """A subkey with its signatures, which may be forged."""
 
     fingerprint: str
     packets: bytes
-    signs: bool
 
 
 @dataclass(frozen=True)
@@ -109,45 +105,12 @@ def read_keys(data: bytes) -> List[Key]:
             raise KeyError_(f"the key file holds an OpenPGP packet of kind {packet.tag} where a public key was expected")
     if not keys:
         raise KeyError_("the key file holds no public key")
-    return [Key(_fingerprint(key[0][0].body), _written(key[0]), tuple(map(_subkey, key[1:]))) for key in keys]
-
-
-def _subkey(packets: Sequence[_Packet]) -> Subkey:
-    body, bindings = packets[0].body, [flags for packet in packets[1:] for flags in _uses(packet.body)]
-    # The algorithm follows the version and four bytes of time.
-    signs = _number(body, 5, 1) not in _ENCRYPT_ONLY and not (bindings and all(flags is not None and not flags for flags in bindings))
-    return Subkey(_fingerprint(body), _written(packets), signs)
-
-
-def _uses(signature: bytes) -> "Iterator[Optional[bool]]":
-    """Whether a binding says that its subkey may sign; None where it says nothing. Nothing at all for another signature."""
-    version = _number(signature, 0, 1)
-    if version not in (4, 6) or _number(signature, 1, 1) != _BINDING:
-        return
-    width = 2 if version == 4 else 4
-    place = 4 + width
-    # The part behind it is not signed.
-    hashed, found = signature[place : place + _number(signature, 4, width)], None
-    place = 0
-    while place < len(hashed):
-        try:
-            start, size = _subpacket_length(hashed, place)
-        except KeyError_:
-            break
-        if size and _number(hashed, start, 1) & 0x7F == _KEY_FLAGS:
-            found = bool(found) or bool(_number(hashed, start + 1, 1) & _MAY_SIGN)
-        place = start + size
-    yield found
-
-
-def _subpacket_length(data: bytes, place: int) -> "tuple[int, int]":
-    # As the length of a packet in the new form, but nothing comes in pieces: 224 to 254 are lengths of two bytes, too.
-    first = _number(data, place, 1)
-    if first < 192:
-        return place + 1, first
-    if first < 255:
-        return place + 2, ((first - 192) << 8) + _number(data, place + 1, 1) + 192
-    return place + 5, _number(data, place + 1, 4)
+    return [
+        Key(
+            _fingerprint(key[0].body), _written(key), tuple(Subkey(_fingerprint(packets[0].body), _written(packets)) for packets in subkeys)
+        )
+        for key, *subkeys in keys
+    ]
 
 
 def fingerprint(text: str) -> str:
@@ -162,21 +125,16 @@ def fingerprint(text: str) -> str:
 
 
 def pinned(keys: Sequence[Key], expected: Sequence[str]) -> List[Key]:
-    """The keys as they may be written: each one expected, with the expected subkeys. KeyError_ for another key or subkey that may sign.
+    """The keys as they may be written: each one expected, with the expected subkeys and no others. KeyError_ for another key.
 
-    One of the expected ones suffices: a rotated key comes before the old one goes.
+    One of the expected ones suffices: a rotated key comes before the old one goes. A subkey that is not expected is left out without an
+    error, because keys keep their expired ones.
     """
     wanted = [fingerprint(words) for words in expected]
     cure = "compare it with what the publisher announces, and correct the file or the fingerprint"
     strangers = [key.fingerprint for key in keys if key.fingerprint not in wanted]
     if strangers:
         raise KeyError_(f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: {cure}")
-    for key in keys:
-        for subkey in key.subkeys:
-            if subkey.signs and subkey.fingerprint not in wanted:
-                raise KeyError_(
-                    f"the key {key.fingerprint} has the subkey {subkey.fingerprint}, which may sign, expected {' or '.join(wanted)}: {cure}"
-                )
     return [replace(key, subkeys=tuple(kept for kept in key.subkeys if kept.fingerprint in wanted)) for key in keys]
 
 

@@ -178,12 +178,13 @@ class DockerService(RuntimeService):
             words = [*self._start.words, f"--config-file={candidate}", *arguments]
             status, out, err = self.unit.program_call(self._run)(words)
             if status != 0 and f"{nowhere}/" not in err:
-                raise Rejected(f"dockerd rejects {self.config}: {self._located(err or out, candidate, text)}; nothing was changed")
+                raise Rejected(f"dockerd rejects {self.config}: {self._located(err or out, candidate)}; nothing was changed")
         finally:
             shutil.rmtree(scratch)
 
-    def _located(self, words: str, candidate: str, text: str) -> str:
-        """dockerd's words with the places of what it complains of."""
+    def _located(self, words: str, candidate: str) -> str:
+        """dockerd's words with the places of what it complains of, in the files as they are now."""
+        text = read_text(self.config) or ""
         words = " ".join(words.split())[-600:].replace(candidate, self.config)
         places = []
         for name in re.findall(r"([\w-]+): \(from flag", words):

@@ -34,6 +34,7 @@ from .._preflight.reasons import (
     unreachable,
 )
 from .._preflight.variables import COLLECTION, COMPARED, of_type, scattered, shared, variables
+from .._subjects.rows import checks
 from .judge import Judge
 
 
@@ -46,7 +47,6 @@ class PreflightJudge(Judge):
         "control_plane_group": {"type": "str", "required": True},
         "gpu_group": {"type": "str", "required": True},
         "answers": {"type": "list", "elements": "dict"},
-        "plans": {"type": "dict", "default": {}},
         "accept": {"type": "list", "elements": "str", "default": []},
         "report": {"type": "str", "default": ""},
     }
@@ -78,7 +78,7 @@ class PreflightJudge(Judge):
         of_inventory += judge_authorities(believed)
         of_bundle = self._bundle(known, arguments)
         of_inventory += of_bundle
-        for check, name in arguments["plans"].items():
+        for check, name in checks().items():
             found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for no host: that is said here.
             unplanned = [no_plan(host, check, str(plan["msg"])) for host, plan in found if "msg" in plan and not plan.get("skipped")]
@@ -120,7 +120,7 @@ class PreflightJudge(Judge):
         # Other versions and architectures are reasons of their own. Pods need no Python of their host.
         known = python is not None and python.version in PYTHONS and machine in MACHINES
         known = known and self._of_cluster(task_vars, [host], "gpushare_deploy_mode") != KUBERNETES
-        plan = theirs.get(arguments["plans"].get("driver", "")) or {}
+        plan = theirs.get(checks()["driver"]) or {}
         driver = bool(plan.get("due")) and bool((plan.get("plan") or {}).get("packages"))
         label = packages_label(str(system["id"]), system["like"], str(system["version"]))
         return Needs(host, Target(python.version, machine) if python and known else None, label, machine, driver)

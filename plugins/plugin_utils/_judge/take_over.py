@@ -13,13 +13,16 @@ from .._answers import ask
 from .._takeover.judge import HostState, judge
 from .judge import KUBECTL, Judge
 
+#: The variable of a host with what preflight has read of it in this run.
+_PREFLIGHT = "__preflight_host"
+
 
 class TakeOverJudge(Judge):
     """The module reports what the cluster has; what the hosts have answered is in their variables."""
 
     options = {
         "hosts": {"type": "list", "elements": "str", "required": True},
-        "facts": {"type": "str", "required": True},
+        "facts": {"type": "str", "default": _PREFLIGHT},
         "extender_port": {"type": "int", "default": 32766},
         "drain": {"type": "bool", "default": False},
         "gpu_operator": {"type": "str", "choices": list(MODES), "default": CHECK},
@@ -44,7 +47,7 @@ class TakeOverJudge(Judge):
         theirs = self._known["hostvars"][host]
         result = theirs.get(name) or {}
         # Preflight's result has them one level below, and asks for the GPUs, which later questions do not.
-        facts, before = result.get("facts") or result, (theirs.get("__preflight_host") or {}).get("facts") or {}
+        facts, before = result.get("facts") or result, (theirs.get(_PREFLIGHT) or {}).get("facts") or {}
         gpus = ((facts.get("nvidia_smi") or before.get("nvidia_smi") or {}).get("gpus")) or []
         unit = self._action._templar.template(theirs.get("gpushare_memory_unit", "GiB"))
         return HostState(

@@ -1,6 +1,6 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Change a text that Kubernetes reads, YAML or JSON, as little as possible: language, comments, order and quoting of all else stay.
+"""Change a text that Kubernetes reads, YAML or JSON, as little as possible: the language stays, and of YAML comments, order and quoting.
 
 The new text is read again as Kubernetes reads it (`_yaml`). It needs PyYAML, which hosts may not have.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -20,8 +19,6 @@ from ...module_utils._formats import json_edit, line_ends
 from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
-_INDENT = re.compile(r"\n([ \t]+)\S")
-_GONE = object()
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 
 
@@ -46,26 +43,20 @@ def splice(text: str, wanted: Any) -> str:
 
 
 def _spliced(text: str, wanted: Any) -> str:
-    first, rest = (text, "") if _yaml.is_json(text) else first_document(text)
+    is_json = _yaml.is_json(text)
+    first, rest = (text, "") if is_json else first_document(text)
     try:
         if _same(_yaml.load(text), wanted):
             return text
-        result = _edited_json(text, wanted) if _yaml.is_json(text) else _Splicer(first).result(wanted) + rest
+        result = text if is_json else _Splicer(first).result(wanted) + rest
         if _same(_yaml.load(result), wanted):
             return result
     except (_CannotSplice, yaml.YAMLError):
         pass
-    result = as_json(text, wanted) if _yaml.is_json(text) else _yaml.dump(wanted) + rest
+    result = json_edit.dumps(wanted, text) if is_json else _yaml.dump(wanted) + rest
     if not _same(_yaml.load(result), wanted):
         raise yaml.YAMLError(f"a value that cannot be written for Kubernetes: {str(wanted)[:80]}")
     return result
-
-
-def as_json(before: str, wanted: Any) -> str:
-    """The value as JSON that is indented as this text is."""
-    indent = _INDENT.search(before)
-    end = "\n" if before.endswith("\n") else ""
-    return json.dumps(wanted, indent=indent.group(1) if indent else None, ensure_ascii=False) + end
 
 
 def lost_comments(before: str, after: str) -> int:
@@ -76,30 +67,6 @@ def lost_comments(before: str, after: str) -> int:
 def _same(left: Any, right: Any) -> bool:
     """Equal, and of equal types (to Python, True equals 1); the order of keys does not count."""
     return json.dumps(left, sort_keys=True, default=repr) == json.dumps(right, sort_keys=True, default=repr)
-
-
-def _edited_json(text: str, wanted: Any) -> str:
-    """The JSON text with nothing changed but what differs."""
-    try:
-        for path, value in _differences(json_edit.loads(text), wanted):
-            text = json_edit.remove(text, path) if value is _GONE else json_edit.set_value(text, path, value)
-    except ValueError as error:
-        raise _CannotSplice(str(error)) from error
-    return text
-
-
-def _differences(now: Any, wanted: Any, path: json_edit.Path = ()) -> list[tuple[json_edit.Path, Any]]:
-    """(path, new value, or _GONE) of each difference between two objects."""
-    if not isinstance(now, Mapping) or not isinstance(wanted, Mapping) or not (path or wanted):
-        raise _CannotSplice("one of them is not an object")
-    found: list[tuple[json_edit.Path, Any]] = [((*path, key), _GONE) for key in now if key not in wanted]
-    for key, value in wanted.items():
-        there = now.get(key)
-        if key in now and isinstance(there, Mapping) and isinstance(value, Mapping) and value:
-            found += _differences(there, value, (*path, key))
-        elif key not in now or not _same(there, value):
-            found.append(((*path, key), value))
-    return found
 
 
 class _Splicer:

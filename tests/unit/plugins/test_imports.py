@@ -107,6 +107,7 @@ CONTRACTS = {
         "plugin_utils._bundle",
         "plugin_utils._wheel",
     ),
+    "plugin_utils._subjects": ("module_utils._change.subjects", "module_utils._formats.versions"),
     "plugin_utils._judge": (
         *(
             f"module_utils.{name}"
@@ -114,7 +115,18 @@ CONTRACTS = {
         ),
         *(
             f"plugin_utils.{name}"
-            for name in ("_answers", "_bundle", "_driver", "_preflight", "_manifests", "_removal", "_takeover", "_verdict", "_wheel")
+            for name in (
+                "_answers",
+                "_bundle",
+                "_driver",
+                "_preflight",
+                "_manifests",
+                "_removal",
+                "_subjects",
+                "_takeover",
+                "_verdict",
+                "_wheel",
+            )
         ),
     ),
     "plugin_utils._removal": ("module_utils._cluster.names", "plugin_utils._answers"),
@@ -142,7 +154,7 @@ CONTRACTS = {
     ),
     "modules": ("module_utils",),
     "action": ("module_utils", "plugin_utils"),
-    "lookup": ("plugin_utils._manifests",),
+    "lookup": ("plugin_utils._manifests", "plugin_utils._preflight.variables", "plugin_utils._subjects"),
     "doc_fragments": (),
 }
 # Beside the standard library.

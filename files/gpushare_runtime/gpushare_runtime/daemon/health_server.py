@@ -46,12 +46,12 @@ class HealthServer(PageServer):
 
     def __init__(self, address: Address, readiness: Readiness) -> None:
         async def alive() -> Answer:
-            return "200 OK", b"ok\n"
+            return 200, b"ok\n"
 
         async def ready() -> Answer:
             missing, degraded = readiness()
             if missing:
-                return "503 Service Unavailable", f"not ready: {', '.join(missing)}\n".encode()
-            return "200 OK", (f"ready; degraded: {', '.join(degraded)}\n" if degraded else "ready\n").encode()
+                return 503, f"not ready: {', '.join(missing)}\n".encode()
+            return 200, (f"ready; degraded: {', '.join(degraded)}\n" if degraded else "ready\n").encode()
 
         super().__init__(*address, "health is", {"/healthz": alive, "/readyz": ready})

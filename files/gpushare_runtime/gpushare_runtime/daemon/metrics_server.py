@@ -69,11 +69,11 @@ class MetricsServer(PageServer):
                 made += piece.encode()
                 # kubelet and kube-scheduler go first: a large cluster's page takes a second.
                 await asyncio.sleep(0)
-            return "200 OK", bytes(made)
+            return 200, bytes(made)
 
         async def report() -> Answer:
             well, text = health() if health else (True, "")
-            return "200 OK" if well else "503 Service Unavailable", f"{text}\n".encode()
+            return 200 if well else 503, f"{text}\n".encode()
 
         pages = {"/metrics": page, **({"/healthz": report} if health else {})}
         super().__init__(address.host, address.port, "metrics are", pages, address.token_file)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 import logging
@@ -14,12 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
 from gpushare_runtime.daemon.exposition import CONTENT_TYPE
 from gpushare_runtime.daemon.listener import Listener, RateLimit
 
 log = logging.getLogger(__name__)
 # Anybody who reaches the address can cause these records.
 _at_requests: Final = log.getChild("requests")
+# A request that is not HTTP gets a 400, and no line.
+_at_requests.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 _at_requests.addFilter(RateLimit())
 
 _REQUEST_SECONDS: Final = 10.0
@@ -28,11 +32,8 @@ UNVERIFIED: Final = 64
 # Responses at a time: a cluster has a handful of callers.
 MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
-_LARGEST_REQUEST: Final = 16 * 1024
-# The kernel takes so much without a reader: nothing is to be waited for.
-_SMALL: Final = 16 * 1024
 
-Answer = tuple[str, bytes]
+Answer = tuple[int, bytes]
 """Status and body."""
 Page = Callable[[], Awaitable[Answer]]
 
@@ -71,68 +72,58 @@ class PageServer:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self.port = listener.getsockname()[1]
-            listener.start(partial(self._protocol, listener))
+            # Unread bodies of requests are not waited for.
+            listener.start(web.Server(partial(self._answer, listener), logger=_at_requests, access_log=None, lingering_time=0.0))
             try:
                 await asyncio.Event().wait()
             finally:
                 listener.stop()
 
-    def _protocol(self, listener: Listener) -> asyncio.BaseProtocol:
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(_LARGEST_REQUEST), partial(self._answer, listener))
-
-    async def _answer(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            # The listener closes a connection that sends nothing.
-            request = await reader.readuntil(b"\r\n\r\n")
-            text = request.decode("latin-1")
-            rejection = self._rejection(text)
-            if rejection is not None:
-                await _send(writer, *rejection)
-            else:
-                listener.verified(writer.transport)
-                self._answering += 1
-                try:
-                    await _send(writer, *await self._page(_path(text)))
-                finally:
-                    self._answering -= 1
-        writer.close()
+    async def _answer(self, listener: Listener, request: web.BaseRequest) -> web.StreamResponse:
+        rejection = self._rejection(request)
+        if rejection is not None:
+            return _response(*rejection)
+        assert request.transport is not None, "a request that is being answered has one"
+        listener.verified(request.transport)
+        self._answering += 1
+        try:
+            response = _response(*await self._page(request.path))
+            await response.prepare(request)
+            # aiohttp waits for a caller who does not read as long as that takes.
+            await asyncio.wait_for(response.write_eof(), _REQUEST_SECONDS)
+        except (ConnectionError, asyncio.TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._answering -= 1
+        return response
 
     async def _page(self, path: str) -> Answer:
         try:
             return await self._pages[path]()
         except Exception:
             _at_requests.exception("%s could not be made", path)
-            return "500 Internal Server Error", f"{path} could not be made, see the log\n".encode()
+            return 500, f"{path} could not be made, see the log\n".encode()
 
-    def _rejection(self, request: str) -> Answer | None:
+    def _rejection(self, request: web.BaseRequest) -> Answer | None:
         """Status and body for a request that gets no page."""
-        line, *headers = request.split("\r\n")
-        if not line.startswith("GET ") or _path(request) not in self._pages:
-            return "404 Not Found", f"only GET {' and '.join(self._pages)} is here\n".encode()
+        if request.method != "GET" or request.path not in self._pages:
+            return 404, f"only GET {' and '.join(self._pages)} is here\n".encode()
         if self._token_file is not None:
             try:
                 token = self._token_file.read_text().strip()
             except (OSError, UnicodeDecodeError) as error:
                 _at_requests.error("%s not served: the token cannot be read: %s", self._what, error)
-                return "503 Service Unavailable", b"the token cannot be read, see the log\n"
-            given = next((h.partition(":")[2].strip() for h in headers if h.lower().startswith("authorization:")), "")
-            if not token or not hmac.compare_digest(given.encode("latin-1"), f"Bearer {token}".encode()):
-                return "401 Unauthorized", b"the bearer token of --metrics-token-file is expected\n"
+                return 503, b"the token cannot be read, see the log\n"
+            given = request.headers.get("Authorization", "")
+            if not token or not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode()):
+                return 401, b"the bearer token of --metrics-token-file is expected\n"
         if self._answering >= MOST:
-            return "503 Service Unavailable", b"too many at a time, try again later\n"
+            return 503, b"too many at a time, try again later\n"
         return None
 
 
-def _path(request: str) -> str:
-    target = request.partition("\r\n")[0].partition(" ")[2]
-    return target.partition(" ")[0].partition("?")[0]
-
-
-async def _send(writer: asyncio.StreamWriter, status: str, body: bytes) -> None:
-    if writer.transport.is_closing():
-        # The caller is gone; uvloop raises RuntimeError for what would be written now.
-        return
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    writer.write(head.encode() + body)
-    if len(body) > _SMALL:
-        await asyncio.wait_for(writer.drain(), _REQUEST_SECONDS)
+def _response(status: int, body: bytes) -> web.Response:
+    response = web.Response(status=status, body=body, headers={"Content-Type": CONTENT_TYPE, "Server": "gpushare"})
+    response.force_close()
+    return response

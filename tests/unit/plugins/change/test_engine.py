@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import NOT_RECORDED, Converged, Subject, converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Undone
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Undone
 
 ONE, TWO, UNIT = "/etc/one", "/etc/two", "/etc/systemd/system/gpushare-extender.service"
 MARK = "# Copyright: gpushare.kubernetes contributors\n"
@@ -18,7 +19,7 @@ MARK = "# Copyright: gpushare.kubernetes contributors\n"
 class Whole(Subject):
     """Two files that are ours as a whole."""
 
-    owner = "whole"
+    owner = "container_runtime.whole"
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -169,3 +170,17 @@ def test_several_results_are_one() -> None:
     whole.add(Converged(True, [TWO], ["b"], ["w"], [{"before": ""}], "it lacks it", {TWO: "because"}))
     whole.add(Converged())
     assert whole == Converged(True, [TWO], ["a", "b"], ["w"], [{"before": ""}], "it lacks it", {ONE: "why", TWO: "because"})
+
+
+class Unknown(Whole):
+    """A subject that somebody has written without its row."""
+
+    owner = "unknown"
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_subject_without_a_row_is_rejected_before_anything_is_changed(tmp_path: Path, state: str) -> None:
+    (tmp_path / "etc").mkdir()
+    with pytest.raises(Rejected, match=r"found the subject unknown, which has no row in OWNERS of .*subjects; expected one: add it"):
+        converge(Unknown(tmp_path), state == "absent", check=False)
+    assert [path.name for path in tmp_path.rglob("*")] == ["etc"]

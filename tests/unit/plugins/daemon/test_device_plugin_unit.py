@@ -16,7 +16,7 @@ ROLES = Path(__file__).resolve().parents[4] / "roles"
 def test_kubelet_finds_it_waiting(unit: str) -> None:
     template = "device_plugin/templates/gpushare-device-plugin.service.j2"
     known = {"gpushare_kubelet_unit": unit, "__gpushare_node": {"kubelet_root": "/k"}, "__device_plugin_found": {"strategy": "cdi"}}
-    known["__gpushare_runtime_installed"] = {"environment": "/e"}
+    known["__gpushare_environment"] = "/e"
     made = jinja2.Environment(trim_blocks=True)
     made.filters["bool"] = bool
     text = made.from_string((ROLES / template).read_text()).render(**known).splitlines()

@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.servic
 from unit.fakes.plugins.identity.tokens import claims, jwt
 
 UNIT = "[Unit]\nDescription=x\n\n[Service]\nExecStart=/x --listen 127.0.0.1:7\n"
-SOCKET, METRICS = "gpushare-x.socket", "gpushare-x-metrics.socket"
+SOCKET, METRICS = "gpushare-extender.socket", "gpushare-extender-metrics.socket"
 
 
 def nothing_runs(argv: list[str]) -> tuple[int, str, str]:
@@ -30,14 +30,14 @@ def nothing_runs(argv: list[str]) -> tuple[int, str, str]:
 
 def idle(wanted: DaemonFiles, folder: Path) -> InstalledDaemon:
     """One that does not run."""
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder), settings=str(folder))
+    daemon = Daemon("gpushare-extender", Health(None, "synced", 0), nothing_runs, lambda pid: b"", str(folder), settings=str(folder))
     return InstalledDaemon(wanted, daemon, Companions({}, nothing_runs, str(folder), str(folder)), lambda: None)
 
 
 @pytest.fixture
 def wanted(tmp_path: Path) -> DaemonFiles:
     return DaemonFiles(
-        name="gpushare-x",
+        name="gpushare-extender",
         unit=UNIT,
         kubeconfig_path=str(tmp_path / "x.kubeconfig"),
         kubeconfig_content="server: a\n",
@@ -58,9 +58,9 @@ def diff(wanted: DaemonFiles, folder: Path) -> str:
 
 def test_a_daemon_is_its_kubeconfig_its_seed_and_its_unit(wanted: DaemonFiles, tmp_path: Path) -> None:
     found = files(replace(wanted, seed_content="a.b.c"), tmp_path)
-    assert list(found) == ["x.kubeconfig", "x.token", "gpushare-x.service", "gpushare-x.env"]
+    assert list(found) == ["x.kubeconfig", "x.token", "gpushare-extender.service", "gpushare-extender.env"]
     assert found["x.token"] == "a.b.c\n"
-    assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-x-copies/tls.crt"}
+    assert wanted.copied == {str(tmp_path / "tls.crt"): "/run/gpushare-extender-copies/tls.crt"}
 
 
 def test_every_file_has_its_mode_and_a_secret_that_is_not_wanted_goes(wanted: DaemonFiles, systemd: Systemd, tmp_path: Path) -> None:
@@ -77,10 +77,13 @@ def test_the_settings_name_what_the_kubeconfig_on_the_host_holds_where_none_is_g
     given = files(wanted, tmp_path)
     without = replace(wanted, kubeconfig_content=None)
     none = files(without, tmp_path)
-    assert list(none) == ["gpushare-x.service", "gpushare-x.env"]
+    assert list(none) == ["gpushare-extender.service", "gpushare-extender.env"]
     Path(wanted.kubeconfig_path).write_text("server: a\n")
     assert files(without, tmp_path) == {name: given[name] for name in none}
-    assert (none["gpushare-x.env"] != given["gpushare-x.env"], none["gpushare-x.service"]) == (True, given["gpushare-x.service"])
+    assert (none["gpushare-extender.env"] != given["gpushare-extender.env"], none["gpushare-extender.service"]) == (
+        True,
+        given["gpushare-extender.service"],
+    )
     assert "x.token" not in files(replace(wanted, seed_content=""), tmp_path)
     assert list(files(replace(without, seed_path=None, seed_content="a"), tmp_path)) == list(none)
     with pytest.raises(SystemdError, match=r"the unit must have a line \[Service\]"):
@@ -123,14 +126,14 @@ def test_secrets_are_in_no_diff(wanted: DaemonFiles, tmp_path: Path) -> None:
 
 
 def test_a_seed_changes_nothing_that_a_restart_would_be_due_for(wanted: DaemonFiles, tmp_path: Path) -> None:
-    settings = files(wanted, tmp_path)["gpushare-x.env"]
-    assert files(replace(wanted, seed_content="a.b.c"), tmp_path)["gpushare-x.env"] == settings
+    settings = files(wanted, tmp_path)["gpushare-extender.env"]
+    assert files(replace(wanted, seed_content="a.b.c"), tmp_path)["gpushare-extender.env"] == settings
     for other in (
         replace(wanted, kubeconfig_content="server: b\n"),
         replace(wanted, unit=UNIT + "User=x\n"),
         replace(wanted, unit=UNIT.replace("/x", "/y")),
     ):
-        assert files(other, tmp_path)["gpushare-x.env"] != settings
+        assert files(other, tmp_path)["gpushare-extender.env"] != settings
 
 
 def test_a_seed_that_was_put_back_is_waited_for_no_longer(wanted: DaemonFiles) -> None:
@@ -188,19 +191,21 @@ class Systemd:
             self.loaded.setdefault(name, on_disk[name])
             if name in self.active and verb == "start":
                 return 0, "", ""
-            if name.endswith(".socket") and ("gpushare-x.service" in self.active or f"ListenStream={self.taken}\n" in self.loaded[name]):
+            if name.endswith(".socket") and (
+                "gpushare-extender.service" in self.active or f"ListenStream={self.taken}\n" in self.loaded[name]
+            ):
                 self.active.discard(name)
                 return 1, "", f"Job for {name} failed"
             if name.endswith(".service"):
                 return self._start(name)
             if name.endswith(".socket"):  # it has systemd read its service, and keep what it finds
-                self.read_as_enabled = "gpushare-x.service" in self.enabled
+                self.read_as_enabled = "gpushare-extender.service" in self.enabled
             if name.endswith(".timer"):  # it has systemd read what it starts
                 self.loaded |= {other: text for other, text in on_disk.items() if other == name.replace(".timer", ".service")}
             self.active.add(name)
         elif verb == "stop":
             self.active.discard(name)
-            if name == "gpushare-x.service" and self._sockets():
+            if name == "gpushare-extender.service" and self._sockets():
                 # Somebody calls at once, and systemd starts what the socket belongs to.
                 self._start(name)
         elif verb == "disable":
@@ -272,7 +277,7 @@ def converge(
 ) -> Converged:
     """As the module does. held: other sockets than those of the unit."""
     folder = str(systemd.folder)
-    daemon = Daemon("gpushare-x", Health(None, "synced", 0), systemd, systemd.environ, folder, settings=folder)
+    daemon = Daemon("gpushare-extender", Health(None, "synced", 0), systemd, systemd.environ, folder, settings=folder)
     others = {"p.timer": "timer", "p.service": "[Service]\nExecStart=/p\n"}
     of_unit = sockets(wanted.name, wanted.unit or "") if held is None else held
     companions = Companions({**of_unit, **others}, systemd, folder, folder)
@@ -305,9 +310,9 @@ def test_killed_anywhere_the_next_run_converges(wanted: DaemonFiles, tmp_path: P
         # The next run has made another seed, if the daemon has no token yet.
         assert converge(replace(one, seed_content="d.e.f"), systemd).changed
         assert Path(one.seed_path or "").read_text() == "d.e.f\n"
-        assert systemd.process == (folder / "gpushare-x.env").read_text()
+        assert systemd.process == (folder / "gpushare-extender.env").read_text()
         assert systemd.reloads == 0
-        assert (systemd.active, systemd.enabled) == ({"gpushare-x.service", SOCKET, "p.timer"},) * 2
+        assert (systemd.active, systemd.enabled) == ({"gpushare-extender.service", SOCKET, "p.timer"},) * 2
         assert systemd.held == {SOCKET}
         assert not converge(one, systemd).changed
     assert len(points) > 15
@@ -321,7 +326,7 @@ def test_what_is_edited_by_hand_and_a_companion_at_once_are_both_taken_back(
     monkeypatch.setattr(journal, "FOLDER", str(tmp_path / "journal").lstrip("/"))
     systemd = Systemd(folder)
     assert converge(wanted, systemd).changed
-    unit = folder / "gpushare-x.service"
+    unit = folder / "gpushare-extender.service"
     unit.write_text(unit.read_text() + "User=nobody\n")
     (folder / "p.timer").write_text("other")
     systemd(["systemctl", "daemon-reload"])
@@ -350,8 +355,8 @@ def test_each_address_of_a_daemon_is_roots_before_the_daemon_is_started(wanted: 
     assert systemd.held == {SOCKET, METRICS} <= systemd.enabled
     assert systemd.read_as_enabled
     text = (systemd.folder / METRICS).read_text()
-    assert "\n[Socket]\nService=gpushare-x.service\nListenStream=[::1]:8\nBindIPv6Only=ipv6-only\n" in text
-    assert "\n[Install]\nWantedBy=sockets.target gpushare-x.service\n" in text
+    assert "\n[Socket]\nService=gpushare-extender.service\nListenStream=[::1]:8\nBindIPv6Only=ipv6-only\n" in text
+    assert "\n[Install]\nWantedBy=sockets.target gpushare-extender.service\n" in text
     assert not converge(both, systemd).changed
     systemd.active.discard(METRICS)
     assert converge(both, systemd).changed
@@ -377,7 +382,7 @@ def test_an_address_that_somebody_has_is_not_taken_and_all_is_as_before(wanted: 
     with pytest.raises(TransactionError, match=rf"systemctl start {SOCKET} failed with exit status 1: .*; what was there is restored"):
         converge(wanted, systemd)
     assert {path.name: path.read_text() for path in systemd.folder.iterdir()} == before
-    assert (systemd.active, systemd.process) == ({"gpushare-x.service", "p.timer"}, process)
+    assert (systemd.active, systemd.process) == ({"gpushare-extender.service", "p.timer"}, process)
     systemd.taken = ""
     assert converge(wanted, systemd).changed
     assert systemd.held == {SOCKET}
@@ -387,7 +392,7 @@ def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_bef
     systemd.starts = False
     with pytest.raises(TransactionError):
         converge(wanted, systemd)
-    assert not {"gpushare-x.service", SOCKET} & systemd.active
+    assert not {"gpushare-extender.service", SOCKET} & systemd.active
     systemd.starts = True
     assert converge(wanted, systemd).changed
     systemd.rejects = "enable"
@@ -395,7 +400,7 @@ def test_a_daemon_that_does_not_start_has_no_sockets_afterwards_but_those_of_bef
         converge(with_address(wanted, "--listen", "127.0.0.1:7", "--metrics-listen", "127.0.0.1:8"), systemd)
     systemd.rejects = ""
     converge(wanted, systemd)
-    assert (systemd.held, systemd.active) == ({SOCKET}, {"gpushare-x.service", SOCKET, "p.timer"})
+    assert (systemd.held, systemd.active) == ({SOCKET}, {"gpushare-extender.service", SOCKET, "p.timer"})
 
 
 def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: DaemonFiles, systemd: Systemd) -> None:
@@ -413,9 +418,9 @@ def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: Dae
 
 def test_what_would_hurt_containers_is_rejected_before_anything_changes(wanted: DaemonFiles, systemd: Systemd) -> None:
     first = converge(wanted, systemd)
-    assert (first.changed, first.why) == (True, "gpushare-x.service is not as its files are")
+    assert (first.changed, first.why) == (True, "gpushare-extender.service is not as its files are")
     before, systemd.hurts = {path.name: path.read_text() for path in systemd.folder.iterdir()}, "It hurts"
-    with pytest.raises(Rejected, match=r"^gpushare-x.service has changed, .* It hurts. Drain this node .*; nothing was changed$"):
+    with pytest.raises(Rejected, match=r"^gpushare-extender.service has changed, .* It hurts. Drain this node .*; nothing was changed$"):
         converge(with_address(wanted, "--listen", "127.0.0.1:9"), systemd)
     assert {path.name: path.read_text() for path in systemd.folder.iterdir()} == before
     # What no daemon-reload is needed for goes on.
@@ -427,7 +432,7 @@ def test_a_seed_alone_starts_nothing_again_and_a_missing_socket_does(wanted: Dae
     found = converge(replace(wanted, seed_content="a.b.c"), systemd)
     assert (found.changed, found.why) == (True, "")
     systemd.active.discard(SOCKET)
-    assert converge(wanted, systemd).why == "gpushare-x.service does not have its sockets"
+    assert converge(wanted, systemd).why == "gpushare-extender.service does not have its sockets"
 
 
 def test_gpushare_pki_is_told_what_to_reload_only_when_it_writes() -> None:

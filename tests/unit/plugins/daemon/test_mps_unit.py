@@ -22,7 +22,7 @@ def rendered() -> str:
     text = (Path(__file__).resolve().parents[4] / "roles/mps/templates/gpushare-mps.service.j2").read_text()
     made = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined).from_string(text)
     return made.render(
-        __gpushare_runtime_installed={"environment": "/e"},
+        __gpushare_environment="/e",
         gpushare_mps_canary_seconds=30,
         gpushare_mps_control="/x/mps",
         gpushare_start_timeout=60,

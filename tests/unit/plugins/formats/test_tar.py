@@ -42,6 +42,13 @@ def header_of(size: int) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
+def pax_headers(count: int) -> bytes:
+    """Extended headers, of which each announces the next one."""
+    info = tarfile.TarInfo("a")
+    info.type, info.size = tarfile.XHDTYPE, 11
+    return (info.tobuf(tarfile.GNU_FORMAT) + b"11 path=ab\n".ljust(512, b"\0")) * count
+
+
 def as_(**fields: object) -> Callable[[tarfile.TarInfo], None]:
     return lambda info: [setattr(info, name, value) for name, value in fields.items()] and None
 
@@ -65,8 +72,8 @@ def test_tar_reads_what_is_written_and_it_is_read_again() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "is empty"),
-        (b"no archive" * 100, "no header of a tar archive at byte 0"),
+        (b"", "not an archive that tar reads (empty file)"),
+        (b"no archive" * 100, "not an archive that tar reads (invalid header)"),
         (by_tarfile(as_(type=tarfile.SYMTYPE, linkname="/etc/shadow", size=0)), "'a' in the archive is a symbolic link"),
         (by_tarfile(as_(type=tarfile.LNKTYPE, linkname="b", size=0)), "'a' in the archive is a hard link"),
         (by_tarfile(as_(type=tarfile.DIRTYPE, size=0)), "is a folder"),
@@ -75,8 +82,12 @@ def test_tar_reads_what_is_written_and_it_is_read_again() -> None:
         (by_tarfile(as_(name="/etc/passwd")), "with a name that is not allowed"),
         (by_tarfile(as_(name="b/../../a")), "with a name that is not allowed"),
         (by_tarfile(as_(name="b/.hidden")), "with a name that is not allowed"),
-        (by_tarfile(as_(name="n" * 300)), "of another kind than a file"),
-        (by_tarfile(as_(name="ä" * 60), form=tarfile.PAX_FORMAT), "of another kind than a file"),
+        (by_tarfile(as_(name="n" * 300)), "with a name that is not allowed"),
+        (by_tarfile(as_(name="n" * 70_000)), "a header of 70144 bytes, expected at most 65536"),
+        (by_tarfile(as_(name="ä" * 60), form=tarfile.PAX_FORMAT), "with a name that is not allowed"),
+        (by_tarfile(as_(pax_headers={"GNU.sparse.map": "0,1", "GNU.sparse.size": "9"}), form=tarfile.PAX_FORMAT), "of another kind"),
+        (pax_headers(2000), "not an archive that tar reads"),
+        (header_of(-1), "has -1 bytes"),
         (written(("a", b"x"), ("a", b"y")), "'a' twice"),
         (written(*((str(n), b"") for n in range(6))), "more than 4 files"),
         (written(("a", b"x" * 1001)), "has 1001 bytes, expected at most 1000"),
@@ -84,8 +95,9 @@ def test_tar_reads_what_is_written_and_it_is_read_again() -> None:
         (header_of(10 * 10**9), "has 10000000000 bytes, expected at most 1000"),
         (written(("a", b"x" * 900))[:700], "ends within a"),
         (written(("a", b"x"))[:1024], "cut off"),
-        (written(("a", b"x")) + b"behind", "something behind its end"),
-        (written(("a", b"x")).replace(b"a\0\0", b"b\0\0", 1), "header at byte 0 of the archive is damaged"),
+        (written(("a", b"x")) + b"behind", "something else than a file at byte 1024"),
+        (written(("a", b"x")).replace(b"a\0\0", b"b\0\0", 1), "not an archive that tar reads (bad checksum)"),
+        (written(("a", b"x"))[:1024] + written(("b", b"x")).replace(b"b\0\0", b"c\0\0", 1), "something else than a file at byte 1024"),
     ],
     ids=lambda value: value[:40].replace(" ", "-") if isinstance(value, str) else "",
 )

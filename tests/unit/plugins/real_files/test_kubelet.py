@@ -59,7 +59,10 @@ def test_a_configuration(case: Case) -> None:
     was, now = loaded(before), loaded(after)
     had = was.get("featureGates") or {}
     assert now == {**was, "featureGates": {**had, "Accelerators": True, **({"DevicePlugins": True} if "DevicePlugins" in had else {})}}
-    assert kept("\n".join(map(opened, before.splitlines())), "\n".join(map(opened, after.splitlines())), "featureGates", *WANTED) == []
+    if before.lstrip().startswith("{"):
+        assert list(now) == list({**was, "featureGates": {}})
+    else:
+        assert kept("\n".join(map(opened, before.splitlines())), "\n".join(map(opened, after.splitlines())), "featureGates", *WANTED) == []
     assert after.count("#") == before.count("#")
     assert line_ends(after) <= (line_ends(before) or {"\n"})
 

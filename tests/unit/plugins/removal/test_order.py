@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, OWNERS, owner_of
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import removal
 
 REPOSITORY = Path(__file__).parents[4]
 TASKS = REPOSITORY / "roles/uninstall/tasks"
@@ -30,7 +31,10 @@ def steps(tasks: list[dict[str, Any]]) -> Iterator[Step]:
         for word in ("ansible.builtin.import_tasks", "ansible.builtin.include_tasks"):
             if word in task and (TASKS / task[word]).exists():
                 yield from steps(loaded(TASKS / task[word]))
-        for role in filter(None, [task.get("ansible.builtin.include_role")]):
+        # The loop over the table.
+        looped = "'removal'" in str(task.get("loop"))
+        yield from ((f"{role['role']}:{role['tasks']}", {}) for role in (removal() if looped else ()))
+        for role in filter(None, [None if looped else task.get("ansible.builtin.include_role")]):
             name, part = role["name"].removeprefix(OURS), role.get("tasks_from")
             yield f"{name}:{part}" if part else name, task.get("vars", {})
             if name == "uninstall":

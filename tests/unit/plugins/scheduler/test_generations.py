@@ -378,7 +378,7 @@ def test_a_scheduler_before_leases_is_proven_by_its_endpoints() -> None:
 def test_a_policy_keeps_its_form() -> None:
     tabs = '{\n\t"kind": "Policy",\n\t"apiVersion": "v1"}'
     assert policy_text(tabs, json.loads(tabs)) == tabs
-    assert policy_text(tabs, {"kind": "Policy", "x": "é"}) == '{\n\t"kind": "Policy",\n\t"x": "é"}'
+    assert policy_text(tabs, {"kind": "Policy", "x": "é"}) == '{\n\t"kind": "Policy",\n\t"x": "\\u00e9"\n}'
     assert policy_text(None, {"kind": "Policy"}) == '{\n  "kind": "Policy"\n}\n'
 
 

@@ -53,7 +53,7 @@ async def test_a_probe_is_answered_however_many_ask() -> None:
     loop = asyncio.get_running_loop()
     callers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
     for caller in callers:
-        caller.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         caller.setblocking(False)
     answers = [(await asyncio.wait_for(loop.sock_recv(caller, 99), 10))[:15] for caller in callers]
     for caller in callers:

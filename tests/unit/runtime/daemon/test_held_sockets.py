@@ -79,7 +79,7 @@ def take(port: int) -> int | None:
 def ask(port: int) -> socket.socket:
     """A scrape whose answer is still to be read."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
-    connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     return connection
 
 

@@ -41,11 +41,20 @@ async def serving(pieces: Callable[[], Iterable[str]], token: Path | None = None
 async def test_the_page_and_nothing_else() -> None:
     async with serving(lambda: iter(["a 1\n", "", "b 2\n"])) as server:
         text = await get(server.port)
-        assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 8\r\n")
+        assert text.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
+        assert "\r\nContent-Length: 8\r\n" in text
         assert text.endswith("\r\n\r\na 1\nb 2\n")
         assert (await get(server.port, line="GET /metrics?x=1 HTTP/1.1")).startswith("HTTP/1.1 200 OK\r\n")
-        for line in ("GET / HTTP/1.1", "GET /?/metrics HTTP/1.1", "POST /metrics HTTP/1.1", "GET /metrics/x HTTP/1.1", "x"):
+        for line in ("GET / HTTP/1.1", "GET /?/metrics HTTP/1.1", "POST /metrics HTTP/1.1", "GET /metrics/x HTTP/1.1"):
             assert (await get(server.port, line=line)).startswith("HTTP/1.1 404 ")
+
+
+async def test_what_is_not_http_is_a_bad_request_and_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(lambda: ["a 1\n"]) as server:
+        long = "GET /metrics?" + "x" * 9000 + " HTTP/1.1"
+        for line, headers in (("x", ()), (long, ()), ("GET /metrics HTTP/1.1", ("Content-Length: x",))):
+            assert (await get(server.port, *headers, line=line)).split(" ")[1] == "400"
+    assert caplog.records == []
 
 
 async def test_the_health_of_a_daemon_that_reports_it() -> None:
@@ -132,7 +141,7 @@ async def test_no_more_than_some_are_answered_at_a_time(monkeypatch: pytest.Monk
     async with serving(lambda: [LONG]) as server:
         asking = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(page_server.MOST)]
         for _, writer in asking:
-            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: server._answering == page_server.MOST)
         assert (await get(server.port)).startswith("HTTP/1.1 503 ")
         for _, writer in asking:
@@ -145,7 +154,7 @@ async def test_who_does_not_read_has_to_go(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[bool] = []
     async with serving(lambda: asked.append(True) or [LONG]) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: bool(asked) and not server._answering)
         writer.transport.abort()
 
@@ -158,16 +167,16 @@ async def test_who_hangs_up_while_the_page_is_made_leaves_no_traceback(
     async with serving(lambda: ["a 1\n"]) as server:
         asked = 0
 
-        async def page() -> tuple[str, bytes]:
+        async def page() -> tuple[int, bytes]:
             nonlocal asked
             asked += 1
             await asyncio.sleep(0.3)
-            return "200 OK", b"a 1\n"
+            return 200, b"a 1\n"
 
         monkeypatch.setattr(server, "_pages", {"/metrics": page})
         callers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
         for caller in callers:
-            caller.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            caller.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: asked == 8)
         for caller in callers:
             # It resets the connection.
