@@ -78,11 +78,6 @@ options:
     description: Results of M(gpushare.kubernetes.gpushare_api) about V(facts), one for each control plane, whose name is C(item).
     type: list
     elements: dict
-  plans:
-    description:
-      - Check to the name of the variable in which a role's plan for each host was registered. One that failed is a reason.
-    type: dict
-    default: {}
   accept: {description: Checks whose errors are to be warnings., type: list, elements: str, default: []}
   report:
     description: Path on the controller for all that was found, as JSON, by V(preflight) or V(verify). By default no file is written.
@@ -91,8 +86,9 @@ options:
   facts:
     description:
       - Name of the variable of each host with its facts, a result of M(gpushare.kubernetes.gpu_node_info) or of V(host). V(take_over)
-        requires it.
+        reads it.
     type: str
+    default: __preflight_host
   extender_port: {description: "Port of gpushare's extender, for V(take_over).", type: int, default: 32766}
   drain:
     description: Whether pods are evicted first. Pods with GPUs of another device plugin then do not prevent V(take_over).

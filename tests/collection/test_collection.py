@@ -108,7 +108,8 @@ def test_the_release_holds_exactly_what_users_need(release: Path) -> None:
     assert wanted - found == set()
     assert not [member.name for member in members if member.issym() or member.islnk()]
     # The community package's limit is 20 MB, without binaries.
-    assert release.stat().st_size < 2_000_000
+    # Half a megabyte of it are pictures of the docs.
+    assert release.stat().st_size < 2_300_000
 
 
 def test_every_role_of_the_release_is_documented_and_specified(checkout: Path) -> None:

@@ -59,7 +59,7 @@ def test_verify_compares_what_the_three_roles_apply(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     everything, *single = [found.split(";")[:-1] for found in re.findall("OBJECTS=(.*?)=", done.stdout)]
     assert everything == [one for role in single for one in role]
-    assert [len(role) for role in single] == [14, 5, 10]
+    assert [len(role) for role in single] == [14, 10, 10]
     assert "RoleBinding gpushare-device-plugin-gpu2" in everything
 
 

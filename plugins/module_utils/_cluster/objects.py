@@ -45,6 +45,7 @@ _OWN_IN_CLUSTER = {
     "ServiceAccount": ("v1", _ANY),
     "ConfigMap": ("v1", _ANY),
     "Deployment": ("apps/v1", _ANY),
+    "Service": ("v1", _ANY),
     "DaemonSet": ("apps/v1", _ANY),
     "PodDisruptionBudget": ("policy/v1", _ANY),
     "NetworkPolicy": ("networking.k8s.io/v1", _ANY),

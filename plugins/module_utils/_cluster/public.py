@@ -16,6 +16,7 @@ from .names import EXTENDER, NAMESPACE
 PUBLIC = "kube-public"
 NAME = "gpushare-info"
 SIZES = "gpushare-gpus"
+_LABELS = {"app.kubernetes.io/part-of": "gpushare"}
 _SCHEDULER = "gpushare-scheduler"
 _URL = re.compile(r"https?://[A-Za-z0-9.:\[\]/_~%-]{1,300}")
 _RBAC_GROUP = "rbac.authorization.k8s.io"
@@ -37,7 +38,8 @@ def public(prometheus: str, account: str, namespace: str) -> List[Dict[str, Any]
     readers = {"kind": "Group", "apiGroup": _RBAC_GROUP, "name": "system:authenticated"}
     writer = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(SIZES)},
+        # Without a field of ours the API server would not know whose it is.
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**_metadata(SIZES), "labels": _LABELS}},
         *(info if prometheus else []),
         *_right(NAME, "get", [NAME, SIZES], readers),
         *_right(SIZES, "patch", [SIZES], writer),

@@ -17,6 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.hos
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import Bundled
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge as judge_cluster
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import together
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import checks
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel
 
 from unit.fakes.plugins.bundle.bundles import archive, files, lock, summed
@@ -71,7 +72,7 @@ def test_all_that_it_lacks_by_host(collection: Path) -> None:
         ({"gpushare_python": "python3.12"}, Target("3.12", "x86_64"), False),
         ({"gpushare_python": "python3.13"}, None, False),
         ({"gpushare_deploy_mode": "kubernetes"}, None, False),
-        ({"driver_plan": {"due": True, "plan": {"packages": ["nvidia-driver"]}}}, Target("3.11", "x86_64"), True),
+        ({checks()["driver"]: {"due": True, "plan": {"packages": ["nvidia-driver"]}}}, Target("3.11", "x86_64"), True),
     ],
 )
 def test_the_needs_of_a_host_by_its_facts_and_variables(variables: dict[str, object], target: Target | None, driver: bool) -> None:
@@ -81,7 +82,7 @@ def test_the_needs_of_a_host_by_its_facts_and_variables(variables: dict[str, obj
     ]
     system = {"id": "rocky", "like": ["rhel"], "version": "9.5", "architecture": "x86_64"}
     known = {"hostvars": {"gpu1": {"found": {"facts": {"system": system, "pythons": pythons}}, **variables}}}
-    found = PreflightJudge.__new__(PreflightJudge)._needs(known, "gpu1", {"result": "found", "plans": {"driver": "driver_plan"}})
+    found = PreflightJudge.__new__(PreflightJudge)._needs(known, "gpu1", {"result": "found"})
     assert found == Needs("gpu1", target, "rhel-9", "x86_64", driver)
 
 

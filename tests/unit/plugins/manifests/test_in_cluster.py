@@ -33,6 +33,7 @@ SETS = (
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
     replace(VALUES, scheduler_on_gpu_nodes=True),
+    replace(VALUES, dashboard=True),
     replace(VALUES, prometheus="https://prometheus.monitoring:9090"),
     replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
     replace(VALUES, device_strategy="volume-mounts", tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}),
