@@ -33,7 +33,6 @@ SETS = (
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
     replace(VALUES, scheduler_on_gpu_nodes=True),
-    replace(VALUES, dashboard=True),
     replace(VALUES, prometheus="https://prometheus.monitoring:9090"),
     replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
     replace(VALUES, device_strategy="volume-mounts", tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}),
@@ -91,6 +90,12 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
     assert extender.listen.loopback
     assert str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
     assert (extender.preempt, extender.evict) == (values.preemption, values.evict)
+
+
+def test_the_dashboards_objects_are_applied_and_taken_away_as_ours() -> None:
+    made = in_cluster.objects(replace(VALUES, dashboard=True))
+    assert {one["kind"] for one in made} >= {"Deployment", "Service"}
+    assert foreign(made, VALUES.namespace) is None
 
 
 def test_the_extender_beside_the_clusters_scheduler() -> None:
