@@ -87,7 +87,9 @@ def test_the_dashboard_shows_each_person_what_their_token_may_list(cluster: Clus
     cluster.kubectl("create", "rolebinding", "edit", "-n", team, "--clusterrole=edit", f"--serviceaccount={team}:person")
     try:
         for name, space in (("ours", team), ("theirs", "default")):
-            cluster.kubectl("apply", "-n", space, "-f", "-", stdin=json.dumps(pod(name, memory=1)))
+            one = pod(name, memory=1)
+            one["metadata"]["namespace"] = space
+            cluster.kubectl("apply", "-f", "-", stdin=json.dumps(one))
             cluster.kubectl("wait", "-n", space, f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
         cluster.until("the dashboard is ready", lambda: all(map(ready, here.pods("gpushare-dashboard"))), 120)
         (served,) = here.pods("gpushare-dashboard")
