@@ -98,7 +98,7 @@ class Owner:
     A subject that a role of its own name brings to hosts has an order, too, in which roles plan and are installed; 0 for the others. group:
     whose hosts have it, "" for all. plans: how preflight learns of its changes. install: the role's entry point that a batch of GPU nodes
     includes where a change is due, "" where a playbook includes the role itself. idle: the variable, with its default, that keeps the role
-    out; with another value the role always runs. follows: the variable, with its value, for which the role runs again after a change of the
+    out. With another value the role always runs. follows: the variable, with its value, for which the role runs again after a change of the
     driver.
     """
 

@@ -70,7 +70,7 @@ def batch(read: Read, setting: Read, always: bool) -> list[dict[str, str]]:
     wanted = [
         (role, owner) for role, owner in brought().items() if owner.install and owner.group == GPU_NODES and _is_wanted(owner, setting)
     ]
-    # Whoever asks for a role that is out by default has it run: its plan is not the whole of it.
+    # A role that is out by default always runs where the inventory asks for it: its plan is not the whole of it.
     due = always or any(owner.idle[0] or _is_due(read, role, plan) for role, owner in wanted for plan in owner.plans)
     return [{"role": role, "tasks": owner.install} for role, owner in wanted] if due else []
 
