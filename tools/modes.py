@@ -24,6 +24,7 @@ for folder in (".collections", "tools/lab"):
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 
+import markdown_parts  # noqa: E402
 import proof  # noqa: E402
 from gpushare_lab.versions import version  # noqa: E402
 
@@ -74,8 +75,8 @@ def rows() -> list[tuple[str, str, str]]:
     oldest, policies, lab = reasons.OLDEST_IN_WORDS, dotted(reasons.OLDEST_WITH_POLICIES), version("kubernetes")
     others = "docs/operate/clusters-of-others.md"
     by_hand = ", ".join(f"{maker(name)} [by hand]({others}#{name})" for name in run_by_hand())
-    node = proof.short(str(proof.one_node()["values"]["GPU"]["model"]))
-    services, pods = (code(choices(role)) for role in ("device_plugin", "chart"))
+    node = proof.gpu_of_one_node()
+    services, pods = (markdown_parts.code(choices(role)) for role in ("device_plugin", "chart"))
     return [
         ("installed by", "`site`, over ssh as root", "Helm, a manifest, or the playbook `cluster`, through the API; or `site`"),
         (
@@ -145,18 +146,13 @@ def rows() -> list[tuple[str, str, str]]:
 
 def table(page: str) -> str:
     """The rows as Markdown, with links as this page needs them."""
-    lines = [("", *MODES), ("---",) * 3, *rows()]
-    return rebased("\n".join("| " + " | ".join(line) + " |" for line in lines).replace("|  |", "| |"), page)
+    return rebased(markdown_parts.table(["", *MODES], rows()), page)
 
 
 def rebased(text: str, page: str) -> str:
     """A text whose links are from the repository's root, for a page below it."""
     own = os.path.dirname(page) or "."
     return re.sub(r"\]\((?!https?:|#)([^)#]+)", lambda found: f"]({os.path.relpath(found[1], own)}", text)
-
-
-def code(words: Sequence[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
 
 
 def choices(of: str) -> Sequence[str]:

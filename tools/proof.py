@@ -28,7 +28,6 @@ CLAIMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "memory by pod": ("memory", ("cgroupfs: MiB of the pod that holds 4096", "systemd: MiB of the pod that holds 4096")),
     "eviction of a pod that uses more": ("memory", ("cgroupfs: eviction is requested of the second pod alone",)),
     "right GPU": ("plugin", ("Allocate: index of the GPU", "Allocate: what nvidia's runtime gets")),
-    "no over-booking": ("churn", ("moments at which a GPU had given out more than it has",)),
     "device strategy cdi": ("cdi", ("problems that our reader sees in the spec",)),
     "health": ("health", ("the plugin has heard an XID error within 10 s", "health of the GPU")),
 }
@@ -76,6 +75,16 @@ def words(
     return f"{measured} {between.join(gpus)}" if gpus else simulated
 
 
+def saved(name: str) -> Any:
+    """A saved result of docs/project/benchmarks."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
 def one_node() -> Mapping[str, Any]:
     """The report of the cluster of one node with a real GPU."""
-    return dict(json.loads((RESULTS / "one-node-h100.json").read_text()))
+    return dict(saved("one-node-h100"))
+
+
+def gpu_of_one_node() -> str:
+    """The GPU of that cluster, in one word."""
+    return short(str(one_node()["values"]["GPU"]["model"]))

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -114,7 +113,6 @@ def git(*arguments: str) -> Iterator[str]:
     yield from done.stdout.splitlines() if done.returncode == 0 else ()
 
 
-@lru_cache
 def base() -> str:
     """The commit where this branch left the main one; HEAD on the main branch itself."""
     return next((found for one in ("origin/HEAD", "origin/main", "main") for found in git("merge-base", "HEAD", one)), "HEAD")

@@ -7,15 +7,15 @@ Each part is a function of the language, "en" or "zh", and both give the same na
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import address
 import modes
 import proof
 from gpushare_lab.versions import version
+from markdown_parts import table
 
 EN, ZH = "en", "zh"
 #: Claim to the part of the product, in both languages.
@@ -27,14 +27,6 @@ _PARTS: Final = {
     "health": ("health checks", "健康检查"),
     "limit by the driver": ("limits by the driver", "由驱动实施的显存限制"),
 }
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
-
-
-def _saved(name: str) -> Any:
-    return json.loads((proof.RESULTS / f"{name}.json").read_text())
 
 
 def status(language: str) -> str:
@@ -49,18 +41,18 @@ def status(language: str) -> str:
     gpus = sorted({gpu for claim in _PARTS for gpu in proof.proven_on(claim)})
     known = {part: proof.proven_on(claim) == gpus for claim, parts in _PARTS.items() for part in [parts[language == ZH]]}
     ran, missing = [part for part, proven in known.items() if proven], [part for part, proven in known.items() if not proven]
-    node = "docs/project/gpu-proof.md#a-cluster-of-one-node"
+    gpu, node = proof.gpu_of_one_node(), "docs/project/gpu-proof.md#a-cluster-of-one-node"
     minor, links = ".".join(version("kubernetes").split(".")[:2]), ("docs/start/support.md", "docs/project/status.md")
     if language == ZH:
         return (
-            f"> **状态：0.1，{get[1]}。** 在一台带真实 {_one_node()} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载"
+            f"> **状态：0.1，{get[1]}。** 在一台带真实 {gpu} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载"
             f"（[报告]({node})）。"
             f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上运行过；{'、'.join(missing)}尚未在真实 GPU 上运行。"
             f"多节点集群在 Kubernetes {minor} 上测试，其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
         )
     return _quote(
-        f"**Status: 0.1, {get[0]}.** On one machine with a real {_one_node()} a node was installed, shared by pods and uninstalled "
-        f"([report]({node})). {_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {gpu}' for gpu in gpus])}; "
+        f"**Status: 0.1, {get[0]}.** On one machine with a real {gpu} a node was installed, shared by pods and uninstalled "
+        f"([report]({node})). {_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {one}' for one in gpus])}; "
         f"{_list(missing)} have not run on a real GPU. "
         f"Clusters of several nodes were tested with Kubernetes {minor} and simulated GPUs. "
         f"[Versions that were tested]({links[0]}) · [status and roadmap]({links[1]})"
@@ -79,20 +71,15 @@ def _list(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _one_node() -> str:
-    """The GPU of the cluster of one node."""
-    return proof.short(str(proof.one_node()["values"]["GPU"]["model"]))
-
-
 def install(language: str) -> str:
     """Where it installs, how, and how far that was tried."""
-    gpu = _one_node()
+    gpu = proof.gpu_of_one_node()
     by_hand = ", ".join(modes.maker(name) for name in modes.run_by_hand())
     rest = [name for name in modes.makers() if name not in by_hand]
     start, guide, others = "docs/start/quickstart.md", "docs/operate/kubernetes.md", "docs/operate/clusters-of-others.md"
     site = "`ansible-playbook -i inventory gpushare.kubernetes.site`"
     if language == ZH:
-        return _table(
+        return table(
             ["集群", "安装方式", "状态"],
             [
                 ["自己的机器，kubeadm", f"Ansible：{site}，[快速入门]({start})", f"已测试；单节点在真实的 {gpu} 上"],
@@ -101,7 +88,7 @@ def install(language: str) -> str:
                 ["、".join(rest), "同上", "按官方资料编写，尚未运行：欢迎第一个尝试"],
             ],
         )
-    return _table(
+    return table(
         ["cluster", "how", "state"],
         [
             ["your own machines, by kubeadm", f"Ansible: {site}, [quick start]({start})", f"tested; one node with a real {gpu}"],
@@ -119,7 +106,7 @@ def install(language: str) -> str:
 def limits(language: str) -> str:
     """What stops a pod that takes more than its share, by the node."""
     if language == ZH:
-        return _table(
+        return table(
             ["节点", "超用显存的 Pod"],
             [
                 ["驱动 620（长期支持）或 615，cgroup v2", f"**被阻止**（{_known('limit by the driver', ZH)}）"],
@@ -127,7 +114,7 @@ def limits(language: str) -> str:
                 ["其他节点", "*不会被阻止*：默认收到告警 Event；可设置为驱逐"],
             ],
         )
-    return _table(
+    return table(
         ["node", "a pod that takes more than its share"],
         [
             ["NVIDIA's driver 620 (long-term) or 615, cgroup v2", f"is **stopped** ({_known('limit by the driver', EN)})"],
@@ -145,10 +132,10 @@ def _known(claim: str, language: str) -> str:
 
 def figures(language: str) -> str:
     """Four figures, with the target that one of them misses."""
-    churn, plugin, rate = _saved("churn"), _saved("kubectl"), _saved("scheduling-500")
+    churn, plugin, rate = proof.saved("churn"), proof.saved("kubectl"), proof.saved("scheduling-500")
     (placed,) = (
         one["in_use"]
-        for one in _saved("placement")["figures"]
+        for one in proof.saved("placement")["figures"]
         if (one["part"], one["trace"], one["policy"], one["load"]) == ("filled", "default", "binpack", 100)
     )
     missed = rate["ratio"] < rate["target_ratio"]

@@ -13,7 +13,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -40,11 +40,12 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
 )
 
 import modes  # noqa: E402
+import proof  # noqa: E402
 import readme  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
+from markdown_parts import code, table  # noqa: E402
 from unit.fakes.plugins.driver.machines import MACHINES  # noqa: E402
 
-RESULTS: Final = ROOT / "docs/project/benchmarks"
 BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 FAMILIES: Final = {"debian": "Debian", "ubuntu": "Ubuntu", "rhel": "Enterprise Linux", "suse": "SUSE"}
 #: Programs of the runtime, in the order of the page.
@@ -59,17 +60,6 @@ PROGRAMS: Final = (
     ("gpushare-probe", "probe.main"),
     ("gpushare-dashboard", "dashboard.main"),
 )
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines).replace("|  |", "| |")
-
-
-def code(words: Iterable[str]) -> str:
-    """Words in code quotes."""
-    return ", ".join(f"`{word}`" for word in words)
 
 
 # Requirements, from the data of preflight.
@@ -96,8 +86,7 @@ def requirements() -> str:
             ],
             [
                 "the cluster",
-                f"Kubernetes {'.'.join(map(str, reasons.OLDEST_WITH_POLICIES))} or newer for admission policies, "
-                "or `gpushare_without_policies`",
+                f"Kubernetes {modes.dotted(reasons.OLDEST_WITH_POLICIES)} or newer for admission policies, or `gpushare_without_policies`",
                 "`policies`",
             ],
             ["GPU nodes", f"{' or '.join(KINDS)}, as kubelet's endpoint names it", "`runtime`"],
@@ -346,16 +335,12 @@ def xids() -> str:
 # Results.
 
 
-def result(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())
-
-
 def benchmarks() -> str:
     """One row for each saved result; the figures are the files' own."""
-    churn, plugin, page, kubectl = (result(name) for name in ("churn", "device-plugin", "dashboard", "kubectl"))
-    binds = [result(f"binds-{seed}") for seed in (1, 2)]
-    killed = result("leader-killed")
-    smaller, larger = result("scheduling-500"), result("scheduling-5000-sampled")
+    churn, plugin, page, kubectl = (proof.saved(name) for name in ("churn", "device-plugin", "dashboard", "kubectl"))
+    binds = [proof.saved(f"binds-{seed}") for seed in (1, 2)]
+    killed = proof.saved("leader-killed")
+    smaller, larger = proof.saved("scheduling-500"), proof.saved("scheduling-5000-sampled")
 
     def rates(one: Mapping[str, Any]) -> str:
         """Means of the rounds, as on the page of scheduling."""
@@ -366,7 +351,7 @@ def benchmarks() -> str:
         missed = "" if one["ratio"] >= one["target_ratio"] else ", missed"
         return f"{with_it:.0f} with the extender, {without:.0f} without: {one['ratio']:.2f} of it (target {one['target_ratio']}{missed})"
 
-    placed = {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in result("placement")["figures"]}
+    placed = {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in proof.saved("placement")["figures"]}
 
     def in_use(trace: str) -> str:
         new, old = (placed["filled", trace, policy, 100] for policy in ("binpack", "before"))
@@ -419,7 +404,7 @@ def benchmarks() -> str:
 
 def gpu_proof() -> str:
     """What the reports of real GPUs say."""
-    reports = sorted(RESULTS.glob("gpu-*.json"))
+    reports = sorted(proof.RESULTS.glob("gpu-*.json"))
     steps = [{step["name"]: step for step in json.loads(one.read_text())["steps"]} for one in reports]
 
     def row(what: str, form: str, *values: tuple[str, str]) -> list[str]:

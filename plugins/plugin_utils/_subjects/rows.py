@@ -33,7 +33,7 @@ def answers() -> list[str]:
 
 def checks() -> dict[str, str]:
     """By preflight's name for a host without a plan, the variable with the plan."""
-    return {plan.check: register(_name(role, plan)) for role, owner in brought().items() for plan in owner.plans if plan.check}
+    return {plan.check: register(_name(role, plan)) for role, plan in _plans() if plan.check}
 
 
 def plans(facts: Mapping[str, Any], groups: Mapping[str, list[str]], host: str, setting: Read) -> list[dict[str, str]]:

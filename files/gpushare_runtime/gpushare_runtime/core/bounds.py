@@ -35,6 +35,8 @@ MOST_REPORT_BYTES: Final = 64 * 1024
 """Characters of anything else that a node says at once, such as `gpushare/held`; a pod there has about 150."""
 MOST_EVICTIONS: Final = 64
 """Pods in `gpushare/evictions`; if more exceed their units, they follow when these are gone."""
+OBJECT_NAME: Final = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
+"""Pattern of the names of pods, nodes and namespaces, as the API server takes them."""
 MOST_TEXT: Final = 512
 """Characters of one text of a node, such as a GPU's health."""
 

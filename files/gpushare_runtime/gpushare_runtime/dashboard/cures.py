@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import OBJECT_NAME
 from gpushare_runtime.core.pods import PendingPod
 
-_NAME: Final = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
-_COMMAND: Final = re.compile(rf"kubectl (?:gpushare uncordon {_NAME} \d+|uncordon {_NAME}|describe node {_NAME})")
+_COMMAND: Final = re.compile(rf"kubectl (?:gpushare uncordon {OBJECT_NAME} \d+|uncordon {OBJECT_NAME}|describe node {OBJECT_NAME})")
 _UNCORDON: Final = re.compile(r"uncordon GPU (\d+)")
-_PODS: Final = re.compile(rf"end ({_NAME}/{_NAME}(?:, {_NAME}/{_NAME})*)")
+_PODS: Final = re.compile(rf"end ({OBJECT_NAME}/{OBJECT_NAME}(?:, {OBJECT_NAME}/{OBJECT_NAME})*)")
 _SMALLER: Final = re.compile(r"(?:ask for at most|request) (\d+) (units|whole GPUs?)")
 _WRITE: Final = re.compile(r"write (?:at most )?(\d+)")
 _CHEAPEST: Final = "; cheapest change: "
@@ -28,7 +28,7 @@ _RESOURCES: Final = {"units": protocol.RESOURCE_MEMORY, "whole GPU": protocol.RE
 def of_node(cure: str, node: str, pod: PendingPod) -> str:
     """Of a cure on one node, such as "uncordon GPU 7"; "" where no command does it."""
     uncordon = _UNCORDON.fullmatch(cure)
-    if uncordon and re.fullmatch(_NAME, node):
+    if uncordon and re.fullmatch(OBJECT_NAME, node):
         return f"kubectl gpushare uncordon {node} {uncordon[1]}"
     return _to_copy(cure, pod)
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.bounds import OBJECT_NAME, as_text, quote
 from gpushare_runtime.core.quantity import parse_quantity
 from gpushare_runtime.kube.client import KubeError, path
 
@@ -30,7 +30,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 _READ_EVENTS: Final = 500
 _AT_ONCE: Final = 4
 _SECONDS: Final = 10.0
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAME: Final = re.compile(OBJECT_NAME)
 _PREFIX: Final = "requests."
 _OFFLINE: Final = "a file has none of them"
 _MOST_AMOUNT: Final = 2**53

@@ -17,7 +17,7 @@ from gpushare_runtime.dashboard import cures, visible
 from gpushare_runtime.dashboard.rows import MOST_NAME, MOST_REASON, own_reason
 from gpushare_runtime.dashboard.viewers import Viewer
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting
-from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, OUR_SCHEDULERS, NodeVerdict, document, headline, ranked, usual, verdicts
+from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, NodeVerdict, document, headline, ranked, usual, verdicts, who_of
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 ALL: Final = Viewer()
@@ -130,8 +130,7 @@ async def _waiting(cluster: Cluster, wait: Waiting, viewer: Viewer) -> dict[str,
     head = {"uid": as_text(pod.uid, MOST_NAME), "namespace": as_text(pod.namespace, MOST_NAME), "name": as_text(pod.name, MOST_NAME)}
     if isinstance(pod, InvalidPod):
         return {"kind": "invalid", **head, "reason": own_reason(wait, cluster.largest())}
-    ours = wait.scheduler in OUR_SCHEDULERS
-    said = {"reported": as_text(wait.reported, MOST_REASON), "who": "kube-scheduler" if ours else "its scheduler"}
+    said = {"reported": as_text(wait.reported, MOST_REASON), "who": who_of(wait.scheduler)}
     if not cluster.complete:
         own = own_reason(wait, cluster.largest())
         more = {"request": as_text(amount(pod.request)), "priority": pod.priority, "judged": False}

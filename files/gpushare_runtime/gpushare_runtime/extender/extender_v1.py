@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import orjson
 
-from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.bounds import OBJECT_NAME, quote
 from gpushare_runtime.core.placement.preemption import Victims
 
 IN_THE_OTHER: Final = "see FailedAndUnresolvableNodes"
 _MOST_TWICE: Final = 128 * 1024
 """Characters of reasons that are written into both maps."""
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NAME: Final = re.compile(OBJECT_NAME)
 _KNOWN_BY: Final = ("uid", "namespace", "name", "resourceVersion")
 
 

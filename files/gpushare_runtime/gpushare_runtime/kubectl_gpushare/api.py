@@ -15,7 +15,7 @@ import orjson
 import yaml
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.bounds import OBJECT_NAME, as_text, quote
 from gpushare_runtime.core.placement.gpu_sizes import GpuSizes, SizesError
 from gpushare_runtime.kube.client import LOST, METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
@@ -38,9 +38,9 @@ _MOST_MESSAGE: Final = 1024
 # Of pods that can never run, from the extender.
 _VERDICTS: Final = (protocol.EVENT_TOO_LARGE, protocol.EVENT_INVALID, protocol.EVENT_UNSUPPORTED)
 _EXPIRED: Final = 410
-_A_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
+_A_NAME: Final = re.compile(OBJECT_NAME)
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
 
 
 class InputError(Exception):
@@ -88,13 +88,13 @@ async def fill(client: KubeClient, cluster: Cluster, namespace: str, own: str) -
     try:
         await _read_into(client, NODES, "", cluster.set_node, cluster.remove_node)
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         _without_nodes(cluster)
     try:
         await _read_into(client, pods_path(namespace), protocol.UNFINISHED, cluster.set_pod, cluster.remove_pod)
     except KubeError as error:
-        if error.status != _FORBIDDEN or namespace:
+        if error.status != FORBIDDEN or namespace:
             raise
         namespace = own
         _without_others_pods(cluster, own)
@@ -114,14 +114,14 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
     try:
         await client.get(NODES, accept=METADATA_LIST, limit=1)
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         _without_nodes(cluster)
     namespace = ""
     try:
         await client.get(PODS, accept=METADATA_LIST, limit=1)
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         await client.get(pods_path(own), accept=METADATA_LIST, limit=1)
         _without_others_pods(cluster, own)
@@ -141,7 +141,7 @@ async def _read_sizes(client: KubeClient, cluster: Cluster) -> None:
     try:
         found = await client.get(_SIZES)
     except KubeError as error:
-        if error.status not in (_FORBIDDEN, _NOT_FOUND):
+        if error.status not in (FORBIDDEN, NOT_FOUND):
             raise
         return
     text = (found.get("data") or {}).get(protocol.SIZES_KEY)
@@ -158,7 +158,7 @@ async def _read_verdicts(client: KubeClient, cluster: Cluster, namespace: str) -
     try:
         items = (await client.get(where, fieldSelector=of_ours, limit=_MOST_EVENTS)).get("items") or ()
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         return
     for event in items:
@@ -297,7 +297,7 @@ def need_all(cluster: Cluster, what: str, instead: str) -> None:
 
 def explain_error(error: KubeError, server: str, needs: str) -> str:
     """For the person who reads it. needs: what the command lists."""
-    if error.status == _FORBIDDEN:
+    if error.status == FORBIDDEN:
         return f"{error.message}\n  It needs to list {needs}: choose another user with --context, or have those rights granted"
     if error.status == 401:
         return f"{server} does not accept these credentials ({error.message}): renew them, or choose others with --context or --kubeconfig"

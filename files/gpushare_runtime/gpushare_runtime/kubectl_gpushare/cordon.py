@@ -16,7 +16,7 @@ from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
 from gpushare_runtime.core.overuse import STATIC
 from gpushare_runtime.kube.client import METADATA_LIST, KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare.api import InputError
+from gpushare_runtime.kubectl_gpushare.api import FORBIDDEN, NOT_FOUND, InputError
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
 from gpushare_runtime.kubectl_gpushare.views import Share, shares
 
@@ -26,8 +26,6 @@ WAIT_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.5
 _ATTEMPTS: Final = 5
 _MOST_NODES: Final = 5000
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 _TOO_MANY: Final = 429
 _RETRY_SECONDS: Final = 5.0
@@ -95,7 +93,7 @@ async def _get(client: KubeClient, where: str, node: str) -> Any:
     try:
         return await client.get(where)
     except KubeError as error:
-        if error.status != _NOT_FOUND:
+        if error.status != NOT_FOUND:
             raise
     there = await _nodes(client)
     raise InputError(f"found no node {quote(node)}{there and f'; there are: {there}'}")
@@ -106,7 +104,7 @@ async def _nodes(client: KubeClient) -> str:
     try:
         found = (await client.get(path("api/v1", "nodes"), accept=METADATA_LIST, limit=_MOST_NODES)).get("items") or ()
     except KubeError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         return ""
     names = sorted(

@@ -236,10 +236,11 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool, below:
 
 def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
     """The verdict in one sentence. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
-    return _headline(pod, found, reported, largest, _who(scheduler)) + _other(scheduler)
+    return _headline(pod, found, reported, largest, who_of(scheduler)) + _other(scheduler)
 
 
-def _who(scheduler: str) -> str:
+def who_of(scheduler: str) -> str:
+    """The name of a pod's scheduler in sentences."""
     return "kube-scheduler" if scheduler in OUR_SCHEDULERS else "its scheduler"
 
 
@@ -264,8 +265,8 @@ def alone(pod: PendingPod, reported: str, told: str, largest: Largest | None, sc
     """
     sentence = never(pod, largest) or told
     if not sentence and reported:
-        sentence = _as_reported(pod.request, reported, _who(scheduler))
-    return f"{sentence or f'{_who(scheduler)} has reported nothing yet: ask again in a moment'}{_other(scheduler)}", bool(sentence)
+        sentence = _as_reported(pod.request, reported, who_of(scheduler))
+    return f"{sentence or f'{who_of(scheduler)} has reported nothing yet: ask again in a moment'}{_other(scheduler)}", bool(sentence)
 
 
 def _as_reported(request: Request, reported: str, who: str) -> str:

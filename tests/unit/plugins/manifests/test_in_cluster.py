@@ -14,7 +14,7 @@ import pytest
 import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign, key
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods as tools
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster, policies, workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster, on_hosts, policies, workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
 
@@ -90,6 +90,21 @@ def test_the_programs_know_their_arguments(values: Values) -> None:
     assert extender.listen.loopback
     assert str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
     assert (extender.preempt, extender.evict) == (values.preemption, values.evict)
+
+
+@pytest.mark.parametrize("role", ["admission", "extender", "dashboard", "device_plugin"])
+def test_each_object_on_hosts_has_a_field_by_which_it_is_ours(role: str) -> None:
+    assert list(map(key, filter(is_bare, on_hosts.objects(role, on_hosts.OnHosts(nodes=["gpu1"], prometheus="http://p:9090"))))) == []
+
+
+def test_each_object_in_the_cluster_has_a_field_by_which_it_is_ours() -> None:
+    made = in_cluster.objects(replace(VALUES, dashboard=True, openshift=True, prometheus="http://p:9090"))
+    assert list(map(key, filter(is_bare, made))) == []
+
+
+def is_bare(one: Json) -> bool:
+    """Whether an object is a name alone. The API server then notes no owner of it, and uninstall does not find it."""
+    return set(one) == {"apiVersion", "kind", "metadata"} and set(one["metadata"]) <= {"name", "namespace"}
 
 
 def test_the_dashboards_objects_are_applied_and_taken_away_as_ours() -> None:
