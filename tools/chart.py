@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The templates of charts/gpushare and of `kubectl gpushare manifests`, made from the builders: tools/manifests.py writes and checks them.
+"""The templates of charts/gpushare, made from the builders: tools/manifests.py writes and checks them.
 
 The builders make the objects once with every part that a value may bring. Where they make other objects without one, the difference is
 what the template has in a condition. Values that go into the objects as they are stand there as words, which become expressions.
@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import NAMESPACES, RUNTIME_CLASS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import RUNTIME_CLASS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
@@ -235,89 +234,6 @@ def tree() -> list[Any]:
     for change, condition in CONDITIONS:
         found = marked(found, made(replace(FULL, **change)), condition)
     return list(found)
-
-
-def template(values: str, schema: str) -> str:
-    """The same for gpushare_runtime/kubectl_gpushare/manifests.py. values, schema: the chart's files."""
-    spaces = (json.loads(json.dumps(workloads.namespace(values))) for values in (FULL, replace(FULL, openshift=False)))
-    space = marked(next(spaces), next(spaces), ".Values.openshift")
-    described = json.loads(schema)
-    # Of Helm alone.
-    del described["properties"]["global"]
-    found = {
-        "$comment": f"{described.pop('$comment')}. Made by tools/manifests.py.",
-        "namespace": NAMESPACES,
-        "schedulerRepository": SCHEDULER_REPOSITORY,
-        "values": yaml.safe_load(values),
-        "schema": {key: value for key, value in described.items() if key != "$schema"},
-        "config": placed(_conditional(json.loads(json.dumps(workloads.scheduler_config(FULL))))),
-    }
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in found.items()]
-    each = ",\n".join(json.dumps(placed(one)) for one in [If("own-namespace", space), *tree()])
-    return "\n".join(["{", *lines, '"objects": [', each, "]", "}"]) + "\n"
-
-
-def _conditional(config: Any) -> Any:
-    """kube-scheduler's configuration, whose only part that may be missing is the extender's verb for preemption."""
-    (extender,) = config["extenders"]
-    extender["preemptVerb"] = If(".Values.preemption", extender["preemptVerb"])
-    return config
-
-
-def placed(part: Any) -> Any:
-    """The part with places for values instead of words, and conditions as data. ValueError for an expression that is not known."""
-    if isinstance(part, If):
-        return {"$if": condition_of(part.condition), "$then": placed(part.part)}
-    if isinstance(part, dict):
-        return {key: placed(value) for key, value in part.items()}
-    if isinstance(part, list):
-        return [placed(one) for one in part]
-    if isinstance(part, str) and part in PARTS:
-        own, value = dict(workloads.OWN_LABELS), {"$value": path_of(PARTS[part])}
-        return {"$merge": [value, own]} if part == "x-node-selector" else value
-    if isinstance(part, str):
-        text = part.replace('["x-writer"]', "${annotationWriters}")
-        for word in sorted(WORDS, key=len, reverse=True):
-            text = text.replace(word, f"${{{path_of(WORDS[word])}}}")
-        return text
-    return {"$value": path_of(WORDS[str(part)])} if not isinstance(part, bool) and str(part) in WORDS else part
-
-
-_OF_NO_VALUE: Final = {
-    ".Release.Namespace": "namespace",
-    WORDS["x-config"]: "config",
-    WORDS["x-digest"]: "digest",
-    "own-namespace": "ownNamespace",
-    '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"': "mutating",
-}
-
-
-def path_of(expression: str) -> str:
-    """The value that an expression is of."""
-    if expression in _OF_NO_VALUE:
-        return _OF_NO_VALUE[expression]
-    found = re.search(r"\.Values\.([A-Za-z.]+)", expression)
-    if found is None:
-        raise ValueError(f"{expression!r} is of no value")
-    return found[1]
-
-
-def condition_of(expression: str) -> dict[str, Any]:
-    negated = re.fullmatch(r"not \((.*)\)", expression)
-    if negated:
-        return {**condition_of(negated[1]), "not": True}
-    equal = re.fullmatch(r'eq (\S+) "(.*)"', expression)
-    if equal:
-        return {"value": path_of(equal[1]), "is": equal[2]}
-    switch = re.fullmatch(r"eq (\S+) (true|false)", expression)
-    if switch:
-        return {"value": path_of(switch[1]), "is": switch[2] == "true"}
-    one_of = re.fullmatch(r"has (\S+) \(list (.*)\)", expression)
-    if one_of:
-        return {"value": path_of(one_of[1]), "in": re.findall(r'"(.*?)"', one_of[2])}
-    if expression not in _OF_NO_VALUE and not re.fullmatch(r"\.Values\.[A-Za-z.]+", expression):
-        raise ValueError(f"{expression!r} is a condition that manifests.py does not know")
-    return {"value": path_of(expression)}
 
 
 def templates() -> dict[str, str]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/manifests, the chart's templates and what `kubectl gpushare manifests` prints, made from the builders.
+"""docs/manifests and the chart's templates, made from the builders.
 
 `python tools/manifests.py` checks, `--write` writes. The manifests are for `kubectl apply` without Ansible: with the default variables,
 in the namespace gpushare-system.
@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime"), str(ROOT / "tools/lab")]
 
@@ -22,11 +24,9 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 
 import chart  # noqa: E402
 from gpushare_lab.versions import version  # noqa: E402
-from gpushare_runtime.kubectl_gpushare.manifests import written  # noqa: E402
 
 FOLDER = Path("docs/manifests")
 CHART = Path("charts/gpushare")
-TEMPLATE = "files/gpushare_runtime/gpushare_runtime/kubectl_gpushare/manifests.json"
 #: Of the images, where a cluster has another version it needs another one.
 KUBERNETES = f"v{version('kubernetes')}"
 HEADER = """\
@@ -42,13 +42,30 @@ EVERYTHING = (
 NAMES = "From Kubernetes 1.36 on: pods that ask for aliyun.com/* and name no scheduler get gpushare-scheduler."
 
 
+class _Dumper(yaml.SafeDumper):
+    """No aliases, lists below their key, and texts of several lines as such."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+_Dumper.add_representer(
+    str, lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+)
+
+
 def values() -> Values:
     """The defaults of the variables."""
     return Values(image=str(variables(ROOT)["gpushare_image"].spec["default"]), scheduler_image=scheduler_image(KUBERNETES))
 
 
 def printed(made: Iterable[Any], what: str) -> str:
-    return HEADER.format(what=what) + written(made)
+    """As YAML, a document for each object."""
+    documents = (yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=136, allow_unicode=True) for one in made)
+    return HEADER.format(what=what) + "".join(f"---\n{document}" for document in documents)
 
 
 def files() -> dict[str, str]:
@@ -59,7 +76,6 @@ def files() -> dict[str, str]:
         f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
-        TEMPLATE: chart.template((ROOT / CHART / "values.yaml").read_text(), (ROOT / CHART / "values.schema.json").read_text()),
     }
 
 

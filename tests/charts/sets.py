@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Values of the chart and of `kubectl gpushare manifests` with what the builders get for them, and values that neither takes."""
+"""Values of the chart with what the builders get for them, and values that it does not take."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""gpushare as pods without Ansible: what `kubectl gpushare manifests` prints, or the chart by the program helm. For tests and the demo."""
+"""gpushare as pods without Ansible: docs/manifests, or the chart by the program helm. For tests and the demo."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
 
 CHART: Final = REPOSITORY / "charts/gpushare"
+MANIFESTS: Final = REPOSITORY / "docs/manifests"
 LABEL: Final = "gpushare.kubernetes/node=true"
 SECONDS: Final = 180.0
 #: The namespace of a chart is the user's.
@@ -62,22 +63,37 @@ def gpushare(cluster: Cluster, *arguments: str, stdin: str | None = None) -> str
 
 
 class Manifest:
-    """`kubectl gpushare manifests | kubectl apply -f -`."""
+    """docs/manifests, changed by hand for a lab, and `kubectl apply -f -`. kubelet_root: of the nodes; by_service: the pods find the API
+    server at its Service, so that somebody must run kube-proxy."""
 
-    def __init__(self, cluster: Cluster, **other: Any) -> None:
+    def __init__(self, cluster: Cluster, kubelet_root: str = "/var/lib/kubelet", by_service: bool = False) -> None:
         self.cluster = cluster
-        self._values = {**values(cluster), **other}
+        self._values = values(cluster)
+        self._kubelet_root = kubelet_root
+        self._by_service = by_service
 
-    def printed(self, **other: Any) -> str:
-        return gpushare(self.cluster, "manifests", "-f", "-", stdin=json.dumps({**self._values, **other}))
+    def changed(self) -> list[Json]:
+        """The objects as a lab needs them."""
+        texts = [(MANIFESTS / name).read_text() for name in ("gpushare.yaml", "scheduler-name.yaml")]
+        text = "".join(texts).replace("/var/lib/kubelet", self._kubelet_root)
+        auto = "--device-strategy=auto"
+        assert auto in text
+        made: list[Json] = list(yaml.safe_load_all(text.replace(auto, f"--device-strategy={self._values['deviceStrategy']}")))
+        api = self._values["apiServer"]
+        place = [{"name": f"KUBERNETES_SERVICE_{key}", "value": str(api[key.lower()])} for key in ("HOST", "PORT")]
+        for one in made if not self._by_service else ():
+            for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+                container["env"] = [*container.get("env", ()), *place]
+        return made
 
-    def install(self, **other: Any) -> None:
+    def install(self) -> None:
         prepare(self.cluster)
-        self.cluster.kubectl("apply", "-f", "-", stdin=self.printed(**other))
+        self.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(self.changed()))
         until_serving(self.cluster)
 
     def remove(self) -> None:
-        self.cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=self.printed(), seconds=SECONDS)
+        stdin = yaml.safe_dump_all(self.changed())
+        self.cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=stdin, seconds=SECONDS)
 
 
 class Chart:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Installed without Ansible: by `kubectl apply` of what `kubectl gpushare manifests` prints, and by helm with the chart."""
+"""Installed without Ansible: by `kubectl apply` of docs/manifests, and by helm with the chart."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def kube_proxy(cluster: Cluster) -> Iterator[None]:
 
 
 def test_the_api_server_by_its_service(bare: Bare, here: InCluster) -> None:
-    """No address of the API server is given: the pods take the one that kubelet gives to every container. Nor is the RuntimeClass ours."""
-    manifest = Manifest(bare.cluster, kubeletRoot=OTHER_KUBELET_ROOT)
+    """No address of the API server is given: the pods take the one that kubelet gives to every container."""
+    manifest = Manifest(bare.cluster, OTHER_KUBELET_ROOT, by_service=True)
     with kube_proxy(bare.cluster):
-        manifest.install(apiServer={}, runtimeClass="nvidia")
-        assert "KUBERNETES_SERVICE_HOST" not in manifest.printed(apiServer={})
+        manifest.install()
+        assert "KUBERNETES_SERVICE_HOST" not in json.dumps(manifest.changed())
         shares(bare.cluster, "by-service")
         bare.cluster.clear()
         manifest.remove()
@@ -91,7 +91,7 @@ def test_the_api_server_by_its_service(bare: Bare, here: InCluster) -> None:
 
 
 def test_the_manifest(bare: Bare, here: InCluster) -> None:
-    manifest = Manifest(bare.cluster, kubeletRoot=OTHER_KUBELET_ROOT)
+    manifest = Manifest(bare.cluster, OTHER_KUBELET_ROOT)
     manifest.install()
     shares(bare.cluster, "first", "second")
     bare.cluster.clear()

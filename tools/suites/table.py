@@ -350,7 +350,7 @@ SUITES = (
             "roles/in_cluster/*",
             "playbooks/cluster.yml",
             "charts/*",
-            f"{RUNTIME}/kubectl_gpushare/manifests.*",
+            "docs/manifests/*",
             "tests/container_image/*",
             "tools/image/*",
             "tests/cluster_mode/*",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The commands of `kubectl gpushare` that are not views: status, explain, simulate, cordon, uncordon, drain, manifests."""
+"""The commands of `kubectl gpushare` that are not views: status, explain, simulate, cordon, uncordon, drain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import Largest, amount
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare import manifests, simulate, status
+from gpushare_runtime.kubectl_gpushare import simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     MOST_REPLICAS,
     TIMEOUT_SECONDS,
@@ -29,7 +29,6 @@ from gpushare_runtime.kubectl_gpushare.api import (
     fill_from_files,
     need_all,
     pods_named,
-    read_file,
     read_manifests,
 )
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, scheduler_of
@@ -383,26 +382,3 @@ def run_drain(arguments: argparse.Namespace) -> int:
     except KubeError as error:
         needs = "nodes and pods, to patch nodes, and to create pods/eviction"
         raise InputError(explain_error(error, credentials.server, needs)) from None
-
-
-def run_manifests(arguments: argparse.Namespace) -> int:
-    """Print the objects. Nothing is read from the cluster but its version, and nothing at all where that is given."""
-    text = read_file(arguments.filename, manifests.MOST_VALUES_BYTES, "the chart's values") if arguments.filename else b""
-    values = manifests.read_values(text, arguments.set)
-    version = arguments.kubernetes or _version(arguments)
-    sys.stdout.write(manifests.written(manifests.objects(values, arguments.namespace, version)))
-    return 0
-
-
-def _version(arguments: argparse.Namespace) -> str:
-    """Of the API server, such as v1.36.3."""
-    credentials = load_kubeconfig(find_kubeconfig(arguments.kubeconfig), context=arguments.context)
-
-    async def go() -> object:
-        async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
-            return (await client.get("/version")).get("gitVersion")
-
-    try:
-        return as_text(str(asyncio.run(go())), 80)
-    except KubeError as error:
-        raise InputError(f"{explain_error(error, credentials.server, 'nothing')}\n  Or name its version: --kubernetes v1.36.3") from None

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from gpushare_runtime import __version__
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import PLACEMENTS, Labels
-from gpushare_runtime.core.protocol import IN_CLUSTER_NAMESPACE
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import CredentialsError
 from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files, need_all
@@ -51,7 +50,6 @@ OTHERS: Final = {
     "uncordon": "schedule new pods on these GPUs again",
     "drain": "stop scheduling new pods on these GPUs, and evict the pods on them",
     "dashboard": "serve a web page that follows the cluster, for yourself alone",
-    "manifests": "print the objects of gpushare as pods, for kubectl apply",
 }
 COMMANDS: Final = (*VIEWS, *OTHERS)
 ALIASES: Final = {
@@ -105,7 +103,6 @@ EXAMPLES: Final = {
     "uncordon": ("uncordon gpu1 3",),
     "drain": ("drain gpu1 3 --dry-run", "drain gpu1 3 --timeout 300"),
     "dashboard": ("dashboard", "dashboard --port 8080 --no-browser"),
-    "manifests": ("manifests --set isolation=driver | kubectl apply -f -", "manifests -f values.yaml --kubernetes v1.36.3"),
 }
 _USUAL: Final = "0 done; 1 the cluster could not be read, or has no such object; 2 wrong command line; 130 interrupted"
 _STATUSES: Final = {
@@ -260,14 +257,6 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         )
         add_source_options(parser, scope=False)
         parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="whose pods, if you may not list all; default: the context's")
-    elif command == "manifests":
-        parser.add_argument(
-            "-n", "--namespace", default=IN_CLUSTER_NAMESPACE, metavar="NAMESPACE", help=f"of the pods; default: {IN_CLUSTER_NAMESPACE}"
-        )
-        parser.add_argument("-f", "--filename", default="", metavar="FILE", help="values as for the chart; - is the standard input")
-        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="one value of the chart; may be repeated")
-        parser.add_argument("--kubernetes", default="", metavar="VERSION", help="the API server's, such as v1.36.3; default: it is asked")
-        _add_cluster_options(parser)
     else:
         parser.add_argument("node", metavar="NODE", help="name of the node")
         parser.add_argument("gpus", nargs="+", metavar="GPU", help="index or UUID of a GPU, or all")
@@ -320,10 +309,6 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    if arguments.command == "manifests":
-        from gpushare_runtime.kubectl_gpushare.commands import run_manifests
-
-        return run_manifests(arguments)
     # Only here: GPU nodes have no rich.
     from rich.console import Console
 
