@@ -110,7 +110,7 @@ _OF_RUNTIME: Final[Mapping[str, tuple[str, ...]]] = {
     "device_plugin/node/strategy.py": ("device_plugin/node/test_strategy.py",),
     "device_plugin/node/pod_state.py": ("device_plugin/node/test_pod_state.py", *_USAGE),
     "device_plugin/node/id_usage.py": _USAGE,
-    "device_plugin/node/id_usage_table.py": _USAGE,
+    "device_plugin/node/id_recorder.py": _USAGE,
     "device_plugin/publish/eviction_requests.py": ("device_plugin/publish/test_eviction_requests.py",),
     "device_plugin/publish/pod_annotations.py": ("device_plugin/publish/test_pod_annotations.py", "device_plugin/node/test_turns.py"),
     "doctor/endpoints.py": ("doctor/test_endpoints.py", "doctor/test_dashboard.py", "doctor/test_ports.py"),

@@ -129,4 +129,4 @@ class Node:
             for name, resources in containers.items()
             for resource, ids in resources.items()
         )
-        self._plugin.usage.set_checkpoint(tuple(entries))
+        self._plugin.recorder.set_checkpoint(tuple(entries))

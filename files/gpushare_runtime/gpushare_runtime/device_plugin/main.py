@@ -38,7 +38,7 @@ from gpushare_runtime.device_plugin.kubelet.registration import Registration
 from gpushare_runtime.device_plugin.kubelet.server import SOCKETS, ResourceService
 from gpushare_runtime.device_plugin.metrics import families
 from gpushare_runtime.device_plugin.node.counters import Counters
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_usage import Processes
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod, unreadable_local_pod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.node.strategy import changed_isolation, changed_strategy, left_limits, no_instances
@@ -142,7 +142,7 @@ class DevicePlugin:
         every = {uid for uid, _, _ in used}
         why = why or changed_strategy(self.node.devices.strategy, self._state.strategy, every, self._processes.pods)
         why = why or changed_isolation(self._settings.isolation, self._state.isolation, every, self._processes.pods)
-        return why or left_limits(self._settings.isolation, {uid for uid, _ in self.node.limited}, self._processes.pods)
+        return why or left_limits(self._settings.isolation, {uid for uid, _ in self.node.limits.pods}, self._processes.pods)
 
     def _keep_strategy(self) -> None:
         """A strategy that was chosen by what is seen of the node is not worth the pods that have GPUs by another."""

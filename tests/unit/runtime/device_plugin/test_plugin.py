@@ -49,12 +49,14 @@ async def test_both_resources_are_registered_with_their_ids() -> None:
         assert set(it.kubelet.lists[MEMORY][0].values()) == {"Healthy"}
         assert {(o.get_preferred_allocation_available, o.pre_start_required) for o in it.kubelet.options.values()} == {(True, True)}
         await until(lambda: it.plugin.status.ready)
-        sockets = sorted(path.name for path in it.kubelet.directory.iterdir() if path.is_socket())
-        assert [re.sub("-[0-9a-f]{8}[.]", "-*.", name) for name in sockets] == [
-            "aliyungpushare-gpus-*.sock",
-            "aliyungpushare-mem-*.sock",
-            "kubelet.sock",
-        ]
+        expected = ["aliyungpushare-gpus-*.sock", "aliyungpushare-mem-*.sock", "kubelet.sock"]
+
+        def sockets() -> list[str]:
+            names = sorted(path.name for path in it.kubelet.directory.iterdir() if path.is_socket())
+            return [re.sub("-[0-9a-f]{8}[.]", "-*.", name) for name in names]
+
+        # On a busy machine a resource may be registering once more.
+        await until(lambda: sockets() == expected)
         assert {path.stat().st_mode & 0o777 for path in it.kubelet.directory.glob("aliyun*")} == {0o600}
 
 

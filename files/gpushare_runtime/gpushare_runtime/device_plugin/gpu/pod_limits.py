@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn, Protocol
 
@@ -131,7 +131,7 @@ class PodLimits:
         unable = next((self._able[gpu] for gpu in gpus if self._able[gpu]), "")
         for uid in uids if unable else ():
             self._reject_without(uid, unable)
-        failing = next((self._able[gpu] for gpu in gpus if gpu in self._passing & self._node.limited_gpus), _NO_GROUP)
+        failing = next((self._able[gpu] for gpu in gpus if gpu in self._passing & self._node.limits.gpus), _NO_GROUP)
         if failing != _NO_GROUP:
             raise AllocationRejected(
                 f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); {RETRIES}"
@@ -152,7 +152,7 @@ class PodLimits:
             raise AllocationRejected(
                 f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); {RETRIES}"
             ) from None
-        self._record({(uid, gpu) for gpu in due})
+        self._node.limits.add({(uid, gpu) for gpu in due})
 
     def _reject_driver_only(self, resource: str, ids: Sequence[str]) -> None:
         for uid, _, _ in self._node.usage.containers_with(resource, frozenset(ids)):
@@ -183,7 +183,7 @@ class PodLimits:
                     await self.follow()
                     await self._containers.follow(watch, time.monotonic())
                     # Most nodes have no GPU that the driver limits, so nothing to check between two checks.
-                    seconds = min(left, UNASKED_SECONDS) if self._node.limited_gpus else left
+                    seconds = min(left, UNASKED_SECONDS) if self._node.limits.gpus else left
                     await any_after((changes, seen), (watch.changes, made), timeout=seconds)
 
     @property
@@ -192,14 +192,14 @@ class PodLimits:
         gpus = {gpu.uuid for gpu in self._node.devices.gpus if gpu.health == HEALTHY}
         asked = bool(self._able) and gpus <= self._able.keys() - self._passing
         able = {gpu for gpu, why in self._able.items() if not why}
-        known = asked and able <= self._node.limited_gpus and (self._compared or not able)
+        known = asked and able <= self._node.limits.gpus and (self._compared or not able)
         return INTERVAL_SECONDS if known or self._mode not in _BY_DRIVER else _UNKNOWN_SECONDS
 
     async def check(self) -> None:
         """Find out what the driver limits, and compare the limits of all pods. FatalError as `run`."""
         if self._mode not in _BY_DRIVER:
             self._node.devices.set_isolation(self._mode)
-            self._set_known(set(), set())
+            self._node.limits.set_gpus(set(), set())
         elif self._node.devices.inventory is not None:
             await self._probe([gpu.uuid for gpu in self._node.devices.gpus if gpu.health == HEALTHY])
             self._node.devices.set_isolation(DRIVER if self.active else WATCH)
@@ -220,18 +220,18 @@ class PodLimits:
             with contextlib.suppress(NvmlError, OSError):
                 if due:
                     await in_thread(partial(self._set, uid, due))
-                    self._record({(uid, gpu) for gpu in due})
+                    self._node.limits.add({(uid, gpu) for gpu in due})
                 self._followed[uid] = version
 
     def _lacks(self, uid: str, gpu: str, most: int, *, asked: bool) -> bool:
         """Whether this limit must be set, so far as it is known without the driver. asked: kubelet asks before each start."""
-        if gpu not in self._node.limited_gpus or self._able.get(gpu) != "":
+        if gpu not in self._node.limits.gpus or self._able.get(gpu) != "":
             return False
-        if (uid, gpu) in self._node.limited:
+        if (uid, gpu) in self._node.limits.pods:
             # Until the first check, which sets it, a limit of the process before counts as right. Later one that no check has found is of
             # a GPU that the pod had before, and has again.
             return self._most.get((uid, gpu), 0 if self._compared else most) != most
-        return not asked and (uid, gpu) not in self._node.exempt
+        return not asked and (uid, gpu) not in self._node.limits.exempt
 
     async def _probe(self, gpus: Sequence[str]) -> None:
         """Find out for which GPUs the driver has limits. A limit that it has, it has until this process ends; else it is asked again."""
@@ -243,7 +243,7 @@ class PodLimits:
                 self._passing = self._passing | {gpu} if passing else self._passing - {gpu}
                 if self._able[gpu] and not passing:
                     # Pods start without a limit there, until the driver can limit it again.
-                    self._node.limited_gpus.discard(gpu)
+                    self._node.limits.set_gpus(self._node.limits.gpus - {gpu}, self._node.limits.exempt)
         lacking = {why for why in self._able.values() if why}
         if self._mode == DRIVER and lacking:
             raise FatalError(
@@ -252,7 +252,7 @@ class PodLimits:
             )
         if not self._able:
             return
-        limited = {uid for uid, gpu in self._node.limited if self._able.get(gpu)}
+        limited = {uid for uid, gpu in self._node.limits.pods if self._able.get(gpu)}
         if limited:
             words = f"the driver limits new pods no more, and {len(limited)} pods may have lost their limits: {min(lacking)}"
             self._status.degraded(_STATUS, f"{words}; run site.yml if the driver or its unit has changed")
@@ -295,15 +295,15 @@ class PodLimits:
         self.use, wrong = await in_thread(partial(self._read, due))
         self._most = {key: found.most for key, found in self.use.items() if found.most is not None}
         # The limits that a process before this one has set, before they were stored.
-        self._record({key for key, found in self.use.items() if found.most is not None})
-        limited = self._node.limited
+        self._node.limits.add({key for key, found in self.use.items() if found.most is not None})
+        limited = self._node.limits.pods
         seen_by_nobody = not self._compared and protocol.RESOURCE_MEMORY not in self._node.unasked
-        due_now = {(uid, gpu) for uid in uids for gpu in self._node.limited_gpus} - self._node.exempt if seen_by_nobody else set()
+        due_now = {(uid, gpu) for uid in uids for gpu in self._node.limits.gpus} - self._node.limits.exempt if seen_by_nobody else set()
         missing = {
             key for key, found in wrong.items() if found is None and key not in limited and (key in due_now or self._has_started(key[0]))
         }
         # A container that starts later is due, also if kubelet has not asked.
-        exempt = self._node.exempt | {key for key in missing - self._later_than_a_limited() if key[1] not in self._node.limited_gpus}
+        exempt = self._node.limits.exempt | {key for key in missing - self._later_than_a_limited() if key[1] not in self._node.limits.gpus}
         unlimited = set() if self._running else missing & exempt
         for uid, gpu in sorted(unlimited - self._unlimited):
             log.warning("%s runs without a memory limit on GPU %s: it started before", self._node.usage.pod_name(uid), gpu)
@@ -318,16 +318,14 @@ class PodLimits:
                 log.error("the memory limit of %s on GPU %s could not be set: %s", self._node.usage.pod_name(uid), gpu, error)
             else:
                 self.corrections += 1
-                self._record({(uid, gpu)})
+                self._node.limits.add({(uid, gpu)})
                 log.warning("set the memory limit of %s on GPU %s: found %s bytes", self._node.usage.pod_name(uid), gpu, found)
         if self._node.pods.synced:
             self._compared = True
             # Just after a start kubelet's checkpoint may not have been read.
             gone = {key for key in limited | exempt if key[0] not in uids and self._node.pods.get(key[0]) is None}
-            if gone & limited:
-                limited -= gone
-                self._node.changes.notify()
-            self._set_known(self._node.limited_gpus | {gpu for gpu, why in self._able.items() if not why}, exempt - gone)
+            self._node.limits.remove(gone)
+            self._node.limits.set_gpus(self._node.limits.gpus | {gpu for gpu, why in self._able.items() if not why}, exempt - gone)
 
     def _later_than_a_limited(self) -> set[tuple[str, str]]:
         """UID and GPU of the pods that came after a pod with its limit there: they started when the driver could limit them as well.
@@ -341,20 +339,10 @@ class PodLimits:
                 first[gpu] = min(first.get(gpu, pod.created), pod.created)
         return {(uid, gpu) for uid, gpu in self.use if gpu in first and (pod := self._node.pods.get(uid)) and pod.created >= first[gpu]}
 
-    def _set_known(self, limited_gpus: set[str], exempt: set[tuple[str, str]]) -> None:
-        if (limited_gpus, exempt) != (self._node.limited_gpus, self._node.exempt):
-            self._node.limited_gpus, self._node.exempt = limited_gpus, exempt
-            self._node.changes.notify()
-
     def _has_started(self, uid: str) -> bool:
         """Whether the API server reports that a container of the pod has started."""
         pod = self._node.pods.get(uid)
         return pod is not None and any(pod.container_ids.values())
-
-    def _record(self, keys: Set[tuple[str, str]]) -> None:
-        if not keys <= self._node.limited:
-            self._node.limited.update(keys)
-            self._node.changes.notify()
 
     def _read(self, due: Mapping[str, Mapping[str, int]]) -> tuple[dict[tuple[str, str], MemoryLimit], dict[tuple[str, str], int | None]]:
         """The limits that the driver has, and where they are not as due. A pod without control groups has no process to limit."""

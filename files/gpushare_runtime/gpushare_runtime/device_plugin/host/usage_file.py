@@ -88,10 +88,8 @@ class StateFile:
         self.strategy = (gpus.strategy or protocol.STRATEGY_ENVIRONMENT) if gpus else ""
         # A release without this field had no MPS.
         self.isolation = (gpus.isolation or protocol.ISOLATION_WATCH) if gpus else ""
-        self._node.limited |= limited
-        self._node.limited_gpus |= limited_gpus
-        self._node.exempt |= exempt
-        self._node.usage.restore(snapshot, names, kept)
+        self._node.limits.restore(limited, limited_gpus, exempt)
+        self._node.recorder.restore(snapshot, names, kept)
 
     async def run(self) -> NoReturn:
         """Keep the file up to date. Never returns; cancel it."""
@@ -108,11 +106,10 @@ class StateFile:
 
     def _render(self, inventory: Inventory) -> bytes:
         pods: dict[str, Any] = {}
-        names, used = self._node.usage.names(), self._node.usage.snapshot()
+        names, used, limits = self._node.usage.names(), self._node.usage.snapshot(), self._node.limits
         # Most changes of the node's state do not concern the file.
-        limits = (frozenset(self._node.limited), frozenset(self._node.limited_gpus), frozenset(self._node.exempt))
         kept = dict(self._node.usage.kept)
-        if (state := (names, used, inventory, limits, kept)) == self._rendered[0]:
+        if (state := (names, used, inventory, (limits.pods, limits.gpus, limits.exempt), kept)) == self._rendered[0]:
             return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
@@ -129,9 +126,9 @@ class StateFile:
                 "unit": inventory.unit.name,
                 "gpus": written,
                 "pods": pods,
-                "limited": _by_pod(self._node.limited),
-                "limited_gpus": sorted(self._node.limited_gpus),
-                "exempt": _by_pod(self._node.exempt),
+                "limited": _by_pod(limits.pods),
+                "limited_gpus": sorted(limits.gpus),
+                "exempt": _by_pod(limits.exempt),
                 # The ids that running containers have although kubelet's record has other ids for them.
                 **({"kept": [[*key, sorted(usage.ids), container] for key, (usage, container) in sorted(kept.items())]} if kept else {}),
             }

@@ -28,7 +28,7 @@ from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.sync import any_after, in_thread
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_usage import Processes
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.state import NodeState
 
@@ -177,25 +177,25 @@ class CheckpointReader:
     def refresh(self) -> None:
         """Update the usage if the file changed."""
         if self._file.refresh():
-            self._node.usage.set_checkpoint(self._file.entries, self._file.age())
+            self._node.recorder.set_checkpoint(self._file.entries, self._file.age())
 
     def start(self) -> None:
         """The first reading; of a missing file as well, which `refresh` would not take for a change."""
         self.refresh()
         if not self._file.path.exists():
-            self._node.usage.set_checkpoint(())
+            self._node.recorder.set_checkpoint(())
 
     async def run(self, watch: DirectoryWatch) -> NoReturn:
         """Never returns; cancel it. watch: of the file's directory."""
-        changes, usage = self._node.changes, self._node.usage
+        changes, recorder = self._node.changes, self._node.recorder
         while True:
             files = watch.changes.count
             self.refresh()
-            doubtful = usage.detect_terminated()
+            doubtful = recorder.detect_terminated()
             seen = (watch.changes, files), (changes, changes.count)
             if doubtful:
                 live = await in_thread(partial(self._processes.pods, doubtful))
-                usage.apply_process_scan(doubtful, live)
+                recorder.apply_process_scan(doubtful, live)
             await any_after(*seen)
 
 

@@ -259,7 +259,7 @@ class CrossCheck:
         entries = entries_of(reported, self._node.pods, usage.entries)
         if set(entries) != set(usage.entries):
             log.info("kubelet's podresources API lists ids of %d containers, while its checkpoint cannot be read", len(entries))
-            usage.set_checkpoint(entries)
+            self._node.recorder.set_checkpoint(entries)
 
     def _log_twice(self, found: frozenset[tuple[str, str, str]]) -> None:
         for resource, pod, other in sorted(found - self._twice):

@@ -164,7 +164,7 @@ class Registration:
         service = self._make_service()
         self._options = service.options()
         if not self._options.pre_start_required:
-            self._node.unasked.add(self._resource)
+            self._node.set_asked(self._resource, False)
         folder, path = self._watch.path, new_socket(self._watch.path, self._resource)
         server = PluginServer(service, path)
         try:
@@ -189,7 +189,7 @@ class Registration:
             said = f"{error.code().name}: {error.details()}".replace(path.name, f"{SOCKETS[self._resource]}*{protocol.SOCKET_END}")
             return f"kubelet rejects the registration ({said}): trying again; if this stays: systemctl restart kubelet, and read its log"
         if self._options.pre_start_required:
-            self._node.unasked.discard(self._resource)
+            self._node.set_asked(self._resource, True)
         self._ids.served[self._resource] = service
         remove_dead_sockets(folder)
         return ""

@@ -370,7 +370,7 @@ class ResourceService(DevicePluginServicer):
             try:
                 await self._before_start(self.resource, request.devices_ids)
             except AllocationRejected:
-                self._node.usage.forget_start(self.resource, frozenset(request.devices_ids))
+                self._node.recorder.forget_start(self.resource, frozenset(request.devices_ids))
                 raise
         except AllocationRejected as rejection:
             self._counters.start_rejections += 1

@@ -19,8 +19,8 @@ from gpushare_runtime.core.unit_ids import gpu_uuids_of
 from gpushare_runtime.device_plugin.node.allocate_response import AllocateResult, allocate_response, core_of
 from gpushare_runtime.device_plugin.node.container_start import ContainerStarts
 from gpushare_runtime.device_plugin.node.devices import Devices
-from gpushare_runtime.device_plugin.node.id_usage import Usage
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_recorder import UsageRecorder
+from gpushare_runtime.device_plugin.node.id_usage import Processes, Usage
 from gpushare_runtime.device_plugin.node.local_pods import PendingContainer
 from gpushare_runtime.device_plugin.node.preferred_ids import CandidateGpu, Candidates
 from gpushare_runtime.device_plugin.node.rejections import DELETE_POD, AllocationRejected, Rejections
@@ -39,6 +39,7 @@ class Allocator:
 
     devices: Devices
     usage: Usage
+    recorder: UsageRecorder
     pending: PendingContainers
     candidates: Candidates
     rejections: Rejections
@@ -49,7 +50,7 @@ class Allocator:
 
     def release_terminated(self) -> None:
         """Release the ids of terminated pods without a process. Scans processes if there are terminated pods."""
-        self.usage.release_terminated(self.processes.pods)
+        self.recorder.release_terminated(self.processes.pods)
 
     # GetPreferredAllocation.
 
@@ -62,8 +63,8 @@ class Allocator:
         kept from an init container of the same pod. moment: the usage's, when the request came; None for now.
         """
         free, required = set(available), set(must_include)
-        self.usage.observe_available(resource, free.difference(required) if required else free, moment)
-        doubtful = self.usage.detect_terminated()
+        self.recorder.observe_available(resource, free.difference(required) if required else free, moment)
+        doubtful = self.recorder.detect_terminated()
         container = self.pending.match(resource, size)
         admitted = container is None
         if admitted:
@@ -102,7 +103,7 @@ class Allocator:
     def allocate(self, resource: str, ids: Collection[str]) -> AllocateResult:
         """The response for a container with these ids. It raises AllocationRejected if it must not have one of their GPUs."""
         given = frozenset(ids)
-        doubtful = self.usage.detect_terminated()
+        doubtful = self.recorder.detect_terminated()
         remembered = self.preferred.get(resource, OrderedDict())
         # Without a preceding request for a preference kubelet reuses the ids of an init container of the pod that it admits.
         container = remembered.pop(given) if given in remembered else self.pending.match(resource, len(given))
@@ -113,7 +114,7 @@ class Allocator:
             conflict = self._conflict(resource, given, gpus, container)
         if conflict:
             raise self._reject(container, f"{resource}: {conflict}; {DELETE_POD}")
-        self.usage.record_grant(resource, given, container)
+        self.recorder.record_grant(resource, given, container)
         if container is not None:
             self.starts.forget_failures(container.pod.uid)
         if self.devices.isolation == protocol.ISOLATION_MPS and resource == protocol.RESOURCE_MEMORY:

@@ -17,8 +17,8 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.constraints import Labels, selects
 from gpushare_runtime.core.inventory import HEALTHY, Gpu
 from gpushare_runtime.device_plugin.node.devices import Devices
-from gpushare_runtime.device_plugin.node.id_usage import Usage
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_recorder import UsageRecorder
+from gpushare_runtime.device_plugin.node.id_usage import Processes, Usage
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
 from gpushare_runtime.device_plugin.node.rejections import DELETE_POD, RETRIES, AllocationRejected
@@ -37,6 +37,7 @@ class ContainerStarts:
     pods: PodTable
     devices: Devices
     usage: Usage
+    recorder: UsageRecorder
     processes: Processes  # of this host; scanned only if a pod may run without a record of kubelet
     shares: OrderedDict[frozenset[str], int] = field(default_factory=OrderedDict)
     """Ids of memory → per cent of the GPU's compute in the environment that their container got, with MPS."""
@@ -49,7 +50,7 @@ class ContainerStarts:
         """Whether kubelet's checkpoint lists these ids, which are in use from now on. It raises AllocationRejected for a start that must
         not be."""
         given, usage = frozenset(ids), self.usage
-        doubtful = usage.detect_terminated()
+        doubtful = self.recorder.detect_terminated()
         known, owners = self.devices.gpu_of(resource), usage.containers_with(resource, given)
         elsewhere = usage.given_index(owners)
         if elsewhere is None and self.devices.inventory and not given <= known.keys():
@@ -79,7 +80,7 @@ class ContainerStarts:
         for uid in uids:
             self.forget_failures(uid)
         if used_by_others(resource, given, recorded, usage, self.processes) and doubtful:
-            usage.release_terminated(self.processes.pods)
+            self.recorder.release_terminated(self.processes.pods)
             recorded = [key for key in recorded if key in usage.snapshot()]
         if used := used_by_others(resource, given, recorded, usage, self.processes):
             raise AllocationRejected(f"{resource}: {used}; {RETRIES}")
@@ -89,9 +90,9 @@ class ContainerStarts:
             if others := taken(resource, gpus, {uid for uid, _, _ in owners}, usage):
                 raise AllocationRejected(f"{resource}: {others}; {DELETE_POD}")
             if not owners:
-                usage.record_grant(resource, given, None)
+                self.recorder.record_grant(resource, given, None)
         for uid in {key.pod for key in recorded or owners}:
-            usage.record_start([key for key in recorded or owners if key.pod == uid])
+            self.recorder.record_start([key for key in recorded or owners if key.pod == uid])
         return bool(recorded)
 
     def _check_share(self, resource: str, ids: frozenset[str], recorded: Collection[DeviceKey]) -> None:

@@ -38,7 +38,6 @@ class Devices:
         self.one_is_silent = False
         """Whether a GPU does not answer of which not even the UUID is known: no GPU is said to be gone then."""
         self._usage = usage
-        usage.gpus_by_index = lambda: self.inventory.by_index if self.inventory else {}
         self._read: Inventory | None = None
         self._cordon = ""
         self._isolation = ""
@@ -69,9 +68,10 @@ class Devices:
         if inventory == self.inventory:
             return False
         self.inventory = inventory
+        self._usage.gpus_by_index = inventory.by_index
         self._ids = {c.uuid: [unit_id(c.uuid, slot) for slot in range(c.units)] for c in inventory.gpus}
         self._slots = {device_id: gpu for gpu in inventory.gpus for device_id in self._ids[gpu.uuid]}
-        self._usage.changes.notify()
+        self._usage.pods.changes.notify()
         return True
 
     def _offer_again(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -239,8 +239,8 @@ class PodTable:
     def __init__(self, last_contact: Callable[[], float | None] = lambda: None) -> None:
         self.changes = Changes()
         self.last_contact = last_contact
-        self.recorded: Callable[[str], bool] = lambda _: False
-        """Whether kubelet's checkpoint lists a pod with this UID; set by whoever reads it."""
+        self.recorded: Set[str] = frozenset()
+        """UIDs of the pods that kubelet's checkpoint lists."""
         self.synced = False
         self._pods: dict[str, LocalPod] = {}
         self._removed: OrderedDict[str, LocalPod] = OrderedDict()
@@ -278,7 +278,7 @@ class PodTable:
 
     def _identified(self, pod: LocalPod, uids: Collection[str]) -> LocalPod:
         """The pod with the UID that its file has, if kubelet has a pod with this UID and the API server (`uids`) has not."""
-        if not pod.claims or pod.claims in uids or not self.recorded(pod.claims):
+        if not pod.claims or pod.claims in uids or pod.claims not in self.recorded:
             return pod
         return replace(pod, uid=pod.claims, static=True, allocation=None, mirror_uid=pod.uid)
 

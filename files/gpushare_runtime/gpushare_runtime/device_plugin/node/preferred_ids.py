@@ -11,8 +11,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Gpu
 from gpushare_runtime.core.unit_ids import gpu_uuids_of
 from gpushare_runtime.device_plugin.node.devices import Devices
-from gpushare_runtime.device_plugin.node.id_usage import Usage
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_usage import Processes, Usage
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
 from gpushare_runtime.device_plugin.node.requesting_container import PendingContainers

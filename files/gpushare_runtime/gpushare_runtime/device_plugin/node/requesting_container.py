@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from gpushare_runtime.device_plugin.node.id_usage import Usage
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_usage import Processes, Usage
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable
 

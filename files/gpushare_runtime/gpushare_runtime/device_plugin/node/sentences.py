@@ -10,8 +10,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
 from gpushare_runtime.core.unit_ids import gpu_uuids_of
-from gpushare_runtime.device_plugin.node.id_usage import Usage
-from gpushare_runtime.device_plugin.node.id_usage_table import GpuUsers, Processes, UsageTable
+from gpushare_runtime.device_plugin.node.id_usage import GpuUsers, Processes, Usage
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 
@@ -31,7 +30,7 @@ def unavailable(resource: str, gpu: Gpu, users: GpuUsers, name: Callable[[str], 
     return ""
 
 
-def used_by_others(resource: str, ids: frozenset[str], owners: Collection[DeviceKey], usage: UsageTable, processes: Processes) -> str:
+def used_by_others(resource: str, ids: frozenset[str], owners: Collection[DeviceKey], usage: Usage, processes: Processes) -> str:
     """Which of these ids the processes of others still use, although kubelet has freed them; "" if none.
 
     owners: the containers that should have them. Those of one pod have an init container's ids one after another.
@@ -45,7 +44,7 @@ def used_by_others(resource: str, ids: frozenset[str], owners: Collection[Device
     return ""
 
 
-def taken(resource: str, gpus: Collection[Gpu], owners: Collection[str], usage: UsageTable) -> str:
+def taken(resource: str, gpus: Collection[Gpu], owners: Collection[str], usage: Usage) -> str:
     """Which of these GPUs another pod uses by the other resource; "" if none. owners: UIDs."""
     users = usage.gpu_users()
     for gpu in gpus:

@@ -10,8 +10,9 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.node.allocator import Allocator
 from gpushare_runtime.device_plugin.node.container_start import ContainerStarts
 from gpushare_runtime.device_plugin.node.devices import Devices
-from gpushare_runtime.device_plugin.node.id_usage import Usage
-from gpushare_runtime.device_plugin.node.id_usage_table import Processes
+from gpushare_runtime.device_plugin.node.id_recorder import UsageRecorder
+from gpushare_runtime.device_plugin.node.id_usage import Processes, Usage
+from gpushare_runtime.device_plugin.node.known_limits import KnownLimits
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.preferred_ids import Candidates
 from gpushare_runtime.device_plugin.node.rejections import Rejections
@@ -35,21 +36,22 @@ class NodeState:
     ) -> None:
         self.pods = pods
         self.changes = pods.changes
-        self.limited: set[tuple[str, str]] = set()
-        """(pod UID, GPU UUID) of the limits that the driver has got: it must have them as long as the pods exist, also after a reboot."""
-        self.limited_gpus: set[str] = set()
-        """UUIDs of the GPUs on which every pod gets a limit, but those of `exempt`."""
-        self.exempt: set[tuple[str, str]] = set()
-        """(pod UID, GPU UUID) of the pods that started before the driver limited the GPU."""
-        self.unasked: set[str] = {protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS}
+        self.limits = KnownLimits(pods.changes)
+        self.unasked = frozenset((protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS))
         """The resources with which kubelet may start containers without asking the plugin, because it has lost a record. Until this
         process has registered, kubelet goes by the registration of the one before."""
         self.turns = Turns(clock)
         self.usage = Usage(pods, clock)
-        self.usage.running = processes.containers
+        self.recorder = UsageRecorder(self.usage, processes.containers)
         self.devices = Devices(self.usage, strategy)
         self.pending = PendingContainers(pods, self.usage, processes)
         self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)
         self.rejections = Rejections(clock, now, self.devices.users_key, self.changes)
-        self.starts = ContainerStarts(pods, self.devices, self.usage, processes)
-        self.allocator = Allocator(self.devices, self.usage, self.pending, self.candidates, self.rejections, self.starts, processes)
+        self.starts = ContainerStarts(pods, self.devices, self.usage, self.recorder, processes)
+        self.allocator = Allocator(
+            self.devices, self.usage, self.recorder, self.pending, self.candidates, self.rejections, self.starts, processes
+        )
+
+    def set_asked(self, resource: str, asked: bool) -> None:
+        """Take whether kubelet asks the plugin before each start of a container with this resource."""
+        self.unasked = self.unasked - {resource} if asked else self.unasked | {resource}

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any
 
+from gpushare_runtime.device_plugin.node.id_recorder import UsageRecorder
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import PendingContainer, PodTable, parse_local_pod
@@ -43,7 +44,9 @@ class Case:
         self.heard = True
         self.pods = PodTable(lambda: self.now if self.heard else None)
         self.pods.replace([])
+        self.running: Callable[[str], Set[str] | None] = lambda _: None
         self.usage = Usage(self.pods, lambda: self.now)
+        self.recorder = UsageRecorder(self.usage, lambda uid: self.running(uid))
 
     def add(self, uid: str, phase: str = "Running", **changes: Any) -> dict[str, Any]:
         pod = memory(NODE, 0, 2, uid=uid, name=uid, phase=phase, **changes)
@@ -51,7 +54,7 @@ class Case:
         return pod
 
     def record(self, *entries: CheckpointEntry) -> None:
-        self.usage.set_checkpoint(entries)
+        self.recorder.set_checkpoint(entries)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -78,5 +81,5 @@ class Case:
             self.looks += 1
             return self.live & uids
 
-        self.usage.release_terminated(scan)
+        self.recorder.release_terminated(scan)
         return {uid for uids in self.usage.gpu_users().memory.values() for uid in uids}

@@ -49,7 +49,7 @@ class Node:
             CheckpointEntry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"]))
             for e in self.manager.entries()
         )
-        self.state.usage.set_checkpoint(self.file)
+        self.state.recorder.set_checkpoint(self.file)
 
     async def _prefer(self, resource: str, available: list[str], must: list[str], size: int) -> list[str]:
         try:

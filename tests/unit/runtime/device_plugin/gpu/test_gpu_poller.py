@@ -203,7 +203,7 @@ async def test_pods_with_gpus_that_are_not_in_the_node_any_more_are_in_the_statu
         for name in "abcd":
             polled.state.pods.event("ADDED", parse_local_pod(memory(inventory(8), 0, 2, name=name, uid=name)))
         ids = {name: frozenset(f"{facts(0, 0).uuid}-_-{2 * n + slot}" for slot in range(2)) for n, name in enumerate("abcd")}
-        polled.state.usage.set_checkpoint(tuple(CheckpointEntry(name, "main", "aliyun.com/gpu-mem", of) for name, of in ids.items()))
+        polled.state.recorder.set_checkpoint(tuple(CheckpointEntry(name, "main", "aliyun.com/gpu-mem", of) for name, of in ids.items()))
         nvml.gpus[0] = facts(0, 8192, uuid="GPU-new")
         await asyncio.sleep(5)
         gone = f"has GPU {facts(0, 0).uuid}, which is not in this node any more"

@@ -66,7 +66,7 @@ class Machine:
         entries = []
         for uid, units in self.given.items():
             entries.append(CheckpointEntry(uid, "main", MEMORY, frozenset(self.ids(units))))
-        self.node.usage.set_checkpoint(tuple(entries))
+        self.node.recorder.set_checkpoint(tuple(entries))
 
     def ids(self, units: dict[int, int]) -> list[str]:
         """The first units of each GPU."""
@@ -220,7 +220,7 @@ def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
     machine.give({"pod": {0: 4}})
     assert machine.look()["pod"][0] == 4
     # Where kubelet asks before each start, between two starts as well; a pod without a limit is limited only then.
-    machine.node.unasked.clear()
+    machine.node.unasked = frozenset()
     machine.give({"pod": {0: 3}, "other": {0: 1}})
     machine.run("other")
     assert machine.look() == {"pod": {0: 3, 1: 4}}
@@ -252,10 +252,10 @@ def test_that_a_pod_with_a_limit_has_gone_is_stored_whatever_else_happens(machin
     del machine.given["pod"]
     machine.give({})
     machine.see()
-    machine.node.usage.release_terminated(lambda uids: set())
+    machine.node.recorder.release_terminated(lambda uids: set())
     before = machine.node.changes.count
     machine.look(check=True)
-    assert machine.node.limited == set()
+    assert machine.node.limits.pods == set()
     assert machine.node.changes.count == before + 1
     machine.look(check=True)
     assert machine.node.changes.count == before + 1
@@ -281,7 +281,7 @@ def test_a_start_limits_the_pod_on_each_of_its_gpus(machine: Machine) -> None:
     assert machine.limited() == {}, "whole GPUs have none"
     machine.asks("pod")
     assert machine.limited() == {"pod": {0: 2, 1: 3}}
-    assert machine.node.limited == {("pod", of.uuid) for of in machine.nvml.gpus}
+    assert machine.node.limits.pods == {("pod", of.uuid) for of in machine.nvml.gpus}
     assert machine.node.changes.count > before
 
 
@@ -302,7 +302,7 @@ def test_a_pod_whose_limit_cannot_be_set_does_not_start(machine: Machine, fault:
     with pytest.raises(AllocationRejected) as rejected:
         machine.asks("pod")
     assert words in str(rejected.value)
-    assert machine.node.limited == set()
+    assert machine.node.limits.pods == set()
 
 
 @pytest.mark.parametrize(("pods", "words"), [((), "lists no pod with them"), (("a", "b"), "lists 2 pods with them")])
@@ -427,7 +427,7 @@ def test_a_pod_that_has_not_started_is_none_of_before(machine: Machine) -> None:
     machine.give({"pod": {0: 2}})
     machine.host.pods.add("pod")
     machine.see()
-    machine.node.unasked = set()
+    machine.node.unasked = frozenset()
     assert machine.look(check=True) == {}
     machine.started.add("pod")
     machine.see()
@@ -442,7 +442,7 @@ def test_a_limit_that_was_set_and_not_stored_is_known_by_the_driver(machine: Mac
     machine.path.unlink()
     machine.start(seen=True)
     machine.look(check=True)
-    assert machine.node.limited == {("pod", machine.nvml.gpus[0].uuid)}
+    assert machine.node.limits.pods == {("pod", machine.nvml.gpus[0].uuid)}
 
 
 def test_without_its_file_it_limits_who_came_after_the_first_pod_with_a_limit(machine: Machine) -> None:
@@ -465,16 +465,16 @@ def test_a_pod_keeps_its_place_among_the_limited_while_kubelet_or_the_api_server
     limited = {("pod", machine.nvml.gpus[0].uuid)}
     machine.node.pods.replace([])
     machine.look(check=True)
-    assert machine.node.limited == limited, "kubelet's record has it"
+    assert machine.node.limits.pods == limited, "kubelet's record has it"
     # Just after a start that may not have been read.
     stored = ("stored", machine.nvml.gpus[0].uuid)
-    machine.node.limited.add(stored)
+    machine.node.limits.add({stored})
     machine.node.pods.replace([parse_local_pod(memory(machine.gpus, 0, 2, uid="stored"))])
     machine.look(check=True)
-    assert machine.node.limited == limited | {stored}
+    assert machine.node.limits.pods == limited | {stored}
     machine.node.pods.replace([])
     machine.look(check=True)
-    assert machine.node.limited == limited
+    assert machine.node.limits.pods == limited
 
 
 def test_the_kernel_counts_in_the_groups_of_limited_pods(machine: Machine) -> None:
@@ -571,7 +571,7 @@ def test_until_a_process_has_registered_it_limits_what_kubelet_starts_as_the_one
 
 def test_while_kubelet_asks_nothing_is_limited_between_two_checks(machine: Machine) -> None:
     settled(machine)
-    machine.node.unasked = set()
+    machine.node.unasked = frozenset()
     machine.run(pod={0: 2})
     assert machine.look() == {}
 
@@ -662,6 +662,6 @@ def test_who_started_while_no_plugin_ran_is_limited_before_the_api_server_says_t
     settled(machine)
     machine.run(pod={0: 2})
     machine.start()
-    machine.node.unasked.clear()
+    machine.node.unasked = frozenset()
     assert machine.look(check=True) == {"pod": {0: 2}}
     assert machine.limits.interval <= 1

@@ -30,8 +30,10 @@ MEMORY = "aliyun.com/gpu-mem"
 GPUS = inventory(16, 8)
 
 
-def node_state(gpus: Inventory | None = GPUS) -> NodeState:
-    node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, FakeProcesses())
+def node_state(gpus: Inventory | None = GPUS, *live: str) -> NodeState:
+    processes = FakeProcesses()
+    processes.live.update(live)
+    node = NodeState(PodTable(), lambda: 0.0, lambda: 0.0, processes)
     if gpus is not None:
         node.devices.set_inventory(gpus)
     return node
@@ -44,7 +46,7 @@ def state(path: Path, held: NodeState, boot: str = "one") -> StateFile:
 async def kept(path: Path, *entries: CheckpointEntry) -> None:
     """Run the file's keeper until it has written."""
     held = node_state()
-    held.usage.set_checkpoint(entries)
+    held.recorder.set_checkpoint(entries)
     keeper = asyncio.ensure_future(state(path, held).run())
     await until((path / "held.json").exists)
     keeper.cancel()
@@ -147,7 +149,7 @@ async def test_nothing_is_written_before_the_unit_was_compared(tmp_path: Path) -
     file = state(tmp_path, held)
     file.load()
     keeper = asyncio.ensure_future(file.run())
-    held.usage.set_checkpoint(())
+    held.recorder.set_checkpoint(())
     await asyncio.sleep(0.05)
     assert (tmp_path / "held.json").read_bytes() == before
     gpus = Inventory(UNITS["64MiB"], GPUS.gpus)
@@ -172,18 +174,18 @@ def test_the_file_follows_what_is_held_and_is_written_only_then(tmp_path: Path, 
 
     async def scenario() -> None:
         held, looks = node_state(), []
-        held.usage.set_checkpoint((A,))
+        held.recorder.set_checkpoint((A,))
         file = state(tmp_path, held)
         render = file._render
         monkeypatch.setattr(file, "_render", lambda gpus: looks.append(True) or render(gpus))
         keeper = asyncio.ensure_future(file.run())
         await until(lambda: len(writes) == 1)
         # A change that is none for the file.
-        held.usage.changes.notify()
+        held.changes.notify()
         await until(lambda: len(looks) == 2)
-        held.usage.set_checkpoint((A, B))
+        held.recorder.set_checkpoint((A, B))
         await until(lambda: len(writes) == 2)
-        held.usage.set_checkpoint((A, CheckpointEntry("b", "main", MEMORY, frozenset({"GPU-1-_-5"}))))
+        held.recorder.set_checkpoint((A, CheckpointEntry("b", "main", MEMORY, frozenset({"GPU-1-_-5"}))))
         await until(lambda: len(writes) == 3)
         assert len(looks) == 4, "one for each change"
         keeper.cancel()
@@ -200,12 +202,12 @@ def test_the_file_follows_what_is_held_and_is_written_only_then(tmp_path: Path, 
 def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
     held = node_state()
     two = CheckpointEntry("a", "second", "aliyun.com/gpu-count", frozenset({"GPU-2", "GPU-3"}))
-    held.usage.restore(
+    held.recorder.restore(
         {DeviceKey("a", "main", MEMORY): A.ids, DeviceKey("a", "second", two.resource): two.ids, DeviceKey("b", "main", MEMORY): B.ids},
         {"a": "default/a"},
     )
-    held.limited = {("a", "GPU-1"), ("c", "GPU-2"), ("c", "GPU-1")}
-    held.limited_gpus, held.exempt = {"GPU-2", "GPU-1"}, {("b", "GPU-1")}
+    held.limits.add({("a", "GPU-1"), ("c", "GPU-2"), ("c", "GPU-1")})
+    held.limits.set_gpus({"GPU-2", "GPU-1"}, {("b", "GPU-1")})
     file = state(tmp_path / "new" / "folder", held)
     file._write(file._render(GPUS))
     assert json.loads(file.path.read_text()) == {
@@ -229,11 +231,12 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
     state(tmp_path / "new" / "folder", after).load()
     assert after.usage.snapshot() == held.usage.snapshot()
     assert (after.usage.name("a"), after.usage.name("b")) == ("default/a", "")
-    assert (after.limited, after.limited_gpus, after.exempt) == (held.limited, held.limited_gpus, held.exempt)
+    limits = held.limits
+    assert (after.limits.pods, after.limits.gpus, after.limits.exempt) == (limits.pods, limits.gpus, limits.exempt)
     rebooted = node_state()
     state(tmp_path / "new" / "folder", rebooted, "two").load()
-    assert (rebooted.usage.snapshot(), rebooted.limited) == ({}, held.limited)
-    assert (rebooted.limited_gpus, rebooted.exempt) == (held.limited_gpus, set()), "no pod has started before a reboot"
+    assert (rebooted.usage.snapshot(), rebooted.limits.pods) == ({}, limits.pods)
+    assert (rebooted.limits.gpus, rebooted.limits.exempt) == (limits.gpus, set()), "no pod has started before a reboot"
 
 
 def test_what_was_read_is_not_written_again(tmp_path: Path) -> None:
@@ -302,15 +305,14 @@ def test_without_a_word_it_is_the_boot_that_the_kernel_names(tmp_path: Path) -> 
 
 
 def test_what_a_running_container_keeps_beside_its_record_is_known_again(tmp_path: Path) -> None:
-    before, first, anew = node_state(), frozenset({"GPU-1-_-0"}), frozenset({"GPU-2-_-0"})
-    before.usage.running = lambda _: None
+    before, first, anew = node_state(GPUS, "a"), frozenset({"GPU-1-_-0"}), frozenset({"GPU-2-_-0"})
     file = state(tmp_path, before)
     for entries in ((CheckpointEntry("a", "main", MEMORY, first),), (), (CheckpointEntry("a", "main", MEMORY, anew),)):
-        before.usage.set_checkpoint(entries)
+        before.recorder.set_checkpoint(entries)
     file._write(file._render(GPUS))
     after = node_state()
     state(tmp_path, after).load()
-    after.usage.set_checkpoint((CheckpointEntry("a", "main", MEMORY, anew),))
+    after.recorder.set_checkpoint((CheckpointEntry("a", "main", MEMORY, anew),))
     assert after.usage.memory_of("a") == {"GPU-1": 1, "GPU-2": 1}
     other = node_state()
     state(tmp_path, other, boot="two").load()

@@ -123,7 +123,7 @@ class Clockwork:
         self.pods, self.counters = table(a="Running"), Counters()
         self.clock = asyncio.get_running_loop().time
         self.node = NodeState(self.pods, self.clock, self.clock, FakeProcesses())
-        self.node.usage.set_checkpoint((entry("a", A),))
+        self.node.recorder.set_checkpoint((entry("a", A),))
         self.problem = ""
         self.asked: list[float] = []
         self.answers: Reported | PodResourcesError = said(a=A)
@@ -177,11 +177,11 @@ async def test_all_its_pauses_can_be_made_shorter(it: Clockwork) -> None:
 async def test_it_waits_until_there_is_something_to_compare(lacking: str, it: Clockwork) -> None:
     it.pods.synced = lacking != "pods"
     if lacking == "entries":
-        it.node.usage.set_checkpoint(())
+        it.node.recorder.set_checkpoint(())
     await it.until(8)
     assert it.asked == []
     it.pods.synced = True
-    it.node.usage.set_checkpoint((entry("a", A),))
+    it.node.recorder.set_checkpoint((entry("a", A),))
     await it.until(12)
     assert it.asked == [10]
 
@@ -237,7 +237,7 @@ async def test_without_a_readable_checkpoint_kubelet_is_asked_every_second_and_i
     it.breaks_while_asked = while_asked
     if not while_asked:
         it.problem = "half a file"
-        it.node.usage.set_checkpoint(())
+        it.node.recorder.set_checkpoint(())
     await it.until(2)
     assert it.asked == [0, 1, 2]
     assert it.node.usage.entries == (entry("a", B),)

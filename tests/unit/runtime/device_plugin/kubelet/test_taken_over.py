@@ -161,10 +161,10 @@ async def test_a_plugin_that_starts_again_counts_them_as_before() -> None:
         await until(lambda: published(it))
         before = it.plugin.node.usage.units_by_gpu(it.inventory)
         # As from the file of the process before, which has their ids alone, and then from the checkpoint.
-        usage = it.plugin.node.usage
-        usage.restore(usage.snapshot(), usage.names())
+        usage, recorder = it.plugin.node.usage, it.plugin.node.recorder
+        recorder.restore(usage.snapshot(), usage.names())
         assert usage.displaced() == {}
-        usage.set_checkpoint(usage.entries)
+        recorder.set_checkpoint(usage.entries)
         assert usage.units_by_gpu(it.inventory) == before == {gpu.uuid: (0, 12)[gpu.index] for gpu in it.inventory.gpus}
         await it.stays(lambda: [it.patches(pod) for pod in theirs] == [0, 0])
 

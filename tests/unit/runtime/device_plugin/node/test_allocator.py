@@ -232,7 +232,7 @@ def test_what_an_init_container_leaves_is_its_pods_own() -> None:
     pod = node.see(bound(gpus, {0: {1: 4}}, container(mem=4), init=[container("first", mem=2)], phase="Pending"))
     must, _ = node.state.allocator.prefer(MEMORY, node.free(MEMORY), [], 2)
     node.state.allocator.allocate(MEMORY, must)
-    node.state.usage.set_checkpoint((CheckpointEntry(pod["metadata"]["uid"], "first", MEMORY, frozenset(must)),))
+    node.state.recorder.set_checkpoint((CheckpointEntry(pod["metadata"]["uid"], "first", MEMORY, frozenset(must)),))
     chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY), must, 4)
     assert set(must) < set(chosen) <= ids(1, *range(16))
     assert turn is not None
@@ -342,7 +342,7 @@ def test_a_pod_may_have_the_gpu_that_one_like_it_has_left() -> None:
     left, asks = (node.see(memory(gpus, gpu, 6, annotations=wish)) for gpu in (2, 1))
     # kubelet gave the first one the second one's GPU.
     given = CheckpointEntry(left["metadata"]["uid"], "main", MEMORY, frozenset(ids(1, *range(6))))
-    node.state.usage.set_checkpoint((given, CheckpointEntry("x", "main", MEMORY, frozenset({"GPU-gone-_-0"}))))
+    node.state.recorder.set_checkpoint((given, CheckpointEntry("x", "main", MEMORY, frozenset({"GPU-gone-_-0"}))))
     chosen, turn = node.state.allocator.prefer(MEMORY, node.free(MEMORY) - given.ids, [], 6)
     assert turn is not None
     assert turn.pod.uid == asks["metadata"]["uid"]

@@ -127,7 +127,7 @@ def test_a_container_of_a_pod_that_the_watch_has_not_shown_may_start_on_any_numb
     assert node.state.starts.may_start(MEMORY, ids)
     unseen = NodeState(type(node.pods)(), lambda: 0.0, lambda: 0.0, FakeProcesses())
     unseen.devices.set_inventory(gpus)
-    unseen.usage.set_checkpoint(node.file)
+    unseen.recorder.set_checkpoint(node.file)
     assert unseen.starts.may_start(MEMORY, ids)
 
 
@@ -252,12 +252,12 @@ def test_an_init_container_that_only_podresources_leaves_out_starts_with_what_it
     node = Node(gpus := inventory(16))
     pod = node.takes(bound(gpus, {0: {0: 4}}, container(mem=4), init=[container("first", mem=2)]))
     first = ids_of(node, pod, "first")
-    node.state.usage.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
+    node.state.recorder.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
     node.now += 60
     uid = pod["metadata"]["uid"]
     bare = NodeState(node.pods, lambda: 0.0, lambda: 0.0, FakeProcesses())
     bare.devices.set_inventory(gpus)
-    bare.usage.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
+    bare.recorder.set_checkpoint(tuple(entry for entry in node.file if entry.container != "first"))
     assert not bare.starts.may_start(MEMORY, first)
     with pytest.raises(AllocationRejected, match=f"are those of container main of {bare.usage.pod_name(uid)}"):
         bare.starts.may_start(MEMORY, set(sorted(ids_of(node, pod))[:3]))
@@ -281,7 +281,7 @@ def test_a_start_that_can_never_succeed_is_remembered_until_it_does_or_its_pod_i
     node.state.allocator.allocate(MEMORY, ids)
     node.see(pod)
     uid = pod["metadata"]["uid"]
-    node.state.usage.set_checkpoint((CheckpointEntry(uid, "main", MEMORY, frozenset(ids)),))
+    node.state.recorder.set_checkpoint((CheckpointEntry(uid, "main", MEMORY, frozenset(ids)),))
     with pytest.raises(AllocationRejected, match="has units of 1 GPUs, it needs 2 GPUs"):
         node.state.starts.may_start(MEMORY, ids)
     assert node.state.starts.never_start() == {uid: 0}
@@ -300,9 +300,9 @@ def crowded() -> tuple[Node, str, str]:
     healthy = node.manager.healthy
     node.manager.restore([], RESOURCES)
     node.manager.healthy = healthy
-    node.state.usage.set_checkpoint(())
+    node.state.recorder.set_checkpoint(())
     node.now += 11.0
-    node.state.usage.detect_terminated()
+    node.state.recorder.detect_terminated()
     node.admit(node.see(memory(gpus, 0, 8, name="third")))
     return node, first["metadata"]["uid"], second["metadata"]["uid"]
 
@@ -320,7 +320,7 @@ def test_a_pod_whose_units_others_have_and_keep_can_never_start() -> None:
     allocator, starts = node.state.allocator, node.state.starts
     ids, _ = allocator.prefer(MEMORY, node.free(MEMORY), [], 4)
     allocator.allocate(MEMORY, ids)
-    node.state.usage.set_checkpoint((*node.file, CheckpointEntry(second, "main", MEMORY, frozenset(ids))))
+    node.state.recorder.set_checkpoint((*node.file, CheckpointEntry(second, "main", MEMORY, frozenset(ids))))
     for times in range(4):
         assert (starts.never_start(), starts.shortages[first]) == ({}, times + 1)
         with pytest.raises(AllocationRejected, match="GPU 0 has 0 free"):
@@ -338,7 +338,7 @@ def test_a_pod_whose_units_others_have_and_keep_can_never_start() -> None:
 def listed(node: Node, *given: tuple[dict[str, Any], set[str]]) -> None:
     """kubelet's checkpoint lists these ids of memory for the main containers of these pods."""
     entries = (CheckpointEntry(pod["metadata"]["uid"], "main", MEMORY, frozenset(ids)) for pod, ids in given)
-    node.state.usage.set_checkpoint(tuple(entries))
+    node.state.recorder.set_checkpoint(tuple(entries))
 
 
 def slots(gpu: int, *numbers: int) -> set[str]:
@@ -415,7 +415,7 @@ def test_a_pods_own_containers_are_no_company() -> None:
     mine = {"labels": NOISY, "annotations": QUIET}
     pod = node.see(bound(gpus, {0: {0: 2}, 1: {0: 2}}, container("main", mem=2), container("more", mem=2), **mine))
     uid = pod["metadata"]["uid"]
-    node.state.usage.set_checkpoint(
+    node.state.recorder.set_checkpoint(
         (CheckpointEntry(uid, "main", MEMORY, frozenset(slots(0, 0, 1))), CheckpointEntry(uid, "more", MEMORY, frozenset(slots(0, 2, 3))))
     )
     assert rejection(node, slots(0, 0, 1)) == ""

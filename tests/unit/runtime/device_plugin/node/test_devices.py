@@ -147,10 +147,10 @@ def test_in_whatever_order_it_comes_the_offer_is_the_same() -> None:
 def test_only_news_is_a_change() -> None:
     usage = Usage(PodTable(), lambda: 0.0)
     devices = Devices(usage)
-    assert usage.gpus_by_index() == {}
+    assert usage.gpus_by_index == {}
     seen = []
     for read in (inventory(16), inventory(16), inventory(16, 24), inventory(16)):
-        seen.append((devices.set_inventory(read), {index: each.units for index, each in usage.gpus_by_index().items()}))
+        seen.append((devices.set_inventory(read), {index: each.units for index, each in usage.gpus_by_index.items()}))
     assert seen == [(True, {0: 16}), (False, {0: 16}), (True, {0: 16, 1: 24}), (True, {0: 16})]
 
 

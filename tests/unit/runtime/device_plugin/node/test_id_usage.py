@@ -27,16 +27,16 @@ def test_on_the_normal_path_nobody_looks_at_processes(case: Case) -> None:
 @pytest.mark.parametrize("how", ["dropped from the file", "gone from the API", "offered again", "Failed in the API"])
 def test_what_processes_hold_stays_held(how: str, case: Case) -> None:
     pod = case.add("a")
-    case.usage.set_checkpoint((entry("a", 0, 1), entry("b", 5)))
+    case.recorder.set_checkpoint((entry("a", 0, 1), entry("b", 5)))
     case.add("b")
     case.live = {"a"}
     if how == "dropped from the file":
-        case.usage.set_checkpoint((entry("b", 5),))
+        case.recorder.set_checkpoint((entry("b", 5),))
     elif how == "gone from the API":
         case.pods.event("DELETED", parse_local_pod(pod))
     elif how == "offered again":
         # Of a pod that the API server shows as active that says nothing, as long as the API server is heard.
-        case.usage.observe_available(MEMORY, {"GPU-00000000-_-1"})
+        case.recorder.observe_available(MEMORY, {"GPU-00000000-_-1"})
         case.heard = False
         case.wait(WATCH_GRACE)
     else:
@@ -51,7 +51,7 @@ def test_what_processes_hold_stays_held(how: str, case: Case) -> None:
 
 def test_a_container_that_was_being_made_may_still_get_a_process(case: Case) -> None:
     pod = case.add("a", phase="Pending")
-    case.usage.set_checkpoint((entry("a", 0),))
+    case.recorder.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
     assert case.release() == {"a"}
     case.now += START_GRACE / 2
@@ -63,7 +63,7 @@ def test_a_container_that_was_being_made_may_still_get_a_process(case: Case) -> 
 
 def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace(case: Case) -> None:
     pod = case.add("a", phase="Pending")
-    case.usage.set_checkpoint((entry("a", 0),))
+    case.recorder.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
     case.release()
     case.now += START_GRACE
@@ -72,13 +72,13 @@ def test_a_pod_that_is_gone_without_a_process_is_free_after_the_grace(case: Case
 
 def test_a_pod_that_comes_again_holds_again(case: Case) -> None:
     pod = case.add("a")
-    case.usage.set_checkpoint((entry("a", 0),))
+    case.recorder.set_checkpoint((entry("a", 0),))
     case.pods.event("DELETED", parse_local_pod(pod))
     assert case.release() == set()
     # A static pod keeps its UID, and its ids where only the API's copy of it was made anew.
     case.add("a")
     assert case.release() == {"a"}
-    case.usage.set_checkpoint((entry("a", 1),))
+    case.recorder.set_checkpoint((entry("a", 1),))
     assert case.release() == {"a"}
 
 
@@ -86,18 +86,18 @@ def test_a_lost_record_is_told_from_a_forgotten_pod(case: Case) -> None:
     for uid in ("a", "b"):
         case.add(uid)
     case.live = {"a", "b"}
-    case.usage.set_checkpoint((entry("a", 0), entry("b", 1)))
-    case.usage.set_checkpoint((entry("b", 1),))
+    case.recorder.set_checkpoint((entry("a", 0), entry("b", 1)))
+    case.recorder.set_checkpoint((entry("b", 1),))
     case.release()
     assert case.usage.dropped_by_kubelet() == {"a"}
     assert (case.still_in_use(MEMORY), case.former_ids("a")) == ({"GPU-00000000-_-0": "a"}, set())
     assert not case.usage.any_record_lost(MEMORY)
-    case.usage.set_checkpoint(())
+    case.recorder.set_checkpoint(())
     case.release()
     assert case.usage.any_record_lost(MEMORY)
     assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "a", "GPU-00000000-_-1": "b"}
     assert (case.former_ids("a"), case.former_ids("b")) == (set(), units(1)), "its own again, of the one whose record was lost"
-    case.usage.set_checkpoint((entry("b", 2),))
+    case.recorder.set_checkpoint((entry("b", 2),))
     assert case.release() == {"a", "b"}
     assert case.usage.snapshot() == {
         DeviceKey("a", "main", MEMORY): frozenset({"GPU-00000000-_-0"}),
@@ -109,9 +109,9 @@ def test_the_next_process_knows_what_this_one_knew(case: Case) -> None:
     case.add("a")
     case.record(entry("a", 0, 1))
     after = Case()
-    after.usage.restore(case.usage.snapshot(), case.usage.names())
+    after.recorder.restore(case.usage.snapshot(), case.usage.names())
     assert after.usage.gpu_users().memory == {"GPU-00000000": {"a"}}
-    after.usage.set_checkpoint((entry("b", 3),))
+    after.recorder.set_checkpoint((entry("b", 3),))
     after.add("b")
     after.live = {"a", "b"}
     assert after.release() == {"a", "b"}
@@ -194,7 +194,7 @@ def test_a_pod_that_had_no_process_yet_when_it_went_is_waited_for_from_then_on(c
 def test_a_pod_that_kubelet_took_back_before_anybody_saw_it_may_still_get_a_process(age: float, case: Case) -> None:
     case.record(entry("unseen", 0))
     case.wait(age)
-    case.usage.observe_available(MEMORY, units(0))
+    case.recorder.observe_available(MEMORY, units(0))
     for more, held in ((0, {"unseen"}), (START_GRACE, set())):
         case.wait(more)
         assert case.release() == held
@@ -208,7 +208,7 @@ def test_a_pod_that_ran_has_no_process_still_to_come(case: Case) -> None:
 
 
 def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_grace(case: Case) -> None:
-    case.usage.restore({DeviceKey("old", "main", MEMORY): units(0)}, {"old": "default/old"})
+    case.recorder.restore({DeviceKey("old", "main", MEMORY): units(0)}, {"old": "default/old"})
     case.record(entry("other", 5))
     for more, held in ((0, {"old"}), (START_GRACE - 0.1, {"old"}), (0.1, set())):
         case.now += more
@@ -219,17 +219,17 @@ def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it(case: C
     pods = {uid: case.add(uid) for uid in "ab"}
     case.record(entry("a", 0), entry("b", 1))
     case.delete(pods["a"])
-    terminated = case.usage.detect_terminated()
+    terminated = case.recorder.detect_terminated()
     assert terminated == {"a"}
     # While somebody looks, another one goes.
     case.delete(pods["b"])
     case.live = {"b"}
-    assert case.usage.detect_terminated() == {"a", "b"}
-    case.usage.apply_process_scan(terminated, set())
+    assert case.recorder.detect_terminated() == {"a", "b"}
+    case.recorder.apply_process_scan(terminated, set())
     assert case.still_in_use(MEMORY) == {min(units(1)): "b"}
     assert case.release() == {"b"}
     # A look without it says nothing of it.
-    case.usage.apply_process_scan(frozenset(), set())
+    case.recorder.apply_process_scan(frozenset(), set())
     assert case.release() == {"b"}
 
 
@@ -250,9 +250,9 @@ def test_a_pod_that_came_back_and_goes_again_is_looked_at_afresh(case: Case) -> 
 
 def test_each_change_of_who_holds_is_counted_once(case: Case) -> None:
     def counted() -> int:
-        before = case.usage.changes.count
+        before = case.pods.changes.count
         case.release()
-        return case.usage.changes.count - before
+        return case.pods.changes.count - before
 
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
@@ -281,7 +281,7 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
-    case.usage.observe_available(MEMORY, units(0))
+    case.recorder.observe_available(MEMORY, units(0))
     case.heard = False
     case.wait(WATCH_GRACE)
     case.release()
@@ -296,10 +296,10 @@ def test_the_same_record_again_changes_nothing_and_new_ids_say_that_kubelet_coun
 def test_ids_of_another_resource_and_other_ids_say_nothing_of_a_pod_when_they_are_offered(case: Case) -> None:
     case.add("a", "Succeeded")
     case.record(entry("a", 0))
-    case.usage.observe_available(GPUS, units(0))
-    case.usage.observe_available(MEMORY, units(1))
+    case.recorder.observe_available(GPUS, units(0))
+    case.recorder.observe_available(MEMORY, units(1))
     assert case.usage.dropped_by_kubelet() == set()
-    case.usage.observe_available(MEMORY, units(0, 1))
+    case.recorder.observe_available(MEMORY, units(0, 1))
     assert case.usage.dropped_by_kubelet() == {"a"}
 
 
@@ -321,7 +321,7 @@ def test_a_record_that_is_lost_twice_is_lost_twice(case: Case) -> None:
     case.add("a")
     case.live = {"a"}
     case.record(entry("a", 0))
-    case.usage.observe_available(MEMORY, units(0))
+    case.recorder.observe_available(MEMORY, units(0))
     for _ in range(2):
         case.record()
         # Not before it is known that it runs.
@@ -365,7 +365,7 @@ def test_of_a_lost_record_a_container_may_run_that_has_a_process_or_is_about_to(
     case.record()
     case.release()
     assert [may_run({"main"}), may_run(set()), may_run(None)] == [[True, False], [False, False], [True, True]]
-    case.usage.record_start([second])
+    case.recorder.record_start([second])
     assert may_run({"main"}) == [True, True]
     case.wait(MAKING)
     assert may_run(set()) == [False, False]
@@ -408,9 +408,9 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
         (lambda case: case.record(entry("older", 9), entry("new", 0, 1, 2)), False),
         (lambda case: case.record(entry("older", 9), entry("new", 0)), True),
         (lambda case: case.record(entry("older", 9), CheckpointEntry("new", "main", GPUS, units(0, 1))), True),
-        (lambda case: case.usage.observe_available(MEMORY, units(1, 5)), False),
-        (lambda case: case.usage.observe_available(MEMORY, units(5)), True),
-        (lambda case: case.usage.observe_available(GPUS, units(0, 1)), True),
+        (lambda case: case.recorder.observe_available(MEMORY, units(1, 5)), False),
+        (lambda case: case.recorder.observe_available(MEMORY, units(5)), True),
+        (lambda case: case.recorder.observe_available(GPUS, units(0, 1)), True),
         (lambda case: case.wait(1), False),
     ],
     ids=[
@@ -427,7 +427,7 @@ def test_a_pod_whose_record_was_lost_may_have_its_own_ids_again_and_nobody_elses
 def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_over(
     end: Callable[[Case], None], still: bool, case: Case
 ) -> None:
-    case.usage.record_grant(MEMORY, units(0, 1), None)
+    case.recorder.record_grant(MEMORY, units(0, 1), None)
     case.wait(GRANT_LIFETIME - 1)
     # A file from before it.
     case.record(entry("older", 9))
@@ -438,8 +438,8 @@ def test_what_was_given_counts_until_kubelet_records_it_or_offers_it_or_time_is_
 
 def test_what_was_given_is_of_the_pod_that_it_was_given_to(case: Case) -> None:
     case.add("a")
-    case.usage.record_grant(MEMORY, units(0, 1), case.pending("a"))
-    case.usage.record_grant(GPUS, frozenset({"GPU-00000001"}), None)
+    case.recorder.record_grant(MEMORY, units(0, 1), case.pending("a"))
+    case.recorder.record_grant(GPUS, frozenset({"GPU-00000001"}), None)
     users = case.usage.gpu_users()
     assert (users.memory, users.whole) == ({"GPU-00000000": {"a"}}, {"GPU-00000001": ""})
     key = DeviceKey("a", "main", MEMORY)

@@ -33,7 +33,7 @@ def test_a_pod_that_the_watch_could_not_show_is_held_for_as_long_as_the_watch_is
 
 
 def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once(case: Case) -> None:
-    case.usage.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
+    case.recorder.set_checkpoint((entry("gone before the start", 0),), age=WATCH_GRACE + 1)
     for held in ({"gone before the start"}, {"gone before the start"}, set()):
         assert case.release() == held
         case.wait(BURST)
@@ -42,7 +42,7 @@ def test_what_an_old_file_lists_and_the_first_list_does_not_is_over_at_once(case
 def test_kubelets_own_offer_ends_it_at_once_whether_the_api_server_is_heard_or_not(case: Case) -> None:
     case.heard = False
     case.record(entry("unseen", 0))
-    case.usage.observe_available(MEMORY, units(0))
+    case.recorder.observe_available(MEMORY, units(0))
     assert case.release() == {"unseen"}
     case.wait(START_GRACE)
     assert case.release() == set()
@@ -94,7 +94,7 @@ def test_a_pod_is_called_by_the_best_that_is_known_of_it(case: Case) -> None:
 
 def test_what_another_device_plugin_gave_shifts_units_between_gpus(case: Case) -> None:
     """By the ids that kubelet chose they have GPU 0; by its index they have another GPU's memory."""
-    case.usage.gpus_by_index = lambda: NODE.by_index
+    case.usage.gpus_by_index = NODE.by_index
     first, second = (gpu.uuid for gpu in NODE.gpus)
     pods = {uid: case.add(uid) for uid in ("moved", "same", "ours")}
     moved, same = (
@@ -123,7 +123,7 @@ def test_a_start_that_was_asked_for_is_waited_for(case: Case) -> None:
     pod = case.add("a")
     case.pods.event("MODIFIED", parse_local_pod({**pod, "status": status}))
     case.record(entry("a", 0))
-    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
+    case.recorder.record_start([DeviceKey("a", "main", MEMORY)])
     case.delete({**pod, "status": status})
     assert case.release() == {"a"}, "its container may be in the making"
     case.wait(MAKING - 1)
@@ -136,7 +136,7 @@ def test_a_start_that_was_asked_for_is_waited_for(case: Case) -> None:
 
 def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for(case: Case) -> None:
     case.record(entry("a", 0))
-    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
+    case.recorder.record_start([DeviceKey("a", "main", MEMORY)])
     assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
     case.wait(MAKING)
     assert not case.usage.is_starting(DeviceKey("a", "main", MEMORY))
@@ -145,7 +145,7 @@ def test_a_start_of_a_pod_that_the_watch_has_not_shown_is_waited_for(case: Case)
 def test_a_start_that_was_reported_is_not_waited_for(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0))
-    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
+    case.recorder.record_start([DeviceKey("a", "main", MEMORY)])
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
     assert case.release() == set()
@@ -154,7 +154,7 @@ def test_a_start_that_was_reported_is_not_waited_for(case: Case) -> None:
 def test_a_start_of_one_of_two_with_the_same_ids_is_reported_by_either(case: Case) -> None:
     pod = case.add("a", phase="Pending")
     case.record(entry("a", 0, container="first"), entry("a", 0))
-    case.usage.record_start([DeviceKey("a", "first", MEMORY), DeviceKey("a", "main", MEMORY)])
+    case.recorder.record_start([DeviceKey("a", "first", MEMORY), DeviceKey("a", "main", MEMORY)])
     assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": "run://1"}]}
     case.delete({**pod, "status": running})
@@ -167,7 +167,7 @@ def test_a_start_of_what_was_released_holds_it_again(case: Case) -> None:
     case.record(entry("a", 0))
     case.wait(MAKING)
     assert case.release() == set()
-    case.usage.record_start([DeviceKey("a", "main", MEMORY)])
+    case.recorder.record_start([DeviceKey("a", "main", MEMORY)])
     assert case.release() == {"a"}
     assert case.still_in_use(MEMORY) == {min(units(0)): "a"}
     assert case.usage.is_starting(DeviceKey("a", "main", MEMORY))
@@ -185,7 +185,7 @@ def test_a_pod_that_runs_and_is_in_no_record_is_a_lost_record_when_both_have_had
     if known == "lost with the file":
         case.record(entry("crash loop without a sandbox", 0))
     elif known == "lost while no plugin looked":
-        case.usage.restore({DeviceKey("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
+        case.recorder.restore({DeviceKey("crash loop without a sandbox", "main", MEMORY): units(0)}, {})
     case.record()
     for more, lost in ((0, False), (WATCH_GRACE, False), (1, True)):
         case.wait(more)
@@ -247,7 +247,7 @@ def test_an_offer_ends_an_active_pod_only_when_the_api_server_has_been_silent(ph
         case.add("a", phase)
         case.record(entry("a", 0))
         case.heard = heard
-        case.usage.observe_available(MEMORY, units(0))
+        case.recorder.observe_available(MEMORY, units(0))
         case.wait(patience - 0.1)
         assert case.release() == {"a"}
         assert case.usage.recorded_ids("a", MEMORY) == units(0)
@@ -260,12 +260,12 @@ def test_an_offer_of_before_says_nothing_of_what_was_listed_or_granted_since(cas
     pod = case.add("a")
     before = case.usage.moment
     case.record(entry("a", 0))
-    case.usage.record_grant(MEMORY, units(1), None)
+    case.recorder.record_grant(MEMORY, units(1), None)
     case.delete(pod)
-    case.usage.observe_available(MEMORY, units(0, 1), before)
+    case.recorder.observe_available(MEMORY, units(0, 1), before)
     assert case.usage.dropped_by_kubelet() == set()
     assert case.usage.counted_ids(MEMORY) == units(0, 1)
-    case.usage.observe_available(MEMORY, units(0, 1))
+    case.recorder.observe_available(MEMORY, units(0, 1))
     assert case.usage.dropped_by_kubelet() == {"a"}
     assert case.usage.counted_ids(MEMORY) == frozenset()
 
@@ -287,7 +287,7 @@ def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids
         case = Case()
         case.add("a")
         case.live = {"a"}
-        case.usage.running = lambda _, names=running: names  # type: ignore[misc]
+        case.running = lambda _, names=running: names  # type: ignore[misc]
         case.record(entry("a", 0), entry("a", 5, container="side"))
         case.record(entry("a", 5, container="side"))
         case.record(entry("a", 3), entry("a", 5, container="side"))
@@ -298,7 +298,7 @@ def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids
 def test_after_a_restart_a_containers_gpu_is_the_recorded_one_and_what_it_runs_with_is_in_use_besides(case: Case) -> None:
     key = DeviceKey("a", "main", MEMORY)
     case.add("a")
-    case.usage.restore({key: units(3, gpu=1)}, {}, {key: (units(0), None)})
+    case.recorder.restore({key: units(3, gpu=1)}, {}, {key: (units(0), None)})
     case.record(entry("a", 3, gpu=1))
     assert case.usage.gpu_uuids() == {key: {"GPU-00000001"}}
     assert case.usage.ids_of(MEMORY, ["GPU-00000000", "GPU-00000001"]) == units(0) | units(3, gpu=1)
@@ -318,7 +318,7 @@ def test_what_runs_of_a_pod_that_was_gone_at_its_start_stays_its_own(case: Case)
     case.record(entry("gone", 0, 1))
     case.live.add("gone")
     case.wait(MAKING)
-    case.usage.observe_available(MEMORY, units(0, 1, 2))
+    case.recorder.observe_available(MEMORY, units(0, 1, 2))
     assert case.release() == {"gone"}
     assert case.still_in_use(MEMORY) == {"GPU-00000000-_-0": "gone", "GPU-00000000-_-1": "gone"}
 
@@ -346,7 +346,7 @@ def test_what_an_init_container_passed_on_goes_with_the_ids_that_its_container_i
     case.add("a")
     init = {"name": "first", "resources": {"limits": {MEMORY: "1"}}}
     case.add("b", init=[init])
-    case.usage.running = lambda _: frozenset()
+    case.running = lambda _: frozenset()
     case.record(entry("a", 0, 1), entry("b", 2, 3, gpu=1), entry("b", 2, gpu=1, container="first"))
     case.record()
     case.wait(WATCH_GRACE + 0.1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.device_plugin.node.id_recorder import UsageRecorder
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import ContainerDevices, LocalPod, PendingContainer, PodTable, parse_local_pod
@@ -456,7 +457,9 @@ def test_a_static_pod_with_a_uid_in_its_file_is_what_kubelet_has_under_it() -> N
     pods.event("ADDED", copy)
     assert pods.get("copy") == copy
     assert copy.allocation is not None
-    Usage(pods, lambda: 0.0).set_checkpoint((CheckpointEntry(given, "main", MEMORY, frozenset({f"{NODE.gpus[0].uuid}-_-0"})),))
+    UsageRecorder(Usage(pods, lambda: 0.0), lambda _: None).set_checkpoint(
+        (CheckpointEntry(given, "main", MEMORY, frozenset({f"{NODE.gpus[0].uuid}-_-0"})),)
+    )
     pods.event("MODIFIED", copy)
     assert pods.get("copy") is None
     found = pods.get(given)

@@ -106,7 +106,9 @@ def test_where_a_pods_containers_are_on_two_gpus_the_next_one_gets_what_was_plan
     node = Node(gpus := inventory(8, 8, 8))
     uid = node.see(bound(gpus, {place: {0: 1} for place in range(3)}, *(container(name, mem=1) for name in "abc")))["metadata"]["uid"]
     given = {"a": "GPU-00000001-_-0", "b": "GPU-00000002-_-0"}
-    node.state.usage.set_checkpoint(tuple(CheckpointEntry(uid, name, MEMORY, frozenset({device_id})) for name, device_id in given.items()))
+    node.state.recorder.set_checkpoint(
+        tuple(CheckpointEntry(uid, name, MEMORY, frozenset({device_id})) for name, device_id in given.items())
+    )
     free = node.free(MEMORY).difference(given.values())
     assert node.state.allocator.prefer(MEMORY, sorted(free), [], 1)[0] == ["GPU-00000000-_-0"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.device_plugin.node.id_usage_table import GpuUsers
+from gpushare_runtime.device_plugin.node.id_usage import GpuUsers
 from gpushare_runtime.device_plugin.node.sentences import requested, unavailable
 from unit.fakes.runtime.pods import gpu, inventory
 

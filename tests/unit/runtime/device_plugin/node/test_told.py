@@ -117,10 +117,10 @@ def test_ids_that_are_not_of_our_form_are_of_no_gpu_that_is_gone() -> None:
     """Another device plugin's, which has given them before."""
     node = Node(gpus := inventory(8))
     node.see(memory(gpus, 0, 2, name="old", uid="old"))
-    node.state.usage.set_checkpoint((CheckpointEntry("old", "main", MEMORY, frozenset({"unit-1", "place/7"})),))
+    node.state.recorder.set_checkpoint((CheckpointEntry("old", "main", MEMORY, frozenset({"unit-1", "place/7"})),))
     assert (said(node.state), node.state.devices.gone()) == (Held(), {})
     # The original's ids are of our form, but it has given the GPU by its index.
-    node.state.usage.set_checkpoint((CheckpointEntry("old", "main", MEMORY, frozenset({"GPU-x-_-1", "GPU-x-_-2"}), 0),))
+    node.state.recorder.set_checkpoint((CheckpointEntry("old", "main", MEMORY, frozenset({"GPU-x-_-1", "GPU-x-_-2"}), 0),))
     assert node.state.devices.gone() == {}
 
 

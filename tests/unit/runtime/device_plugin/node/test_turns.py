@@ -70,7 +70,7 @@ class Node:
             for name, of in containers.items()
             for resource, ids in of.items()
         )
-        self.state.usage.set_checkpoint(tuple(entries))
+        self.state.recorder.set_checkpoint(tuple(entries))
 
     async def _call(self, method: str, request: Any) -> Any:
         async def abort(_: Any, text: str) -> NoReturn:
@@ -109,7 +109,7 @@ class Node:
     async def lose(self, *ended: dict[str, Any]) -> None:
         """kubelet has lost its record, and the containers of these pods end."""
         self.manager.given, self.manager.allocated = {}, {}
-        self.state.usage.set_checkpoint(())
+        self.state.recorder.set_checkpoint(())
         self.look()
         # kubelet starts anew.
         await asyncio.sleep(1)
@@ -118,7 +118,7 @@ class Node:
             self.see(raw, 1, "waiting")
 
     def look(self) -> None:
-        self.state.usage.release_terminated(self.processes.pods)
+        self.state.recorder.release_terminated(self.processes.pods)
 
     def gpus_of(self, name: str) -> set[str]:
         return {i.partition("-_-")[0] for i in self.manager.given[name]["main"][MEMORY]}
@@ -392,7 +392,7 @@ async def test_an_old_offer_says_nothing_of_a_pod_that_was_admitted_since() -> N
     asked = asyncio.ensure_future(node._prefer(MEMORY, offered, [], 3))
     await asyncio.sleep(POD_WAIT_SECONDS / 2)
     pod = node.see(memory(node.gpus, 0, 6, name="p", uid="p"))
-    node.state.usage.set_checkpoint((CheckpointEntry("p", "main", MEMORY, frozenset(offered[:6])),))
+    node.state.recorder.set_checkpoint((CheckpointEntry("p", "main", MEMORY, frozenset(offered[:6])),))
     answer = await asked
     assert not set(answer) & set(offered[:6])
     await asyncio.sleep(20)

@@ -54,7 +54,7 @@ class Node:
         self.state.pods.event("ADDED", parse_local_pod(pod))
         ids = frozenset(f"{SECOND}-_-{len(self.entries)}{slot}" for slot in range(recorded))
         self.entries.append(CheckpointEntry(uid, "main", "aliyun.com/gpu-mem", ids))
-        self.state.usage.set_checkpoint(tuple(self.entries))
+        self.state.recorder.set_checkpoint(tuple(self.entries))
         self.lasts[uid] = lasts
         return uid
 
@@ -100,7 +100,7 @@ def request(uid: str, gpu: int = 1, reason: str = "") -> EvictionRequest:
         (memory(inventory(16, 24), 1, 4), lambda state: setattr(state.pods, "synced", False), "the API server has not been reached yet"),
         (
             memory(inventory(16, 24), 1, 4, phase="Running"),
-            lambda state: state.usage.set_checkpoint(()),
+            lambda state: state.recorder.set_checkpoint(()),
             "kubelet has lost its record of what the pod has",
         ),
         (memory(inventory(16, 24), 1, 5), lambda _: None, "kubelet's checkpoint lists other units than it was compared with"),

@@ -51,7 +51,7 @@ class World:
         ):
             self.node.pods.event("ADDED", parse_local_pod(raw))
         units = frozenset(f"GPU-00000001-_-{slot}" for slot in range(4))
-        self.node.usage.set_checkpoint(
+        self.node.recorder.set_checkpoint(
             (CheckpointEntry("a", "main", MEMORY, units), CheckpointEntry("w", "main", GPUS, frozenset({"GPU-00000002"})))
         )
         self.publisher._observe(_OwnNode({"gpushare/gpus": found.to_json()} if found else {}, 0))

@@ -16,6 +16,7 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.node.counters import Counters
+from gpushare_runtime.device_plugin.node.id_recorder import UsageRecorder
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PodTable, parse_local_pod
@@ -133,7 +134,9 @@ def test_a_time_of_assumption_that_is_one_is_kept() -> None:
 def test_it_is_said_what_it_has_why_and_what_to_do(raw: dict[str, Any], given: dict[str, list[str]], words: str) -> None:
     usage = Usage(PodTable(), lambda: 0.0)
     entries = [CheckpointEntry(uid, "main", resource, frozenset(ids)) for uid in ("u", 32 * "a") for resource, ids in given.items()]
-    usage.set_checkpoint((*entries, CheckpointEntry("another", "main", MEMORY, frozenset({"GPU-00000000-_-5"}))))
+    UsageRecorder(usage, lambda _: None).set_checkpoint(
+        (*entries, CheckpointEntry("another", "main", MEMORY, frozenset({"GPU-00000000-_-5"})))
+    )
     assert explain_unannotatable(parse_local_pod(raw), usage, NODE) == words
 
 
@@ -171,7 +174,7 @@ class World:
         return parse_local_pod(pod)
 
     async def record(self, *entries: CheckpointEntry) -> None:
-        self.node.usage.set_checkpoint(entries)
+        self.node.recorder.set_checkpoint(entries)
         await asyncio.sleep(1)
 
     @property
@@ -291,7 +294,7 @@ async def test_it_is_not_tried_again_when_nothing_is_due_any_more(end: str, worl
     world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
     raw = memory(NODE, 1, 4, name="a")
     pod = await world.see(raw)
-    world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
+    world.node.recorder.set_checkpoint((got(pod, "main", 1, 4),))
     await asyncio.sleep(0.05)
     if end == "assigned by somebody":
         raw["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] = "true"
@@ -305,7 +308,7 @@ async def test_it_is_not_tried_again_when_nothing_is_due_any_more(end: str, worl
 async def test_what_is_sent_again_is_what_is_true_then(world: World) -> None:
     world.plan["a"].append(KubeError(503, "ServiceUnavailable", "s"))
     pod = await world.see(memory(NODE, 1, 4, name="a"))
-    world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
+    world.node.recorder.set_checkpoint((got(pod, "main", 1, 4),))
     await asyncio.sleep(0.05)
     await world.record(got(pod, "main", 0, 4))
     said = [body["metadata"]["annotations"].get("ALIYUN_COM_GPU_MEM_IDX") for _, body in world.patches]
@@ -415,7 +418,7 @@ async def test_what_is_written_over_it_while_it_is_being_marked_is_corrected(wor
     """The watch may show both writes before the answer to the first has come, and nothing afterwards."""
     raw = memory(NODE, 1, 4, name="a", uid="u")
     pod = await world.see(raw)
-    world.node.usage.set_checkpoint((got(pod, "main", 1, 4),))
+    world.node.recorder.set_checkpoint((got(pod, "main", 1, 4),))
     await asyncio.sleep(0.005)
     raw["metadata"]["annotations"] = memory(NODE, 0, 4, name="a", uid="u")["metadata"]["annotations"]
     await world.see(raw, "MODIFIED")
@@ -436,7 +439,7 @@ async def test_a_correction_waits_while_starts_may_meet_and_three_minutes_at_mos
     first, second = [await world.see(memory(NODE, 1, 4, name=name, annotations=assigned)) for name in ("first", "second")]
     fresh = await world.see(memory(NODE, 1, 4, name="fresh"))
     for pod, due in ((first, ["fresh", "first"]), (second, ["fresh", "first", "second"])):
-        world.node.usage.set_checkpoint((*world.node.usage.entries_of(first.uid), got(pod, "main", 0, 4), got(fresh, "main", 1, 4)))
+        world.node.recorder.set_checkpoint((*world.node.usage.entries_of(first.uid), got(pod, "main", 0, 4), got(fresh, "main", 1, 4)))
         await asyncio.sleep(LONGEST_WAIT_SECONDS - 0.5)
         assert world.patched == due[:-1]
         await asyncio.sleep(1)
@@ -470,8 +473,8 @@ async def test_an_init_containers_other_gpu_is_written_while_kubelet_has_its_rec
 async def test_what_a_pod_has_by_a_record_that_kubelet_has_lost_is_written_all_the_same(world: World) -> None:
     pod = await world.see(memory(NODE, 1, 4, name="a", phase="Running"))
     world.plan["a"].append(KubeError(0, LOST, "lost"))
-    world.node.usage.set_checkpoint((got(pod, "main", 0, 4),))
-    world.node.usage.set_checkpoint(())
+    world.node.recorder.set_checkpoint((got(pod, "main", 0, 4),))
+    world.node.recorder.set_checkpoint(())
     await asyncio.sleep(30)
     assert world.patches[-1][1]["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
 

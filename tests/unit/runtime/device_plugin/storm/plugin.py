@@ -107,23 +107,23 @@ class Plugin:
             CheckpointEntry(e["PodUID"], e["ContainerName"], e["ResourceName"], frozenset(e["DeviceIDs"]["-1"]))
             for e in (file.entries if file else ())
         )
-        self.node.usage.set_checkpoint(tuple(found), max(0.0, now() - file.at) if file else 0.0)
+        self.node.recorder.set_checkpoint(tuple(found), max(0.0, now() - file.at) if file else 0.0)
 
     async def _look_after(self) -> None:
         world, changes = self._world, self.node.changes
         while True:
             seen, file = changes.count, world.file
             self._refresh()
-            doubtful = self.node.usage.detect_terminated()
+            doubtful = self.node.recorder.detect_terminated()
             if doubtful:
                 live = world.live(doubtful)
                 await asyncio.sleep(0.01)
-                self.node.usage.apply_process_scan(doubtful, live)
+                self.node.recorder.apply_process_scan(doubtful, live)
             await self._news(seen, file)
             if self._problem and world.kubelet is not None and self._table.synced and world.random.random() < 0.5:
                 entries = entries_of(world.kubelet.pod_resources(), self._table, self.node.usage.entries)
                 if set(entries) != set(self.node.usage.entries):
-                    self.node.usage.set_checkpoint(entries)
+                    self.node.recorder.set_checkpoint(entries)
 
     async def _news(self, seen: int, file: File | None) -> None:
         end = now() + 1.0
@@ -176,14 +176,14 @@ class Plugin:
             service = self.services[resource]
             options = service.options()
             if not options.pre_start_required:
-                node.unasked.add(resource)
+                node.set_asked(resource, False)
             if world.kubelet is not kubelet or not kubelet.up:
                 continue
             self.sockets[resource] = self._new_socket(resource)
             if not await self._registered(kubelet, resource, options.pre_start_required):
                 continue
             if options.pre_start_required:
-                node.unasked.discard(resource)
+                node.set_asked(resource, True)
             await self._list(resource, kubelet, asked=options.pre_start_required)
 
     async def _registered(self, kubelet: Kubelet, resource: str, asked: bool) -> bool:
