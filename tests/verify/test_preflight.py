@@ -44,7 +44,7 @@ def test_what_would_end_a_run_halfway_is_named_at_once(clean: Verify, tmp_path: 
         (CONTROL_PLANE, "scheduler", "no process of kube-scheduler"),
         (CONTROL_PLANE, "disk", f"{MANIFESTS} on a file system mounted read-only"),
         ("gpu1", "disk", "on a file system mounted noexec"),
-        ("gpu2", "runtime", "unclosed table key"),
+        ("gpu2", "runtime", "/etc/containerd/config.toml cannot be read: line "),
         ("gpu2", "disk", "too few free inodes for /opt/gpushare"),
         ("gpu2", "api", "no connection from this host to https://"),
     ):

@@ -50,10 +50,9 @@ class Installation:
         """The effective configuration of the files on the disk. It raises Rejected, in containerd's words, if it cannot read them."""
         config = config or self.config
         if self.release >= (2, 0):  # `dump` of 2.0 does not migrate older versions; 1.x has no `migrate`
-            found = loads(self._must(["--config", config, "config", "migrate"]))
             if config == self.config:
-                self._check_imports()
-            return found
+                self._check_imports()  # names the file and the line, where `migrate` names neither for an import
+            return loads(self._must(["--config", config, "config", "migrate"]))
         return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
 
     def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:

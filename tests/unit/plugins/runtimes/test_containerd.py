@@ -481,6 +481,10 @@ def test_containerds_words_and_ours_name_the_file(folder: Path) -> None:
 
     with pytest.raises(Rejected, match=f"^containerd --config {folder}/config.toml config migrate failed: out$"):
         Installation(failing, str(folder / "config.toml")).dump()
+    # Ours first: it has the line of an imported file, too.
+    (folder / "config.toml").write_text("version = 3\n[grpc\n")
+    with pytest.raises(Rejected, match=f"^{folder}/config.toml cannot be read: line 2: expected ']'"):
+        Installation(failing, str(folder / "config.toml")).dump()
     machine = Machine(model("1.7.24"), folder).write({"config.toml": "version = 2\nimports = ['a.toml', 'b.toml']\n"})
     machine.write({"a.toml": "version = 2\n"})
     (folder / "b.toml").write_bytes(b"\xff")
