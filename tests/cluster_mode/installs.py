@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import cached_property
@@ -75,7 +76,8 @@ class Manifest:
     def changed(self) -> list[Json]:
         """The objects as a lab needs them."""
         texts = [(MANIFESTS / name).read_text() for name in ("gpushare.yaml", "scheduler-name.yaml")]
-        text = "".join(texts).replace("/var/lib/kubelet", self._kubelet_root)
+        # kubelet's folder of device plugins does not follow its --root-dir.
+        text = re.sub("/var/lib/kubelet(?!/device-plugins)", self._kubelet_root, "".join(texts))
         auto = "--device-strategy=auto"
         assert auto in text
         made: list[Json] = list(yaml.safe_load_all(text.replace(auto, f"--device-strategy={self._values['deviceStrategy']}")))
