@@ -27,7 +27,7 @@ KILLS, WAITING = (5, 100) if FULL else (1, 60)
 BATCHES, BATCH = (38, 8) if FULL else (5, 8)
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/gpushare-scheduler"
 #: Of the whole process, in MiB. Python with 5000 nodes has more; the limits of the pods are higher.
-MOST_MIB = {"gpushare-device-plugin": 80, "gpushare-extender": 200}
+MOST_MIB = {"gpushare-device-plugin": 80, "gpushare-extender": 200, "gpushare-dashboard": 150, "gpushare-pki": 60}
 pytestmark = pytest.mark.timeout(5400 if FULL else 1500)
 Measured = Callable[[str], None]
 
