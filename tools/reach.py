@@ -77,18 +77,36 @@ def names(texts: Collection[str], path: str, folders: bool) -> bool:
     return folders and (not above.isdisjoint(texts) or any("*" in one and whole.match(one) for one in texts))
 
 
+def imports(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """A Python file → those of this repository that it imports itself, and each conftest.py that pytest imports for it."""
+    modules = {module: path for path in trees if (module := module_of(path))}
+    found: dict[str, set[str]] = {path: set() for path in trees}
+    for module, path in modules.items():
+        found[path] = {modules[other] for other in imported(module, trees[path], modules, path.endswith("/__init__.py"))}
+    for conftest in (path for path in trees if path.endswith("/conftest.py")):
+        for path in trees:
+            if path.startswith(conftest.removesuffix("conftest.py")):
+                found[path].add(conftest)
+    return found
+
+
+def closure(start: Collection[str], arrows: Mapping[str, Collection[str]]) -> set[str]:
+    """All that the arrows lead to from there, over any number of them, and the start."""
+    found, waiting = set(start), list(start)
+    while waiting:
+        for path in set(arrows.get(waiting.pop(), ())) - found:
+            found.add(path)
+            waiting.append(path)
+    return found
+
+
 def reached(sources: Mapping[str, str], changed: Collection[str]) -> list[str]:
     """Files of unit tests. sources: every Python file of the repository with its text; changed: files of any kind."""
-    modules = {module: path for path in sources if (module := module_of(path))}
     trees = {path: ast.parse(text) for path, text in sources.items()}
     importers: dict[str, set[str]] = defaultdict(set)
-    for module, path in modules.items():
-        for other in imported(module, trees[path], modules, path.endswith("/__init__.py")):
-            importers[modules[other]].add(path)
-    for path in sources:
-        # pytest imports these for every test below them.
-        if path.endswith("/conftest.py"):
-            importers[path] |= {one for one in sources if one.startswith(path.removesuffix("conftest.py"))}
+    for path, others in imports(trees).items():
+        for other in others:
+            importers[other].add(path)
     texts = {path: named(tree) for path, tree in trees.items()}
     found = set(changed)
     if any(not file.endswith(".py") for file in changed):
@@ -96,12 +114,7 @@ def reached(sources: Mapping[str, str], changed: Collection[str]) -> list[str]:
         found |= {path for path in sources if is_test(path) and PurePosixPath(path).parent == PurePosixPath(TESTS)}
     for file in changed:
         found |= {path for path, own in texts.items() if names(own, file, is_test(path))}
-    waiting = list(found)
-    while waiting:
-        for path in importers[waiting.pop()] - found:
-            found.add(path)
-            waiting.append(path)
-    return sorted(path for path in {*found, *ALWAYS} if is_test(path) and path in sources)
+    return sorted(path for path in {*closure(found, importers), *ALWAYS} if is_test(path) and path in sources)
 
 
 def is_test(path: str) -> bool:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from cores import Core
 from pythons import interpreters
-from tree import copy, files, released
+from sanity_ignores import of_core
+from tree import copy, released
 
 GET_PIP = """\
 # pip's own installer, of which only the wheel comes from the index.
@@ -74,7 +75,10 @@ def run_sanity(scratch: Path, core: Core, *arguments: str, seconds: float = 1200
     found = subprocess.run([core.program, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
     prepare_home(home, Path(found.stdout.strip()))
     collection = scratch / "ansible_collections/gpushare/kubernetes"
-    copy([*released(), "galaxy.yml", *(path for path in files() if path.startswith("tests/sanity/"))], collection)
+    copy([*released(), "galaxy.yml"], collection)
+    name, ignores = of_core(core.program)
+    (collection / "tests/sanity").mkdir(parents=True)
+    (collection / "tests/sanity" / name).write_text(ignores)
     folder = core.program.parent
     path = [str(folder), *dict.fromkeys(str(python.parent) for python in interpreters().values()), "/usr/local/bin", "/usr/bin", "/bin"]
     environment = {"HOME": str(home), "PATH": ":".join(path), "LC_ALL": "C.UTF-8"}

@@ -1,41 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What ansible-test sanity finds after minutes, found in a second: wrong lines of its list of ignored findings, assert, YAML's booleans."""
+"""What ansible-test sanity finds after minutes, found in a second: wrong lines of ignored findings, assert, YAML's booleans."""
 
 from __future__ import annotations
 
 import ast
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from sanity_ignores import BY_HAND, ignored, of_core
+
 ROOT = Path(__file__).parents[2]
-REASON = "pylint:disallowed-name # Python's name for a value that is not used; gettext is nowhere here"
+TREE = {
+    "plugins/plugin_utils/_lock.py": "from packaging.version import Version\n",
+    "plugins/plugin_utils/_late.py": "def f():\n    import packaging\n",
+    "plugins/plugin_utils/_packaging.py": "from .packaging import x\n",
+    "plugins/action/bundle.py": "from ..plugin_utils import _lock\n",
+    "plugins/modules/bundle.py": "from ..plugin_utils import _lock\n",
+    "plugins/modules/unused.py": "for _ in range(3): pass\n",
+    "plugins/modules/given.py": "def f(_): ...\nlambda _: None\ndef g(*_, **__): ...\n",
+    "plugins/modules/used.py": "from gettext import gettext as _\nlambda _: None\nprint(_)\ndef g(*_): ...\n",
+    "docs/two.yaml": "---\na: 1\n---\nb: 1\n",
+    "docs/one.yaml": "---\na: 1\n",
+}
 
 
-def has_unused_names(source: str) -> bool:
-    """Whether `_` is assigned to, in a loop, an assignment or a parameter. pylint accepts `*_`, `**_` and those of a lambda."""
-    nodes = list(ast.walk(ast.parse(source)))
-    stored = any(isinstance(node, ast.Name) and node.id == "_" and isinstance(node.ctx, ast.Store) for node in nodes)
-    parameters = [node.args for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return stored or any(one.arg == "_" for each in parameters for one in (*each.posonlyargs, *each.args, *each.kwonlyargs))
+def test_what_a_file_itself_says_is_ignored_without_a_list() -> None:
+    lines = [line.partition(" # ")[0] for line in ignored((2, 19), ("3.12", "3.13"), TREE)]
+    assert sorted(set(lines) - set(BY_HAND)) == [
+        "docs/two.yaml yamllint:multiple-yaml-documents",
+        "plugins/action/bundle.py import-3.12!skip",
+        "plugins/action/bundle.py import-3.13!skip",
+        "plugins/modules/given.py pylint:disallowed-name",
+        "plugins/modules/unused.py pylint:disallowed-name",
+        "plugins/plugin_utils/_lock.py import-3.12!skip",
+        "plugins/plugin_utils/_lock.py import-3.13!skip",
+    ]
 
 
-def test_what_is_said_of_unused_names_is_said_of_the_files_that_have_them() -> None:
-    python = [*(ROOT / "files").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
-    wanted = {f"{path.relative_to(ROOT)} {REASON}" for path in python if has_unused_names(path.read_text())}
-    lists = sorted((ROOT / "tests/sanity").glob("ignore-*.txt"))
-    assert lists
-    for ignores in lists:
-        written = {line for line in ignores.read_text().splitlines() if "disallowed-name" in line}
-        assert (wanted - written, written - wanted) == (set(), set()), f"lines that {ignores.name} lacks, and lines that it should not have"
+def test_a_finding_of_newer_tests_is_ignored_from_their_release_on_and_every_file_is_there() -> None:
+    older, newer = (set(ignored(release, (), {})) for release in ((2, 19), (2, 22)))
+    assert {line.split()[1] for line in newer - older} == {"pylint:ansible-bad-function"}
+    assert older < newer
+    assert [line for line in newer if not (ROOT / line.split()[0]).exists()] == []
 
 
-def test_every_file_of_the_list_is_there() -> None:
-    for ignores in (ROOT / "tests/sanity").glob("ignore-*.txt"):
-        gone = [line.split()[0] for line in ignores.read_text().splitlines() if not (ROOT / line.split()[0]).exists()]
-        assert gone == []
+def test_the_ansible_core_of_this_environment_says_which_file_it_reads() -> None:
+    name, text = of_core(Path(sys.executable))
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert name == "ignore-{}.{}.txt".format(*version("ansible-core").split("."))
+    assert f"plugins/plugin_utils/_bundle/lock.py import-{here}!skip # " in text
 
 
 def test_plugins_assert_nothing() -> None:
