@@ -13,7 +13,7 @@ import ast
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -90,11 +90,11 @@ def imports(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     return found
 
 
-def closure(start: Collection[str], arrows: Mapping[str, Collection[str]]) -> set[str]:
+def closure(start: Collection[str], arrows: Callable[[str], Collection[str]]) -> set[str]:
     """All that the arrows lead to from there, over any number of them, and the start."""
     found, waiting = set(start), list(start)
     while waiting:
-        for path in set(arrows.get(waiting.pop(), ())) - found:
+        for path in set(arrows(waiting.pop())) - found:
             found.add(path)
             waiting.append(path)
     return found
@@ -114,7 +114,7 @@ def reached(sources: Mapping[str, str], changed: Collection[str]) -> list[str]:
         found |= {path for path in sources if is_test(path) and PurePosixPath(path).parent == PurePosixPath(TESTS)}
     for file in changed:
         found |= {path for path, own in texts.items() if names(own, file, is_test(path))}
-    return sorted(path for path in {*closure(found, importers), *ALWAYS} if is_test(path) and path in sources)
+    return sorted(path for path in {*closure(found, importers.__getitem__), *ALWAYS} if is_test(path) and path in sources)
 
 
 def is_test(path: str) -> bool:

@@ -78,7 +78,7 @@ def _needing(package: str, trees: Mapping[str, ast.Module]) -> Iterator[str]:
     own = {path for path, tree in trees.items() if any(package in _packages(node) for node in tree.body)}
     arrows = imports(trees)
     for path in trees:
-        if path.startswith(("plugins/action/", "plugins/plugin_utils/")) and closure([path], arrows) & own:
+        if path.startswith(("plugins/action/", "plugins/plugin_utils/")) and closure([path], arrows.__getitem__) & own:
             yield path
 
 

@@ -18,6 +18,8 @@ from e2e.fake_nodes import fake_nodes, fake_pod, placed, remove
 from e2e.manifests import pod
 from tree import REPOSITORY
 
+pytestmark = pytest.mark.suite("dashboard")
+
 Say = Callable[[str, float], None]
 
 NODE: Final = "seen"

@@ -20,6 +20,8 @@ from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from gpushare_lab import state as lab_state
 from verify.verdict import Verify
 
+pytestmark = pytest.mark.suite("dashboard")
+
 PORT: Final = 9442
 TOKEN: Final = "0123456789abcdef-of-the-lab"
 UNIT: Final = "gpushare-dashboard"

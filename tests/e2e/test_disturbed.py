@@ -14,6 +14,8 @@ from e2e.checks import check_changes_nothing, check_devices, check_environment, 
 from e2e.cluster import CONTROL_PLANE, Cluster
 from e2e.manifests import pod
 
+pytestmark = pytest.mark.suite("failures")
+
 EXTENDER = "gpushare-extender"
 
 

@@ -26,6 +26,8 @@ from e2e.fake_nodes import FAKE_NODE, Gpu, fake_nodes, fake_pod, remove
 from e2e.manifests import pod
 from gpushare_runtime.kubectl_program.main import main
 
+pytestmark = pytest.mark.suite("pods")
+
 PODS: Final = 300 if os.environ.get("GPUSHARE_FULL") else 60
 SEED: Final = int(os.environ.get("GPUSHARE_EXPLAIN_SEED", "7"))
 # Beside the two real ones, which have kubelets. Ten nodes or fewer are named one by one in the scheduler's message.

@@ -16,6 +16,8 @@ from e2e.cluster import CONTROL_PLANE, GPUS, MEMORY, REPOSITORY, Cluster, annota
 from e2e.manifests import pod
 from e2e.samples import NVIDIA_SMI, SHARING, TOO_LARGE
 
+pytestmark = pytest.mark.suite("pods")
+
 PLUGIN = "gpushare-device-plugin"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 PODS = "/api/v1/namespaces/default/pods"

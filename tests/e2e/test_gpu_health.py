@@ -19,6 +19,8 @@ from e2e.cluster import CONTROL_PLANE, GPUS, MEMORY, Cluster, allocation, annota
 from e2e.manifests import pod
 from e2e.running import NODE, PLUGIN, NodeState, Say, check_untouched, container, gpu, node_state
 
+pytestmark = pytest.mark.suite("gpus")
+
 UNHEALTHY = f"/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-{NODE}"
 ALL = {MEMORY: 32, GPUS: 2}
 

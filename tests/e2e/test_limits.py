@@ -17,6 +17,8 @@ from e2e.cluster import MEMORY, Cluster, CommandError, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE, PLUGIN, gpu
 
+pytestmark = pytest.mark.suite("gpus")
+
 LIMITS = "/dev/shm/gpushare-lab.limits"
 GIB = 1024**3
 

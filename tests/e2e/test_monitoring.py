@@ -22,6 +22,8 @@ from monitoring import dashboard
 from monitoring.prometheus import PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
 from unit.fakes.runtime.extender.process import free_port
 
+pytestmark = pytest.mark.suite("alerts")
+
 SECRET = secrets.token_hex(16)
 METRICS = {
     "gpushare_metrics_address": "{{ ansible_host }}",

@@ -18,6 +18,8 @@ from e2e.manifests import pod
 from e2e.running import NODE
 from e2e.sandbox import ENTER, INSIDE
 
+pytestmark = pytest.mark.suite("gpus")
+
 CORE = "aliyun.com/gpu-core.percentage"
 MIB = 32
 SET = ("-e", "gpushare_isolation=mps", "-e", f"gpushare_mps_shared_memory_mib={MIB}")

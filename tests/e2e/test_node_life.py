@@ -20,6 +20,8 @@ from e2e.cluster import CONTROL_PLANE, GPUS, MEMORY, Cluster, CommandError, allo
 from e2e.manifests import pod
 from e2e.running import NODE, PEOPLE, SPEC, NodeState, Say, Seen, check_untouched, ensure_people, node_state, on_two_gpus
 
+pytestmark = pytest.mark.suite("failures")
+
 PLUGIN = "gpushare-device-plugin"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 HELD = "/var/lib/gpushare-device-plugin/held.json"

@@ -17,6 +17,8 @@ from e2e.cluster import CONTROL_PLANE, Cluster, annotations_of
 from e2e.manifests import pod
 from e2e.running import NODE, gpu, uses
 
+pytestmark = pytest.mark.suite("gpus")
+
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 EVICTIONS = "gpushare/evictions"
 EVICTION = "/api/v1/namespaces/default/pods/{}/eviction"

@@ -14,6 +14,8 @@ from e2e.checks import check_devices, check_environment, check_runs, check_total
 from e2e.cluster import MEMORY, Cluster, allocation, annotations_of
 from e2e.manifests import pod
 
+pytestmark = pytest.mark.suite("gpus")
+
 NODE = "gpu1"
 PODS = "/api/v1/namespaces/default/pods"
 MANIFEST = "/etc/kubernetes/manifests/gpushare-e2e.json"

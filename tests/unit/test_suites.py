@@ -13,9 +13,10 @@ from cores import Core
 from suites import choose
 from suites import run as runner_module
 from suites.choose import Choice, asked_for, within
+from suites.imported import COMMON, helpers, marked
 from suites.report import by_suite, covered, table
 from suites.run import Job, Runner, counts, failures, last_line, left_out, totals
-from suites.table import SUITES, Suite
+from suites.table import BY_NAME, SUITES, Suite
 from tree import REPOSITORY, files
 
 SOURCES = ("plugins/", "roles/", "playbooks/", "files/", "molecule/")
@@ -41,6 +42,24 @@ def test_a_changed_test_of_a_cluster_asks_for_its_own_suite() -> None:
             path = test.partition("::")[0]
             if path.startswith("tests/") and path.endswith(".py"):
                 assert suite.asks(path), f"{path} is run by {suite.name}, whose paths do not name it"
+
+
+def test_what_the_tests_of_a_suite_import_asks_for_it_but_not_what_all_tests_stand_on() -> None:
+    found = helpers(("tests/cluster_mode/test_modes.py", "tests/e2e/test_requests.py::test_filter"))
+    assert {"tests/cluster_mode/in_cluster.py", "tests/installer/site.py", "tests/cluster_mode/conftest.py"} <= found
+    assert "tests/install/conftest.py" not in found
+    assert [path for path in found if path.startswith(COMMON)] == []
+    assert [path for path in COMMON if not (REPOSITORY / path).exists()] == []
+    assert BY_NAME["modes"].asks("tests/cluster_mode/in_cluster.py")
+    assert not BY_NAME["modes"].asks("tests/cluster_mode/test_install.py")
+
+
+def test_a_mark_names_a_suite_of_the_table_and_the_table_not_its_file() -> None:
+    found = marked()
+    assert "tests/e2e/test_limits.py" in found["gpus"]
+    assert "tests/e2e/test_limits.py" in BY_NAME["gpus"].tests
+    assert set(found) <= set(BY_NAME)
+    assert [(suite.name, test) for suite in SUITES for test in set(suite.tests) if suite.tests.count(test) > 1] == []
 
 
 def test_each_path_of_a_suite_names_a_file() -> None:

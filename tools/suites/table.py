@@ -2,6 +2,9 @@
 # Copyright: gpushare.kubernetes contributors
 """The suites: what each runs, on which lab, and which files' changes ask for it.
 
+A test file says with `pytestmark = pytest.mark.suite("NAME")` which suite runs it. Here stand the tests that several suites run, or one in
+a certain order, and folders of one suite. The modules of tests that a suite's tests import ask for it, too, without a line here.
+
 `make test` runs those that are marked `always`; CI adds those whose paths have changed since their last recorded run; `make test-full`
 runs all of them. A path is a pattern as in fnmatch, where * also stands for slashes. The order is the order of importance: where the
 time is short, what stands first is run first.
@@ -9,8 +12,10 @@ time is short, what stands first is run first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+
+from suites.imported import helpers, marked
 
 RUNTIME = "files/gpushare_runtime/gpushare_runtime"
 UTILS = "plugins/module_utils"
@@ -132,13 +137,15 @@ class Suite:
         return f"{self.lab}-{self.name}" if self.lab and self.always else self.lab
 
     def asks(self, path: str) -> bool:
-        """Whether a change of that file asks for this suite, as one of its own tests does."""
-        return any(fnmatchcase(path, pattern) for pattern in self.paths) or any(
-            path == test or path.startswith(f"{test}/") for test in self.tests
+        """Whether a change of that file asks for this suite, as one of its own tests and their helpers does."""
+        return (
+            any(fnmatchcase(path, pattern) for pattern in self.paths)
+            or any(path == test or path.startswith(f"{test}/") for test in self.tests)
+            or path in helpers(tuple(test for test in self.tests if test.startswith("tests/")))
         )
 
 
-SUITES = (
+_TABLE = (
     Suite("lint", "linters and types, except ansible-lint", command=("make", "lint-code"), paths=("*",), always=True, seconds=70),
     Suite(
         "unit",
@@ -202,13 +209,7 @@ SUITES = (
     Suite(
         "pods",
         "every shape of request, every verb, and that the checks themselves find faults",
-        tests=(
-            "tests/e2e/test_shapes.py",
-            "tests/e2e/test_verbs.py",
-            "tests/e2e/test_whole_gpus.py",
-            "tests/e2e/test_explain.py",
-            "tests/e2e/test_faults.py",
-        ),
+        tests=("tests/e2e/test_shapes.py", "tests/e2e/test_verbs.py", "tests/e2e/test_whole_gpus.py"),
         lab="two",
         full={"GPUSHARE_FULL": "1"},
         paths=(
@@ -223,13 +224,6 @@ SUITES = (
     Suite(
         "gpus",
         "GPUs that fail, are exchanged, are used by others, or whose memory the driver limits",
-        tests=(
-            "tests/e2e/test_gpu_health.py",
-            "tests/e2e/test_limits.py",
-            "tests/e2e/test_mps.py",
-            "tests/e2e/test_overuse.py",
-            "tests/e2e/test_unmanaged.py",
-        ),
         lab="two",
         paths=(
             f"{RUNTIME}/core/inventory.py",
@@ -243,7 +237,6 @@ SUITES = (
     Suite(
         "alerts",
         "a real Prometheus on a cluster: the dashboard has data, and alerts fire with their cause and clear after it",
-        tests=("tests/e2e/test_monitoring.py",),
         lab="two",
         paths=(
             "docs/operate/monitoring/*",
@@ -257,7 +250,6 @@ SUITES = (
     Suite(
         "failures",
         "kubelet, daemons, API server and nodes that stop and come back",
-        tests=("tests/e2e/test_disturbed.py", "tests/e2e/test_node_life.py"),
         lab="two",
         full={"GPUSHARE_FULL": "1"},
         paths=(
@@ -277,14 +269,7 @@ SUITES = (
         tests=("tests/e2e/test_churn.py",),
         lab="two",
         full={"GPUSHARE_FULL": "1", "GPUSHARE_CHURN_OUT": "docs/project/benchmarks/churn.json"},
-        paths=(
-            CORE,
-            f"{RUNTIME}/extender/*",
-            f"{RUNTIME}/device_plugin/*",
-            "tests/e2e/churn*",
-            "tests/take_over/matching.py",
-            "tests/take_over/replay.py",
-        ),
+        paths=(CORE, f"{RUNTIME}/extender/*", f"{RUNTIME}/device_plugin/*", "tests/e2e/churn*"),
     ),
     Suite(
         "rights",
@@ -413,7 +398,6 @@ SUITES = (
             "playbooks/bundle.yml",
             "playbooks/cluster.yml",
             "files/gpushare_runtime/requirements*",
-            "tests/cluster_mode/in_cluster.py",
             *CLUSTER_TESTS,
         ),
     ),
@@ -470,7 +454,6 @@ SUITES = (
             f"{RUNTIME}/extender/sizes.py",
             *(f"{RUNTIME}/kubectl_gpushare/{name}.py" for name in ("api", "commands", "explain")),
             "docs/use/first-pod.md",
-            "tests/users.py",
         ),
         prepared=True,
     ),
@@ -527,7 +510,6 @@ SUITES = (
             f"{UTILS}/_host/*",
             f"{UTILS}/_cluster/kubectl.py",
             "tests/inventory/*",
-            "tests/installer/site.py",
             "tests/installer/print_file_tree.py",
             *CLUSTER_TESTS,
         ),
@@ -561,7 +543,7 @@ SUITES = (
         "check mode predicts what site.yml does; a run that has nothing to do changes nothing",
         tests=("tests/installer/test_check_mode.py",),
         lab="one",
-        paths=("roles/*", "plugins/*", "playbooks/*", "tests/installer/site.py", *CLUSTER_TESTS),
+        paths=("roles/*", "plugins/*", "playbooks/*", *CLUSTER_TESTS),
     ),
     Suite(
         "containerd",
@@ -583,10 +565,8 @@ SUITES = (
             "tests/installer/*container_runtime*",
             "tests/unit/plugins/runtimes/*",
             "tests/unit/plugins/real_files/*containerd*",
-            "tests/unit/fakes/plugins/real_files/corpus.py",
             "tests/unit/fakes/plugins/runtimes/*",
             "tests/installer/killed_at.py",
-            "tests/installer/conftest.py",
             *CLUSTER_TESTS,
         ),
     ),
@@ -601,11 +581,9 @@ SUITES = (
             f"{UTILS}/_formats/toml*",
             f"{UTILS}/_formats/json_edit.py",
             "plugins/modules/container_runtime.py",
-            "tests/installer/shared.py",
             "tools/lab/gpushare_lab/runtimes.py",
             VERSIONS,
             "tools/lab/node/docker/*",
-            "tests/unit/fakes/plugins/runtimes/k3s_config.py",
         ),
     ),
     Suite(
@@ -654,7 +632,6 @@ SUITES = (
             f"{UTILS}/_kubelet/*",
             f"{UTILS}/_runtimes/docker*",
             f"{RUNTIME}/device_plugin/kubelet/*",
-            "tests/installer/shared.py",
             "tools/lab/gpushare_lab/runtimes.py",
             VERSIONS,
             "tools/lab/node/docker/*",
@@ -681,7 +658,7 @@ SUITES = (
         "another release under running pods: no daemon-reload, containers keep their GPUs",
         tests=("tests/installer/test_release.py",),
         lab="one",
-        paths=(f"{UTILS}/_daemon/*", "plugins/modules/gpushare_daemon.py", "roles/*/templates/*.service.j2", "tests/installer/releases.py"),
+        paths=(f"{UTILS}/_daemon/*", "plugins/modules/gpushare_daemon.py", "roles/*/templates/*.service.j2"),
     ),
     Suite(
         "packages",
@@ -716,8 +693,6 @@ SUITES = (
             "plugins/*/kube_scheduler_extender.py",
             *HOST_CORE,
             "tests/installer/*scheduler*",
-            "tests/installer/control_plane.py",
-            "tests/installer/conftest.py",
             *CLUSTER_TESTS,
         ),
     ),
@@ -735,7 +710,6 @@ SUITES = (
             "plugins/*/gpushare_driver*.py",
             "plugins/*/nvidia_smi_info.py",
             "plugins/*/gpushare_packages.py",
-            "tests/packages/machine.py",
         ),
         prepared=True,
     ),
@@ -751,8 +725,6 @@ SUITES = (
             f"{UTILS}/_cluster/drain.py",
             "plugins/*/gpushare_driver*.py",
             "plugins/modules/gpushare_node.py",
-            "tests/driver_host/packages.py",
-            "tests/installer/driver_nodes.py",
         ),
     ),
     Suite(
@@ -774,9 +746,6 @@ SUITES = (
             f"{RUNTIME}/core/placement/*",
             "tests/unit/plugins/scheduler/test_generations.py",
             "tests/unit/plugins/real_files/scheduler/*",
-            "tests/unit/fakes/plugins/real_files/*",
-            "tests/unit/fakes/plugins/scheduler/generations.py",
-            "tests/unit/fakes/plugins/scheduler/planned.py",
             f"{UTILS}/_kubelet/*",
             *HOST_CORE,
             "tools/lab/gpushare_lab/components.py",
@@ -799,7 +768,6 @@ SUITES = (
             "plugins/modules/gpushare_traces.py",
             *HOST_CORE,
             "tests/installer/removed_at.py",
-            "tests/installer/site.py",
             "tests/installer/print_file_tree.py",
             *CLUSTER_TESTS,
         ),
@@ -833,7 +801,6 @@ SUITES = (
             "roles/scheduler/tasks/prepare.yml",
             f"{UTILS}/_scheduler/before_join.py",
             "plugins/*/kube_scheduler_extender.py",
-            "tests/operations/[!t]*",
         ),
     ),
     Suite(
@@ -853,8 +820,6 @@ SUITES = (
             "plugins/modules/gpushare_node.py",
             "plugins/modules/gpushare_api.py",
             f"{PLUGIN_UTILS}/_judge/dead_nodes.py",
-            "tests/operations/[!t]*",
-            "tests/installer/releases.py",
         ),
     ),
     Suite(
@@ -890,7 +855,6 @@ SUITES = (
             "tools/bench/kubectl/*",
             "tools/bench/placement/*",
             "tools/bench/scheduling/*",
-            "tests/unit/fakes/runtime/extender/in_memory.py",
         ),
         prepared=True,
     ),
@@ -915,7 +879,7 @@ SUITES = (
     Suite(
         "dashboard",
         "the dashboard in a real browser and on a cluster: updates, filters, keyboard, themes, hostile names, accessibility",
-        tests=("tests/dashboard", "tests/e2e/test_dashboard.py", "tests/e2e/test_dashboard_service.py"),
+        tests=("tests/dashboard",),
         lab="two",
         paths=(
             CORE,
@@ -940,7 +904,6 @@ SUITES = (
             "docs/operate/uninstall.md",
             "docs/use/samples/*",
             "docs/use/first-pod.md",
-            "tests/users.py",
             "galaxy.yml",
             "inventory.example/*",
             "tests/docs/*",
@@ -979,7 +942,7 @@ SUITES = (
         "sanity",
         "ansible-test sanity on every Python of this machine",
         tests=("tests/collection/test_sanity.py",),
-        paths=("plugins/*", "roles/*", "playbooks/*", "meta/*", "galaxy.yml", "tools/sanity_ignores.py", "tests/collection/*sanity.py"),
+        paths=("plugins/*", "roles/*", "playbooks/*", "meta/*", "galaxy.yml", "tools/sanity_ignores.py"),
     ),
     Suite(
         "kubeadm-upgrade",
@@ -1029,4 +992,5 @@ SUITES = (
         seconds=300,
     ),
 )
+SUITES = tuple(replace(suite, tests=(*suite.tests, *marked().get(suite.name, ()))) for suite in _TABLE)
 BY_NAME = {suite.name: suite for suite in SUITES}
