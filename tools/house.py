@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from pathlib import PurePath
+from statistics import median
 
 import language
 from tree import REPOSITORY, files
@@ -24,12 +27,15 @@ PLUGINS = ("plugins/module_utils", "plugins/plugin_utils")
 AREAS = {"runtime": f"{RUNTIME}/", "plugins": "plugins/", "roles": "roles/", "tests": "tests/", "tools": "tools/"}
 #: Files of Ansible, whose variables are all in one space.
 PLAYBOOKS = "playbooks/"
+#: What users run.
+PRODUCT = (AREAS["runtime"], AREAS["plugins"], AREAS["roles"], PLAYBOOKS, "charts/")
 TABLE = "plugins/module_utils/_change/subjects.py"
 _PRIVATE = re.compile(r"\b__[a-z][a-z0-9_]*\b")
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
     "modules": 22,
+    "files of the product that name the public variable which most name": 58,
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
     "class names used twice": 0,
@@ -43,6 +49,21 @@ LIMITS = {
     "variables and functions of runtime that are called `of` or `one`": 0,
     "variables and functions of plugins that are called `of` or `one`": 0,
 }
+#: Register → the paths that a change edits where somebody keeps it by hand.
+REGISTERS = {
+    "where a behaviour lives": ("CONTRIBUTING.md",),
+    "table of suites": ("tools/suites/table.py",),
+    "targets of mutants": ("tools/mutants/targets.py",),
+    "equivalent mutants": ("tools/mutants/equivalent.txt",),
+    "figures of pages": ("tests/unit/test_figures.py",),
+    "shapes of answers": ("plugins/plugin_utils/_results.py",),
+    "imports": ("tests/unit/runtime/test_imports.py", "tests/unit/plugins/test_imports.py"),
+    "troubleshooting": ("docs/operate/troubleshooting.md",),
+    "measures of the house": ("tools/house.py",),
+    "findings of ansible-test": ("tests/sanity/", "tools/sanity_ignores.py"),
+    "topics of variables": ("tools/variables.py",),
+}
+COMMITS = 100
 #: A limit that is further above its measure is lowered.
 SLACK = 60
 
@@ -59,6 +80,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
         found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
         found[f"module constants of {area} below the first definition"] = len(late_constants(python, AREAS[area]))
         found[f"variables and functions of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
+    found["files of the product that name the public variable which most name"] = max(product_files(texts).values(), default=0)
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["folder circles"] = len(circles(python))
@@ -223,6 +245,40 @@ def named_subjects(texts: Mapping[str, str]) -> list[str]:
     ]
 
 
+def named_in(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The public variables of the roles, and the files that name each."""
+    where: dict[str, list[str]] = {
+        name: []
+        for path, text in texts.items()
+        if path.startswith(AREAS["roles"]) and path.endswith("/meta/argument_specs.yml")
+        for name in re.findall(r"^ +(gpushare_\w+):", text, re.M)
+    }
+    for path, text in texts.items():
+        for name in {*re.findall(r"\bgpushare_\w+", text)} & set(where):
+            where[name].append(path)
+    return where
+
+
+def product_files(texts: Mapping[str, str]) -> dict[str, int]:
+    """The public variables of the roles, and how many files of the product name each."""
+    return {name: sum(path.startswith(PRODUCT) for path in paths) for name, paths in named_in(texts).items()}
+
+
+def registers(commits: Collection[Collection[str]]) -> dict[str, int]:
+    """Register → how many commits edit it, and how many edit any, under "". commits: the paths of each."""
+    touched = [{name for name, paths in REGISTERS.items() if any(path.startswith(paths) for path in commit)} for commit in commits]
+    return {"": sum(map(bool, touched)), **{name: sum(name in names for names in touched) for name in REGISTERS}}
+
+
+def commits_of_the_product(count: int) -> list[list[str]]:
+    """The paths of the last commits that edit the product; fewer where git knows fewer."""
+    command = ["git", "-c", f"safe.directory={REPOSITORY}", "log", "--no-merges", "--name-only", "--format=%x00"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    every = (text.split("\n") for text in done.stdout.split("\0"))
+    commits = ([path for path in paths if path] for paths in every)
+    return list(islice((paths for paths in commits if any(path.startswith(PRODUCT) for path in paths)), count))
+
+
 def _ansible(texts: Mapping[str, str]) -> list[tuple[str, str]]:
     """Playbooks, and the files of roles that Ansible reads."""
     return [(path, text) for path, text in texts.items() if path.startswith((PLAYBOOKS, AREAS["roles"])) and path.endswith((".yml", ".j2"))]
@@ -236,12 +292,12 @@ def _room(path: str) -> str:
 
 def tree() -> dict[str, str]:
     """The texts of this repository that are measured."""
-    areas = (*AREAS.values(), PLAYBOOKS)
+    areas = (*AREAS.values(), *PRODUCT, "docs/", "molecule/", "inventory.example/")
     return {path: (REPOSITORY / path).read_text() for path in files() if path.startswith(areas) and _is_read(path)}
 
 
 def _is_read(path: str) -> bool:
-    return PurePath(path).suffix in (".py", ".yml", ".j2", ".md") and not (REPOSITORY / path).is_symlink()
+    return PurePath(path).suffix in (".py", ".yml", ".yaml", ".j2", ".md") and not (REPOSITORY / path).is_symlink()
 
 
 def main(arguments: list[str]) -> None:
@@ -249,6 +305,8 @@ def main(arguments: list[str]) -> None:
     texts = tree()
     for name, value in measures(texts).items():
         print(f"{value:7,}  {name}" + (f" (at most {LIMITS[name]:,})" if name in LIMITS else ""))
+    _say_registers()
+    _say_places(texts)
     if arguments == ["--where"]:
         python = {path: text for path, text in texts.items() if path.endswith(".py") and not MADE.fullmatch(path)}
         print("\nclass names used twice:", *(f"{name}: {', '.join(paths)}" for name, paths in twice(python).items()), sep="\n  ")
@@ -263,6 +321,24 @@ def main(arguments: list[str]) -> None:
             print(f"\nvariables and functions of {area} that are called `of` or `one`:", *unnamed(python, AREAS[area]), sep="\n  ")
             by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
             print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")
+
+
+def _say_registers() -> None:
+    commits = commits_of_the_product(COMMITS)
+    found = registers(commits)
+    any_of_them = found.pop("")
+    print(f"\nof the last {len(commits)} commits of the product, {any_of_them} edit a register ({any_of_them / max(len(commits), 1):.0%}):")
+    for name, count in sorted(found.items(), key=lambda row: -row[1]):
+        print(f"{count:7,}  {name}")
+
+
+def _say_places(texts: Mapping[str, str]) -> None:
+    subjects = Counter(place.rpartition(": ")[2] for place in named_subjects(texts))
+    print("\nplaces in playbooks and other roles for each subject:", ", ".join(f"{name} {count}" for name, count in subjects.most_common()))
+    files_of, product = named_in(texts), product_files(texts)
+    print(f"\nfiles that name a public variable: {median(product.values()):g} of the product in the median, and most:")
+    for name, count in Counter(product).most_common(5):
+        print(f"{count:7,}  {name} ({len(files_of[name])} with docs and tests)")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ TREE = {
     house.TABLE: 'OWNERS = {"kept": Owner("a", order=1), "brought": Owner("b", install="main")}\n',
     "roles/brought/tasks/main.yml": "register: __brought\n",
     "roles/other/tasks/main.yml": "when: __brought is changed\n# brought\nregister: __given\nvars: {__own: 1, __gpushare_all: 1}\n",
-    "roles/other/meta/argument_specs.yml": "gpushare_brought_x: see brought\n",
+    "roles/other/meta/argument_specs.yml": "  gpushare_brought_x:\n    description: see brought\n  gpushare_rare:\n",
+    "docs/variables.md": "gpushare_brought_x",
     "playbooks/site.yml": "- name: gpushare.kubernetes.brought\n  when: gpushare_brought_x or __own or __given or __gpushare_all\n",
 }
 
@@ -33,11 +34,12 @@ def test_each_measure_counts_what_it_says() -> None:
     assert house.measures(TREE) == {
         "lines of runtime": 14,
         "lines of plugins": 14,
-        "lines of roles": 8,
+        "lines of roles": 10,
         "lines of tests": 5,
         "lines of tools": 1,
         "lines of tests + tools": 6,
         "modules": 1,
+        "files of the product that name the public variable which most name": 2,
         "breaches of the language in the code of runtime": 1,
         "breaches of the language in the code of plugins": 3,
         "class names used twice": 1,
@@ -58,3 +60,23 @@ def test_this_tree_is_no_less_orderly_than_it_was() -> None:
     assert {name: found[name] for name, limit in house.LIMITS.items() if found[name] > limit} == {}
     # A limit far above the measure is none any more.
     assert {name: found[name] for name, limit in house.LIMITS.items() if limit - found[name] > house.SLACK} == {}
+
+
+def test_each_public_variable_has_the_files_that_name_it() -> None:
+    specs = "roles/other/meta/argument_specs.yml"
+    assert house.named_in(TREE) == {"gpushare_brought_x": [specs, "docs/variables.md", "playbooks/site.yml"], "gpushare_rare": [specs]}
+
+
+def test_a_register_is_counted_once_for_a_commit() -> None:
+    commits = [
+        ["plugins/a.py", "CONTRIBUTING.md", "tests/sanity/ignore-2.19.txt", "tests/sanity/ignore-2.21.txt"],
+        ["plugins/a.py", "CONTRIBUTING.md"],
+        ["plugins/a.py", "docs/project/testing.md"],
+    ]
+    found = house.registers(commits)
+    assert {name: count for name, count in found.items() if count} == {"": 2, "where a behaviour lives": 2, "findings of ansible-test": 1}
+
+
+def test_each_register_is_there() -> None:
+    paths = [path for paths in house.REGISTERS.values() for path in paths if not path.startswith("tests/sanity/")]
+    assert [path for path in paths if not (house.REPOSITORY / path).exists()] == []
