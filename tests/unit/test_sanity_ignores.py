@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from sanity_ignores import BY_HAND, ignored, of_core
+from tree import released
 
 ROOT = Path(__file__).parents[2]
 TREE = {
@@ -54,6 +55,12 @@ def test_the_ansible_core_of_this_environment_says_which_file_it_reads() -> None
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert name == "ignore-{}.{}.txt".format(*version("ansible-core").split("."))
     assert f"plugins/plugin_utils/_bundle/lock.py import-{here}!skip # " in text
+
+
+def test_no_released_file_has_quotation_marks_of_typography() -> None:
+    paths = [path for path in released() if not path.endswith((".png", ".svg"))]
+    assert len(paths) > 500
+    assert [path for path in paths if set("‘’“”") & set((ROOT / path).read_text())] == []
 
 
 def test_plugins_assert_nothing() -> None:

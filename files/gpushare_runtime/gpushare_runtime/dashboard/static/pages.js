@@ -151,7 +151,7 @@ function waiting(pod) {
     return [element("p", { class: "verdict bad" }, pod.reason), facts(["State", "invalid request"], ["UID", pod.uid])];
   }
   const own = facts(["State", "pending"], ["Namespace", namespaceLink(pod.namespace)], ["Request", pod.request], ["Priority", pod.priority], ["UID", pod.uid]);
-  const words = folded(`${pod.who}’s own words`, element("p", {}, pod.reported || "It has reported nothing yet."));
+  const words = folded(`${pod.who}'s own words`, element("p", {}, pod.reported || "It has reported nothing yet."));
   const verdict = pod.verdict ? [element("p", { class: "verdict" }, pod.verdict, ...(pod.copy ? [" ", copyButton(pod.copy)] : []))] : [];
   if (!pod.judged) {
     const known = "Which nodes have room is not known here: that takes the rights to list nodes and the pods of all namespaces.";
