@@ -55,7 +55,7 @@ REGISTERS = {
     "table of suites": ("tools/suites/table.py",),
     "targets of mutants": ("tools/mutants/targets.py",),
     "equivalent mutants": ("tools/mutants/equivalent.txt",),
-    "figures of pages": ("tests/unit/test_figures.py",),
+    "figures of pages": ("tests/unit/test_figures.py", "tools/figures.py"),
     "shapes of answers": ("plugins/plugin_utils/_results.py",),
     "imports": ("tests/unit/runtime/test_imports.py", "tests/unit/plugins/test_imports.py"),
     "troubleshooting": ("docs/operate/troubleshooting.md",),

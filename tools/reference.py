@@ -39,11 +39,13 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
     PREFLIGHT,
 )
 
+import figures  # noqa: E402
 import modes  # noqa: E402
 import proof  # noqa: E402
 import readme  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
 from markdown_parts import code, table  # noqa: E402
+from suites.table import SUITES, Suite  # noqa: E402
 from unit.fakes.plugins.driver.machines import MACHINES  # noqa: E402
 
 BLOCK: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -458,6 +460,19 @@ def _figure(step: Mapping[str, Any], name: str) -> str:
 
 
 #: Page to its parts, each with what it must be.
+# The suites, from the table of their runner.
+
+
+def suites() -> str:
+    return table(("suite", "", "runs in"), ((code([suite.name]), suite.what, _runs_in(suite)) for suite in SUITES))
+
+
+def _runs_in(suite: Suite) -> str:
+    if suite.quick:
+        return "`make test`; in CI by path"
+    return "`make test`" if suite.always else "`make test-full`" if suite.only_full else "by path"
+
+
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "README.md": {name: partial(make, readme.EN) for name, make in readme.PARTS.items()},
     "README.zh-CN.md": {name: partial(make, readme.ZH) for name, make in readme.PARTS.items()},
@@ -475,6 +490,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/project/release.md": {"looked-up": facts_of_others},
     "docs/project/benchmarks/README.md": {"benchmarks": benchmarks},
     "docs/project/gpu-proof.md": {"gpu-proof": gpu_proof},
+    "docs/project/testing.md": {"suites": suites},
 }
 
 
@@ -499,6 +515,7 @@ def main() -> None:
         for page in PARTS:
             path = ROOT / page
             path.write_text(filled(page, path.read_text()))
+        figures.write()
     found = list(problems())
     if found:
         sys.exit("\n".join(found))

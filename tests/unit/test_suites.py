@@ -300,17 +300,3 @@ def test_progress_says_how_far_a_suite_is(tmp_path: Path) -> None:
     assert last_line(log).startswith("7 % test_other")
     log.write_text("building Kubernetes\n")
     assert last_line(log) == "building Kubernetes"
-
-
-def when(suite: Suite) -> str:
-    if suite.quick:
-        return "`make test`; in CI by path"
-    return "`make test`" if suite.always else "`make test-full`" if suite.only_full else "by path"
-
-
-def test_the_docs_list_the_suites() -> None:
-    block = "\n".join(["| suite | | runs in |", "|---|---|---|", *(f"| `{s.name}` | {s.what} | {when(s)} |" for s in SUITES)])
-    found = (
-        (REPOSITORY / "docs/project/testing.md").read_text().partition("tests/unit/test_suites.py -->")[2].partition("<!-- /suites -->")[0]
-    )
-    assert found.strip() == block, f"docs/project/testing.md must have:\n{block}"
