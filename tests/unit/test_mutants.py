@@ -14,8 +14,9 @@ from mutants.generate import REMOVED, Mutant, Source, required_arguments
 from mutants.given import read_given
 from mutants.notes import Note, read_notes, stale
 from mutants.table import EQUIVALENT, KILLED, SURVIVED, TIMEOUT, Verdict, per_file, score, survivors
-from mutants.targets import ROOT, TARGETS
+from mutants.targets import FURTHER, ROOT, TOO_SLOW, derived, room_of, targets
 from mutants.work import sources
+from tree import files
 
 
 def source(folder: Path, text: str) -> Source:
@@ -176,13 +177,56 @@ def test_a_note_is_a_row_of_the_survivors_with_a_reason(tmp_path: Path) -> None:
 
 def test_every_note_of_the_repository_still_fits() -> None:
     notes = read_notes()
-    files = {note.file for note in notes}
-    assert set() < files <= set(TARGETS)
-    assert stale(notes, [mutant for found in sources(files) for mutant in found.mutants]) == []
+    noted = {note.file for note in notes}
+    assert set() < noted <= set(targets())
+    assert stale(notes, [mutant for found in sources(noted) for mutant in found.mutants]) == []
 
 
-def test_every_target_and_its_tests_exist() -> None:
-    assert [name for file, tests in TARGETS.items() for name in (file, *tests) if not (ROOT / name).is_file()] == []
+RUNTIME = "files/gpushare_runtime/gpushare_runtime"
+COLLECTION = "from ansible_collections.gpushare.kubernetes.plugins"
+DATA = f"{COLLECTION}.plugin_utils._driver import data\n"
+TREE = {
+    f"{RUNTIME}/core/units.py": "GIB = 2**30\n",
+    f"{RUNTIME}/core/placement/fit.py": "from gpushare_runtime.core import units\n",
+    f"{RUNTIME}/core/words.py": "",
+    f"{RUNTIME}/core/main.py": "",
+    f"{RUNTIME}/mps/shares.py": "from gpushare_runtime.core import units\n",
+    "plugins/module_utils/_driver/plan.py": "from .names import name\n",
+    "plugins/module_utils/_driver/names.py": "",
+    "plugins/plugin_utils/_driver/data.py": "",
+    "plugins/modules/gpushare_driver.py": "from ..module_utils._driver import plan\n",
+    "tests/unit/fakes/runtime/node.py": "from gpushare_runtime.core.placement import fit\n",
+    "tests/unit/runtime/core/conftest.py": "from unit.fakes.runtime import node\n",
+    "tests/unit/runtime/core/test_units.py": "from gpushare_runtime.core.units import GIB\n",
+    "tests/unit/runtime/core/test_main.py": "from gpushare_runtime.core import main\n",
+    "tests/unit/runtime/core/test_words_of_errors.py": 'PROGRAM = ["python", "-m", "gpushare_runtime.core.words"]\n',
+    "tests/unit/runtime/core/placement/test_fit.py": "",
+    "tests/unit/runtime/mps/test_shares.py": "from gpushare_runtime.mps import shares\n",
+    "tests/unit/plugins/driver/test_plan.py": f"{COLLECTION}.module_utils._driver import plan\n{DATA}",
+}
+
+
+def test_the_tests_of_a_source_are_those_of_its_room_that_reach_it() -> None:
+    core = "tests/unit/runtime/core"
+    all_of_core = tuple(f"{core}/{name}.py" for name in ("placement/test_fit", "test_main", "test_units", "test_words_of_errors"))
+    assert derived(TREE) == {
+        f"{RUNTIME}/core/units.py": all_of_core,
+        f"{RUNTIME}/core/placement/fit.py": all_of_core,
+        f"{RUNTIME}/core/words.py": (f"{core}/test_words_of_errors.py",),
+        f"{RUNTIME}/mps/shares.py": ("tests/unit/runtime/mps/test_shares.py",),
+        "plugins/module_utils/_driver/plan.py": ("tests/unit/plugins/driver/test_plan.py",),
+        "plugins/plugin_utils/_driver/data.py": ("tests/unit/plugins/driver/test_plan.py",),
+    }
+
+
+def test_each_file_of_the_core_is_a_target_and_each_exception_names_a_file() -> None:
+    core = [path for path in files() if path.startswith(f"{RUNTIME}/core/") and path.endswith(".py") and "__init__" not in path]
+    assert len(core) > 20
+    assert [path for path in core if path not in targets()] == []
+    exceptions = [*TOO_SLOW, *FURTHER, *(test for tests in FURTHER.values() for test in tests)]
+    assert [path for path in exceptions if not (ROOT / path).is_file()] == []
+    assert [test for test in TOO_SLOW if any(test in tests for tests in targets().values())] == []
+    assert [test for path, tests in FURTHER.items() for test in tests if test.startswith(room_of(path))] == []
 
 
 SUBJECT = """

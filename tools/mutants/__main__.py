@@ -59,9 +59,9 @@ def main() -> int:
 
 
 def _targets() -> list[str]:
-    from mutants.targets import TARGETS
+    from mutants.targets import targets
 
-    return list(TARGETS)
+    return list(targets())
 
 
 def _is_meant(file: str, pattern: str) -> bool:

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from operator import add
 from pathlib import Path
 from types import CodeType
@@ -19,11 +20,12 @@ from mutants.given import read_given
 from mutants.notes import Note, read_notes
 from mutants.run import Outcome, Task, Workers
 from mutants.table import EQUIVALENT, KILLED, SURVIVED, TIMEOUT, Verdict, per_file, score, survivors
-from mutants.targets import ROOT, TARGETS, code_of_ours
+from mutants.targets import ROOT, code_of_ours, is_named_after, targets
 
 VERDICTS: Final = "verdicts.json"
 _WORTH_A_TRACE: Final = 8  # mutants of one file
 _LEAST_TIMEOUT: Final = 10.0
+_FIRST: Final = 3  # test files
 _SAY_EVERY: Final = 15.0
 
 
@@ -106,87 +108,119 @@ def chosen(asked: Asked) -> list[Mutant]:
 
 def run(asked: Asked, scratch: Path, jobs: int) -> Report:
     found, lost = cases(sources(asked.files), asked, read_notes())
-    report = execute(found, TARGETS, ROOT, scratch, jobs)
+    report = execute(found, targets(), ROOT, scratch, jobs)
     report.lost = lost
     return report
 
 
 def execute(found: Sequence[Case], targets: Mapping[str, tuple[str, ...]], root: Path, scratch: Path, jobs: int) -> Report:
-    """Every case's verdict; the tests of a source run without a mutant first."""
+    """Every case's verdict; the tests run without a mutant first."""
     report = Report()
     report.verdicts = [Verdict(case.mutant, EQUIVALENT) for case in found if case.is_equivalent]
     to_run = [case for case in found if not case.is_equivalent]
     workers = Workers(root, scratch, jobs)
-    groups: dict[tuple[str, ...], list[Case]] = {}
-    for case in to_run:
-        groups.setdefault(targets[case.mutant.file], []).append(case)
-    for tests, of_tests in groups.items():
-        _Group(tests, of_tests, workers, report).begin()
+    planner = _Planner(to_run, targets, workers, report)
+    planner.begin()
     workers.run(_Teller(report, len(found), len({case.mutant.file for case in to_run}), scratch).tick)
     report.save(scratch / VERDICTS)
     return report
 
 
-class _Group:
-    """The runs of the sources that have the same tests: as they are, traced where that pays, then every mutant."""
+class _Planner:
+    """The runs of each test file: as it is, traced where that pays. When all of a source's have run, its mutants follow."""
 
-    def __init__(self, tests: tuple[str, ...], found: Sequence[Case], workers: Workers, report: Report) -> None:
-        self._tests, self._cases, self._workers, self._report = tests, found, workers, report
-        self._plain = Outcome(0, 0.0)
+    def __init__(self, found: Sequence[Case], targets: Mapping[str, tuple[str, ...]], workers: Workers, report: Report) -> None:
+        self._workers, self._report, self._targets = workers, report, targets
+        self._cases: dict[str, list[Case]] = {}
+        for case in found:
+            self._cases.setdefault(case.mutant.file, []).append(case)
+        self._missing = {source: set(targets[source]) for source in self._cases}
+        self._sources: dict[str, list[str]] = {}
+        for source in self._cases:
+            for test in targets[source]:
+                self._sources.setdefault(test, []).append(source)
+        self._plain: dict[str, Outcome] = {}
+        self._traced: dict[str, Outcome] = {}
 
     def begin(self) -> None:
-        self._workers.add([Task(self._tests, self._have_plain)])
+        self._workers.add([Task((test,), partial(self._have_plain, test)) for test in self._sources])
 
-    def _have_plain(self, outcome: Outcome) -> None:
-        self._plain = outcome
-        for file in {case.mutant.file for case in self._cases}:
-            self._report.seconds[file] = (outcome.seconds, outcome.cpu_seconds)
+    def _have_plain(self, test: str, outcome: Outcome) -> None:
+        self._plain[test] = outcome
         self._report.total = tuple(map(add, self._report.total, (outcome.seconds, outcome.cpu_seconds)))
+        sources = self._sources[test]
         if not outcome.passed:
-            self._report.failed[" ".join(self._tests)] = outcome.output[-3000:]
-        elif len(self._cases) >= _WORTH_A_TRACE:
-            paths = tuple(sorted({case.path for case in self._cases}))
-            self._workers.add([Task(self._tests, self._have_trace, trace=paths)], first=True)
+            self._report.failed[test] = outcome.output[-3000:]
+        elif sum(len(self._cases[source]) for source in sources) >= _WORTH_A_TRACE:
+            paths = tuple(sorted({case.path for source in sources for case in self._cases[source]}))
+            self._workers.add([Task((test,), partial(self._have_trace, test), trace=paths)], first=True)
         else:
-            self._mutants({})
+            self._ended(test)
 
-    def _have_trace(self, outcome: Outcome) -> None:
-        self._mutants(outcome.lines if outcome.passed else {})
+    def _have_trace(self, test: str, outcome: Outcome) -> None:
+        if outcome.passed:
+            self._traced[test] = outcome
+        self._ended(test)
 
-    def _mutants(self, lines: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
-        sets = {path: {test: set(of_test) for test, of_test in of_path.items()} for path, of_path in lines.items()}
-        timeout = max(_LEAST_TIMEOUT, 5 * self._plain.seconds)
-        for case in self._cases:
-            order = self._order(case.mutant, sets.get(str(case.path)))
-            if not order:
+    def _ended(self, test: str) -> None:
+        for source in self._sources[test]:
+            self._missing[source].discard(test)
+            if not self._missing[source]:
+                self._mutants(source)
+
+    def _mutants(self, source: str) -> None:
+        plain = [self._plain[test] for test in self._targets[source]]
+        seconds = sum(outcome.seconds for outcome in plain)
+        self._report.seconds[source] = (seconds, sum(outcome.cpu_seconds for outcome in plain))
+        timeout = max(_LEAST_TIMEOUT, 5 * seconds)
+        for case in self._cases[source]:
+            files = self._order(case)
+            if not files:
                 self._report.verdicts.append(Verdict(case.mutant, SURVIVED, "no test comes by"))
-                continue
-            done = _Done(self._report, case.mutant)
-            self._workers.add([Task(self._tests, done, case.path, case.code, order, timeout)])
+            else:
+                _Hunt(case, [files[:_FIRST], files[_FIRST:]], timeout, self._workers, self._report).begin()
 
-    def _order(self, mutant: Mutant, lines: Mapping[str, set[int]] | None) -> list[str]:
-        """The tests that can tell, those of the fastest file first, and the fastest first among them."""
-        times = self._plain.durations
-        tests = list(times)
-        if lines is not None:
-            meant = set(range(mutant.line, mutant.last_line + 1))
-            near = {test for test, of_test in lines.items() if of_test & meant}
-            if "" not in near:
-                tests = [test for test in tests if test in near or test.partition("::")[0] in near]
-        of_file: dict[str, float] = {}
-        for test in tests:
-            of_file[test.partition("::")[0]] = of_file.get(test.partition("::")[0], 0.0) + times[test]
-        return sorted(tests, key=lambda test: (of_file[test.partition("::")[0]], test.partition("::")[0], times[test]))
+    def _order(self, case: Case) -> list[list[str]]:
+        """The tests that can tell, file by file: those of the source's own name first, then the fastest; the fastest test first."""
+        chosen = {test: names for test in self._targets[case.mutant.file] if (names := self._near(test, case))}
+        times = {test: self._plain[test].durations for test in chosen}
+        files = sorted(
+            chosen, key=lambda test: (not is_named_after(test, case.mutant.file), sum(times[test][name] for name in chosen[test]))
+        )
+        return [sorted(chosen[test], key=times[test].__getitem__) for test in files]
+
+    def _near(self, test: str, case: Case) -> list[str]:
+        """The tests of a file that come by the lines of a mutant; all of them where that is not known."""
+        names = list(self._plain[test].durations)
+        if test not in self._traced:
+            return names
+        meant = set(range(case.mutant.line, case.mutant.last_line + 1))
+        near = {name for name, lines in self._traced[test].lines.get(str(case.path), {}).items() if meant.intersection(lines)}
+        return names if {"", test} & near else [name for name in names if name in near]
 
 
-@dataclass(frozen=True)
-class _Done:
+@dataclass
+class _Hunt:
+    """The runs of one mutant: pytest imports all files of a run before the first test, so most mutants are spared all but a few."""
+
+    case: Case
+    stages: list[list[list[str]]]
+    timeout: float
+    workers: Workers
     report: Report
-    mutant: Mutant
 
-    def __call__(self, outcome: Outcome) -> None:
-        fate = TIMEOUT if outcome.timed_out else SURVIVED if outcome.passed else KILLED
-        self.report.verdicts.append(Verdict(self.mutant, fate, outcome.failed))
+    def begin(self) -> None:
+        files, *self.stages = self.stages
+        order = [name for names in files for name in names]
+        tests = tuple(names[0].partition("::")[0] for names in files)
+        self.workers.add([Task(tests, self._ended, self.case.path, self.case.code, order, self.timeout)], first=True)
+
+    def _ended(self, outcome: Outcome) -> None:
+        if outcome.passed and any(self.stages):
+            self.begin()
+        else:
+            fate = TIMEOUT if outcome.timed_out else SURVIVED if outcome.passed else KILLED
+            self.report.verdicts.append(Verdict(self.case.mutant, fate, outcome.failed))
 
 
 class _Teller:
