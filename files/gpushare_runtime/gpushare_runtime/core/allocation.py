@@ -14,9 +14,10 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_ALLOCATION_BYTES, MOST_UNITS, quote
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.errors import GpushareError
 
 
-class AllocationError(ValueError):
+class AllocationError(GpushareError, ValueError):
     """Allocation annotations that cannot be read; quotes the annotation."""
 
 

@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
+from gpushare_runtime.errors import GpushareError
+
 QUOTED: Final = 80
 """Characters of what was found, in a message."""
 MOST_UNITS: Final = 2**31 - 1
@@ -42,6 +44,10 @@ MOST_TEXT: Final = 512
 
 _ITEMS: Final = 8
 _DEPTH: Final = 3
+
+
+class ReportError(GpushareError, ValueError):
+    """A text that another program of this product has written, such as an annotation, and that cannot be used."""
 
 
 @lru_cache(maxsize=8192)
@@ -87,39 +93,39 @@ def as_text(value: str, most: int = MOST_TEXT) -> str:
     return "".join(character if character.isprintable() else " " for character in value[:most])
 
 
-def read_versioned(text: str, version: int, error: type[ValueError], most: int = MOST_REPORT_BYTES) -> dict[str, Any]:
-    """The JSON object of a node's annotation, with `v` as its version; `error` says what was found and expected."""
+def read_versioned(text: str, version: int, most: int = MOST_REPORT_BYTES) -> dict[str, Any]:
+    """The JSON object of a node's annotation, with `v` as its version; ReportError says what was found and expected."""
     if len(text) > most:
-        raise error(f"{len(text)} characters are more than a node has to say; expected at most {most}")
+        raise ReportError(f"{len(text)} characters are more than a node has to say; expected at most {most}")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as found:
-        raise error(f"not JSON: {found}") from None
+        raise ReportError(f"not JSON: {found}") from None
     if not isinstance(data, dict) or data.get("v") != version:
         written = data.get("v") if isinstance(data, dict) else type(data).__name__
-        raise error(
+        raise ReportError(
             f"version {quote(written)} is not known; this release reads version {version}: "
             "install the same release on the node and on the control plane"
         )
     return data
 
 
-def typed(entry: object, key: str, kind: type, where: str = "", *, error: type[ValueError]) -> Any:
-    """entry[key] of this type; texts only where `is_text`. where: of the entry, for the message of `error`."""
+def typed(entry: object, key: str, kind: type, where: str = "") -> Any:
+    """entry[key] of this type; texts only where `is_text`. where: of the entry, for the message of ReportError."""
     if not isinstance(entry, dict):
-        raise error(f"{where} must be an object, found {type(entry).__name__}")
+        raise ReportError(f"{where} must be an object, found {type(entry).__name__}")
     value, name = entry.get(key), f"{where}.{key}" if where else key
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise error(f"{name} must be {kind.__name__}, found {quote(value)}")
+        raise ReportError(f"{name} must be {kind.__name__}, found {quote(value)}")
     if isinstance(value, str) and not is_text(value):
-        raise error(f"{name} must be a short text without control characters, found {quote(value)}")
+        raise ReportError(f"{name} must be a short text without control characters, found {quote(value)}")
     return value
 
 
-def natural(entry: object, key: str, where: str = "", most: int = MOST_UNITS, *, error: type[ValueError]) -> int:
-    """entry[key], a number from 0 to `most`. where, error: as in `typed`."""
-    value: int = typed(entry, key, int, where, error=error)
+def natural(entry: object, key: str, where: str = "", most: int = MOST_UNITS) -> int:
+    """entry[key], a number from 0 to `most`. where: as in `typed`."""
+    value: int = typed(entry, key, int, where)
     if not 0 <= value <= most:
         limit = "not be negative" if value < 0 else f"be at most {most}"
-        raise error(f"{f'{where}.{key}' if where else key} must {limit}, found {quote(value)}")
+        raise ReportError(f"{f'{where}.{key}' if where else key} must {limit}, found {quote(value)}")
     return value

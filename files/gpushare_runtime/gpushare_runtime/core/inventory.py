@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from gpushare_runtime.core.bounds import (
     MOST_GPUS,
     MOST_GPUS_BYTES,
     MOST_UNITS,
+    ReportError,
     as_text,
     is_text,
     natural,
@@ -38,10 +39,6 @@ _NUMBERS: Final[Mapping[str, int]] = {"core": 100, "clients": MOST_UNITS, "cpu":
 _WAYS: Final = ("strategy", "isolation", "cdi_kind", "node_kind")
 _FIELDS: Final = itemgetter("index", "uuid", "minor", "pci", "model", "mib", "units", "numa", "health", "cordoned")
 _TYPES: Final = tuple((int, str, int, str, str, int, int, numa, str, bool) for numa in (int, type(None)))
-
-
-class InventoryError(ValueError):
-    """A `gpushare/gpus` annotation that cannot be used; the message says what was found and expected."""
 
 
 def instance_index(gpu: int, gpu_instance: int, compute_instance: int) -> int:
@@ -112,9 +109,9 @@ class Inventory:
     def __post_init__(self) -> None:
         indexes = [gpu.index for gpu in self.gpus]
         if indexes != sorted(set(indexes)):
-            raise InventoryError(f"GPUs must be listed by ascending index, each once; found {quote(indexes)}")
+            raise ReportError(f"GPUs must be listed by ascending index, each once; found {quote(indexes)}")
         if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
-            raise InventoryError(f"every GPU needs its own UUID; found {quote([gpu.uuid for gpu in self.gpus])}")
+            raise ReportError(f"every GPU needs its own UUID; found {quote([gpu.uuid for gpu in self.gpus])}")
 
     @cached_property
     def by_index(self) -> Mapping[int, Gpu]:
@@ -153,28 +150,24 @@ class Inventory:
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
-        """Parse the annotation; InventoryError says which field is wrong. Unknown fields are ignored."""
-        data = read_versioned(text, VERSION, InventoryError, MOST_GPUS_BYTES)
+        """Parse the annotation; ReportError says which field is wrong. Unknown fields are ignored."""
+        data = read_versioned(text, VERSION, MOST_GPUS_BYTES)
         try:
-            unit = parse_unit(_typed(data, "unit", str))
+            unit = parse_unit(typed(data, "unit", str))
         except ValueError as error:
-            raise InventoryError(str(error)) from None
-        gpus = _typed(data, "gpus", list)
+            raise ReportError(str(error)) from None
+        gpus = typed(data, "gpus", list)
         if len(gpus) > MOST_GPUS:
-            raise InventoryError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
-        numbers: dict[str, Any] = {name: _natural(data, name, "", most) for name, most in _NUMBERS.items() if name in data}
-        ways = {name: _typed(data, name, str) for name in _WAYS if name in data}
+            raise ReportError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
+        numbers: dict[str, Any] = {name: natural(data, name, "", most) for name, most in _NUMBERS.items() if name in data}
+        ways = {name: typed(data, name, str) for name in _WAYS if name in data}
         return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), **numbers, **ways)
-
-
-_typed = partial(typed, error=InventoryError)
-_natural = partial(natural, error=InventoryError)
 
 
 def _gpu(entry: object, place: int) -> Gpu:
     where = f"gpus[{place}]"
     if not isinstance(entry, dict):
-        raise InventoryError(f"{where} must be an object, found {type(entry).__name__}")
+        raise ReportError(f"{where} must be an object, found {type(entry).__name__}")
     try:
         values = _FIELDS(entry)
     except KeyError:
@@ -194,23 +187,23 @@ def _gpu(entry: object, place: int) -> Gpu:
             return Gpu(index, uuid, minor, shared(pci), shared(model), mib, units, numa, shared(health), cordoned)
     instance = str(entry.get("uuid")).startswith(INSTANCE_PREFIX)
     return Gpu(
-        index=_natural(entry, "index", where, _MOST_INSTANCE if instance else _MOST_INDEX),
-        uuid=_typed(entry, "uuid", str, where),
-        minor=_natural(entry, "minor", where),
-        pci=shared(_typed(entry, "pci", str, where)),
-        model=shared(_typed(entry, "model", str, where)),
-        mib=_natural(entry, "mib", where),
-        units=_natural(entry, "units", where),
-        numa=None if entry.get("numa") is None else _natural(entry, "numa", where),
-        health=shared(_typed(entry, "health", str, where)),
-        cordoned=_typed(entry, "cordoned", bool, where),
+        index=natural(entry, "index", where, _MOST_INSTANCE if instance else _MOST_INDEX),
+        uuid=typed(entry, "uuid", str, where),
+        minor=natural(entry, "minor", where),
+        pci=shared(typed(entry, "pci", str, where)),
+        model=shared(typed(entry, "model", str, where)),
+        mib=natural(entry, "mib", where),
+        units=natural(entry, "units", where),
+        numa=None if entry.get("numa") is None else natural(entry, "numa", where),
+        health=shared(typed(entry, "health", str, where)),
+        cordoned=typed(entry, "cordoned", bool, where),
         caps=_caps(entry.get("caps", []), where),
     )
 
 
 def _caps(value: object, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > _MOST_CAPS or not all(_is_cap(cap) for cap in value):
-        raise InventoryError(f"{where}.caps must be a list of at most {_MOST_CAPS} numbers, found {quote(value)}")
+        raise ReportError(f"{where}.caps must be a list of at most {_MOST_CAPS} numbers, found {quote(value)}")
     return tuple(value)
 
 

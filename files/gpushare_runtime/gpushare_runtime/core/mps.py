@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_TEXT, MOST_UNITS, as_text, natural, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_TEXT, MOST_UNITS, ReportError, as_text, natural, read_versioned, typed
 from gpushare_runtime.core.quantity import parse_unit
 from gpushare_runtime.core.unit_ids import parse_unit_id
 
@@ -56,10 +55,6 @@ MOST_ENDING_BYTES: Final = 4 * 1024 * 1024
 _ENDING_VERSION: Final = 1
 
 
-class MpsStateError(ValueError):
-    """A state file that cannot be used; the message says what was found and expected."""
-
-
 @dataclass(frozen=True)
 class MpsState:
     """at: seconds on the host's monotonic clock. problem: why the daemon does not answer, "" if it does. servers: of how many users.
@@ -78,11 +73,10 @@ class MpsState:
 
     @classmethod
     def from_json(cls, text: str) -> MpsState:
-        """MpsStateError."""
-        data = read_versioned(text, VERSION, MpsStateError)
-        number = partial(natural, data, error=MpsStateError)
-        limit = number("limit") if "limit" in data else 0
-        return cls(number("at", most=_LATEST), typed(data, "problem", str, error=MpsStateError), number("servers"), limit)
+        """ReportError."""
+        data = read_versioned(text, VERSION)
+        limit = natural(data, "limit") if "limit" in data else 0
+        return cls(natural(data, "at", most=_LATEST), typed(data, "problem", str), natural(data, "servers"), limit)
 
     def unusable(self, now: float) -> str:
         """Why no container may start on this GPU at this time of the same clock; "" if one may."""
@@ -108,14 +102,14 @@ def ending_to_json(processes: Mapping[str, Iterable[tuple[int, int]]]) -> bytes:
 
 
 def ending_of(text: bytes, uuid: str) -> frozenset[MpsProcess]:
-    """Those on this GPU. MpsStateError for a file of another form."""
-    data = read_versioned(text.decode(errors="replace"), _ENDING_VERSION, MpsStateError, MOST_ENDING_BYTES)
+    """Those on this GPU. ReportError for a file of another form."""
+    data = read_versioned(text.decode(errors="replace"), _ENDING_VERSION, MOST_ENDING_BYTES)
     try:
         found = frozenset(MpsProcess(pid, started) for pid, started in data["clients"].get(uuid, ()))
         if not all(type(number) is int and 0 < number <= _LATEST for process in found for number in process):
             raise ValueError("a process needs its number and its start")
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise MpsStateError(f"found no list of processes ({as_text(repr(error), 80)}); expected clients by GPU") from None
+        raise ReportError(f"found no list of processes ({as_text(repr(error), 80)}); expected clients by GPU") from None
     return found
 
 
@@ -129,7 +123,7 @@ class Shared(NamedTuple):
 def shares_of(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> Shared:
     """By the device plugin's record; all of a whole GPU.
 
-    boot: ID of this boot, because no container survives one. MpsStateError for a record of another form.
+    boot: ID of this boot, because no container survives one. ReportError for a record of another form.
     """
     try:
         data = json.loads(usage)
@@ -146,7 +140,7 @@ def shares_of(usage: bytes, boot: str, uuid: str, gpu_mib: int) -> Shared:
                 most = max(most, len(mine) * unit)
                 ids.update(mine)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise MpsStateError(
+        raise ReportError(
             f"found no record of the device plugin ({as_text(repr(error), 80)}); expected its version {_USAGE_VERSION}"
         ) from None
     highest = min(gpu_mib, MOST_UNITS)

@@ -8,10 +8,10 @@ import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
-from gpushare_runtime.core.bounds import MOST_HELD, is_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_HELD, ReportError, is_text, natural, quote, read_versioned, typed
 
 VERSION: Final = 1
 GONE: Final = "gone"
@@ -19,10 +19,6 @@ GONE: Final = "gone"
 Share = tuple[int, bool]
 """(units, whether some of them as the whole GPU)."""
 _NOTHING: Final[Share] = (0, False)
-
-
-class HeldError(ValueError):
-    """A `gpushare/held` annotation that cannot be used; the message says what was found and expected."""
 
 
 @dataclass(frozen=True)
@@ -95,37 +91,33 @@ class Held:
 
     @classmethod
     def from_json(cls, text: str) -> Held:
-        """Parse the annotation; HeldError says what is wrong. Unknown fields are ignored."""
-        data = read_versioned(text, VERSION, HeldError)
+        """Parse the annotation; ReportError says what is wrong. Unknown fields are ignored."""
+        data = read_versioned(text, VERSION)
         gpus, rejected = data.get("gpus") or {}, data.get("rejected") or []
         if not isinstance(gpus, dict) or not isinstance(rejected, list):
-            raise HeldError("GPUs must be an object and rejected a list")
+            raise ReportError("GPUs must be an object and rejected a list")
         by_gpu = {uuid: held if isinstance(held, list) else [held] for uuid, held in gpus.items()}
         if max(len(by_gpu), sum(map(len, by_gpu.values())), len(rejected)) > MOST_HELD:
-            raise HeldError(f"more than {MOST_HELD} entries, or rejections: no node has so many")
+            raise ReportError(f"more than {MOST_HELD} entries, or rejections: no node has so many")
         entries = []
         for uuid, held in by_gpu.items():
             if not is_text(uuid):
-                raise HeldError(f"GPUs must be named by their UUIDs, found {quote(uuid)}")
+                raise ReportError(f"GPUs must be named by their UUIDs, found {quote(uuid)}")
             for place, entry in enumerate(held):
                 where = f"gpus[{quote(uuid)}][{place}]"
-                text_of = {key: _typed(entry, key, str, where) for key in ("uid", "pod", "why")}
+                text_of = {key: typed(entry, key, str, where) for key in ("uid", "pod", "why")}
                 entries.append(
-                    HeldEntry(uuid, text_of["uid"], text_of["pod"], _natural(entry, "units", where), text_of["why"], _whole(entry))
+                    HeldEntry(uuid, text_of["uid"], text_of["pod"], natural(entry, "units", where), text_of["why"], _whole(entry))
                 )
         rejections = []
         for place, entry in enumerate(rejected):
             where = f"rejected[{place}]"
-            uid, gpu, until = (_typed(entry, key, str, where) for key in ("uid", "gpu", "until"))
-            rejections.append(Rejection(uid, gpu, _natural(entry, "units", where), _read_time(until, where), _whole(entry)))
+            uid, gpu, until = (typed(entry, key, str, where) for key in ("uid", "gpu", "until"))
+            rejections.append(Rejection(uid, gpu, natural(entry, "units", where), _read_time(until, where), _whole(entry)))
         return cls(tuple(entries), tuple(rejections))
 
 
 NOTHING_HELD: Final = Held()
-
-
-_typed = partial(typed, error=HeldError)
-_natural = partial(natural, error=HeldError)
 
 
 def _whole(entry: dict[str, Any]) -> bool:
@@ -137,7 +129,7 @@ def _read_time(text: str, where: str) -> float:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
     except (OverflowError, ValueError):
-        raise HeldError(f"{where}.until must be a time such as 2026-11-21T10:01:00Z, found {quote(text)}") from None
+        raise ReportError(f"{where}.until must be a time such as 2026-11-21T10:01:00Z, found {quote(text)}") from None
 
 
 def _written(time: float) -> str:

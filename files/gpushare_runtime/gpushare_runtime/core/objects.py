@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
-from gpushare_runtime.core.bounds import MOST_TEXT, shared
+from gpushare_runtime.core.bounds import MOST_TEXT, ReportError, shared
 from gpushare_runtime.core.constraints import RULES_PREFIX, labels_of
-from gpushare_runtime.core.inventory import Inventory, InventoryError
+from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldError
-from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions, EvictionsError
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held
+from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.core.request import Request, RequestError, parse_request
 from gpushare_runtime.core.reservation import group_of, seconds_to_bind
@@ -244,16 +244,14 @@ class NodeTexts:
 
     def read(self) -> NodeRecord:
         """The node's report; of annotations that cannot be used the reason."""
-        inventory, held, error = None, NOTHING_HELD, self.error
+        inventory, held, error, place = None, NOTHING_HELD, self.error, protocol.ANNOTATION_GPUS
         try:
             if self.gpus is not None:
-                inventory = Inventory.from_json(self.gpus)
+                inventory, place = Inventory.from_json(self.gpus), protocol.ANNOTATION_HELD
                 held = Held.from_json(self.held) if self.held else NOTHING_HELD
-        except InventoryError as found:
-            error = f"annotation {protocol.ANNOTATION_GPUS} cannot be used: {found}"
-        except HeldError as found:
-            # Some of its GPUs are in use, and it is unknown how much.
-            inventory, error = None, f"annotation {protocol.ANNOTATION_HELD} cannot be used: {found}"
+        except ReportError as found:
+            # Without `gpushare/held` it is unknown how much of its GPUs is in use.
+            inventory, error = None, f"annotation {place} cannot be used: {found}"
         return NodeRecord(self.name, inventory, error, held, self.model, self.placement, _evictions(self.evictions))
 
 
@@ -295,5 +293,5 @@ def _evictions(text: str | None) -> Evictions:
     """In spite of an error here, pods are placed on the node."""
     try:
         return Evictions.from_json(text) if text else NO_EVICTIONS
-    except EvictionsError as error:
+    except ReportError as error:
         return Evictions(error=f"annotation {protocol.ANNOTATION_EVICTIONS} cannot be used: {error}")

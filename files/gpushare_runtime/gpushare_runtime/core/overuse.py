@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_EVICTIONS, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_EVICTIONS, ReportError, natural, quote, read_versioned, typed
 
 VERSION: Final = 1
 STARTS_NEVER: Final = "starts-never"
@@ -84,10 +84,6 @@ class Overuse:
         return {key: excess for key, excess in self.reported().items() if now - excess.since >= seconds}
 
 
-class EvictionsError(ValueError):
-    """A `gpushare/evictions` annotation that cannot be used; the message says what was found and expected."""
-
-
 @dataclass(frozen=True)
 class EvictionRequest:
     """uid: the pod's. GPU: NVML's index. used, requested: MiB there. seconds: for how long.
@@ -126,12 +122,12 @@ class EvictionRequest:
 
     @classmethod
     def read(cls, entry: object, where: str) -> EvictionRequest:
-        """From such an entry. EvictionsError."""
-        uid: str = typed(entry, "uid", str, where, error=EvictionsError)
-        gpu, used, requested, seconds = (natural(entry, name, where, error=EvictionsError) for name in _NUMBERS)
+        """From such an entry. ReportError."""
+        uid: str = typed(entry, "uid", str, where)
+        gpu, used, requested, seconds = (natural(entry, name, where) for name in _NUMBERS)
         reason = entry.get("reason", "") if isinstance(entry, dict) else ""
         if reason not in ("", STARTS_NEVER):
-            raise EvictionsError(f"{where}.reason must be {STARTS_NEVER} or missing, found {quote(reason)}")
+            raise ReportError(f"{where}.reason must be {STARTS_NEVER} or missing, found {quote(reason)}")
         return cls(uid, gpu, used, requested, seconds, reason)
 
 
@@ -154,15 +150,13 @@ class Evictions:
 
     @classmethod
     def from_json(cls, text: str) -> Evictions:
-        """Parse the annotation. EvictionsError. Unknown fields are ignored; of two requests for a pod the last one counts."""
-        data = read_versioned(text, VERSION, EvictionsError)
-        pods: list[object] = typed(data, "pods", list, error=EvictionsError)
+        """Parse the annotation. ReportError. Unknown fields are ignored; of two requests for a pod the last one counts."""
+        data = read_versioned(text, VERSION)
+        pods: list[object] = typed(data, "pods", list)
         if len(pods) > MOST_EVICTIONS:
-            raise EvictionsError(f"it lists {len(pods)} pods; expected at most {MOST_EVICTIONS}")
+            raise ReportError(f"it lists {len(pods)} pods; expected at most {MOST_EVICTIONS}")
         requests = [EvictionRequest.read(entry, f"pods[{place}]") for place, entry in enumerate(pods)]
-        return cls(
-            tuple({request.uid: request for request in requests}.values()), natural(data, "until", most=_LATEST, error=EvictionsError)
-        )
+        return cls(tuple({request.uid: request for request in requests}.values()), natural(data, "until", most=_LATEST))
 
 
 NO_EVICTIONS: Final = Evictions()

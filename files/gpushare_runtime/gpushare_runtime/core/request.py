@@ -21,6 +21,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_CONTAINERS, MOST_UNITS, quote
 from gpushare_runtime.core.constraints import NO_RULES, Context, Rules, parse_rules
 from gpushare_runtime.core.quantity import parse_cpu, parse_quantity
+from gpushare_runtime.errors import GpushareError
 
 # Of a GPU's compute, as ACK shares it out.
 CORE_STEP: Final = 5
@@ -28,7 +29,7 @@ CORE_STEP: Final = 5
 _LARGEST: Final = 2**56
 
 
-class RequestError(ValueError):
+class RequestError(GpushareError, ValueError):
     """A pod that asks in a way that cannot be meant; says which field, what was found and what to write."""
 
 

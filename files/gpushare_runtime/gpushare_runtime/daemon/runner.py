@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime.daemon.listener import hang_up_on_waiting
+from gpushare_runtime.errors import GpushareError
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _BEAT_SECONDS: Final = 10.0
 _MOST_WORDS: Final = 400
 
 
-class FatalError(Exception):
+class FatalError(GpushareError):
     """The daemon cannot start or continue; the text says what to change. restart: a new process with the same settings is enough."""
 
     def __init__(self, text: str, *, restart: bool = False) -> None:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.errors import GpushareError
 
 LEAST_TOKEN: Final = 16
 MOST_TOKEN: Final = 4096
 
 
-class AccessError(Exception):
+class AccessError(GpushareError):
     """A token that cannot be used; the text has what was found, what was expected and what to do."""
 
 

@@ -15,8 +15,8 @@ from gpushare_runtime.core.placement.explain import Largest
 from gpushare_runtime.dashboard.history import EVERY_SECONDS, Samples
 from gpushare_runtime.dashboard.rows import MOST_NAME, Row, node_row, waiting_row
 from gpushare_runtime.dashboard.state import State
-from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, Cluster, Used
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 T = TypeVar("T")

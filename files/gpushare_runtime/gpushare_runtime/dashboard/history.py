@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 
 from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.errors import GpushareError
 
 EVERY_SECONDS: Final = 30.0
 MOST_SAMPLES: Final = 1440
@@ -62,7 +63,7 @@ class Samples:
         }
 
 
-class HistoryError(Exception):
+class HistoryError(GpushareError):
     """Prometheus gave no answer that can be used."""
 
 

@@ -25,8 +25,9 @@ from gpushare_runtime.dashboard.lookups import Get
 from gpushare_runtime.dashboard.server import Dashboard, listen
 from gpushare_runtime.dashboard.viewers import OneToken
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, explain_error, fill_from_files, find_scope
+from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, explain_error, fill_from_files, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_name, context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.device_plugin.host.cdi_specs import SpecFolders
 from gpushare_runtime.device_plugin.node.cdi import REFRESH
 from gpushare_runtime.doctor.findings import Findings
@@ -37,5 +37,5 @@ def _gpus(host: HostReader, unit: DaemonUnit) -> tuple[Gpu, ...]:
     try:
         gpus = json.loads(data or b"{}").get("gpus")
         return Inventory.from_json(json.dumps(gpus)).gpus if gpus is not None else ()
-    except (ValueError, AttributeError, RecursionError, InventoryError):
+    except (ValueError, AttributeError, RecursionError):
         return ()

@@ -22,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
+from gpushare_runtime.errors import GpushareError
+
 T = TypeVar("T")
 
 PLUGIN: Final = "gpushare-device-plugin"
@@ -48,7 +50,7 @@ _USER: Final = re.compile(r"^Uid:\s+\d+\s+\d+\s+\d+\s+(\d+)$", re.MULTILINE)
 _COPIED: Final = re.compile(r"\bfor file in ([^;]*);")
 
 
-class CannotLook(Exception):
+class CannotLook(GpushareError):
     """The doctor cannot read this host; it says why and what to do."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS, drained_after
 from gpushare_runtime.kube.backoff import Backoff
@@ -23,7 +24,7 @@ _READ_SECONDS: Final = 3.0
 _SENDS: Final = 2
 
 
-class BindError(Exception):
+class BindError(GpushareError):
     """Why a pod is not bound, for the scheduler and the pod's event. cause: one of metrics.CAUSES."""
 
     def __init__(self, words: str, cause: str) -> None:

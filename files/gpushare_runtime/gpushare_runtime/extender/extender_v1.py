@@ -13,6 +13,7 @@ import orjson
 
 from gpushare_runtime.core.bounds import OBJECT_NAME, quote
 from gpushare_runtime.core.placement.preemption import Victims
+from gpushare_runtime.errors import GpushareError
 
 IN_THE_OTHER: Final = "see FailedAndUnresolvableNodes"
 _MOST_TWICE: Final = 128 * 1024
@@ -22,7 +23,7 @@ _NAME: Final = re.compile(OBJECT_NAME)
 _KNOWN_BY: Final = ("uid", "namespace", "name", "resourceVersion")
 
 
-class WireError(ValueError):
+class WireError(GpushareError, ValueError):
     """A body that is not what the verb expects; says what was found and expected."""
 
 

@@ -23,10 +23,6 @@ _END: Final = "-----END CERTIFICATE-----"
 _UTC_TIME: Final = 0x17
 
 
-class TlsError(FatalError):
-    """Files that make no TLS server; the text has the file, what was found and what was expected. Fatal only at the start."""
-
-
 @dataclass(frozen=True)
 class TlsFiles:
     """PEM files: the server's certificate and key, and the CA of the clients."""
@@ -43,7 +39,7 @@ class TlsFiles:
             return []
 
     def context(self) -> ssl.SSLContext:
-        """A server's context that asks for a client certificate, and does without. TlsError if the files are not good."""
+        """A server's context that asks for a client certificate, and does without. FatalError if the files are not good."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # kube-scheduler has it since 1.14; what is older cannot call us anyway.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -54,18 +50,18 @@ class TlsFiles:
             try:
                 path.read_bytes()
             except OSError as error:
-                raise TlsError(f"{path}: {error.strerror}; expected PEM. `gpushare-pki ensure` makes the certificates") from None
+                raise FatalError(f"{path}: {error.strerror}; expected PEM. `gpushare-pki ensure` makes the certificates") from None
         try:
             context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
         except ssl.SSLError as error:
-            raise TlsError(
+            raise FatalError(
                 f"{self.certificate} and {self.key}: {error.reason or error}; expected a certificate and its key in PEM. "
                 "`gpushare-pki status` says what is wrong, `gpushare-pki ensure` makes new ones"
             ) from None
         try:
             context.load_verify_locations(self.client_ca)
         except ssl.SSLError as error:
-            raise TlsError(
+            raise FatalError(
                 f"{self.client_ca}: {error.reason or error}; expected the CA of the scheduler's certificate in PEM. "
                 "`gpushare-pki status` says what is wrong, `gpushare-pki ensure` makes a new one"
             ) from None
@@ -73,7 +69,7 @@ class TlsFiles:
 
 
 class Tls:
-    """A context for a listening socket that follows its files. TlsError if they are not good at first."""
+    """A context for a listening socket that follows its files. FatalError if they are not good at first."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
@@ -90,7 +86,7 @@ class Tls:
         return self._certificate_ends, max(authorities, default=None)
 
     def reload(self) -> None:
-        """Read the files again for the handshakes to come. TlsError if they are not good now: then what was read before stays."""
+        """Read the files again for the handshakes to come. FatalError if they are not good now: then what was read before stays."""
         self._newest = self.files.context()
         self._certificate_ends = _end_of(self.files.certificate)
 
@@ -106,7 +102,7 @@ class Tls:
             reload.clear()
             try:
                 self.reload()
-            except TlsError as error:
+            except FatalError as error:
                 log.error("not reloaded, the certificate read before stays in use: %s", error)
             else:
                 log.info("reloaded %s and %s for new connections", self.files.certificate, self.files.client_ca)

@@ -19,8 +19,9 @@ import orjson
 from yarl import URL
 
 from gpushare_runtime import __version__
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.kube.credentials import Credentials, CredentialsError
-from gpushare_runtime.kube.http_post import Destination, NotSentError, Poster, PostTimeoutError
+from gpushare_runtime.kube.http_post import Destination, NotSentError, Poster
 
 JSON: Final = "application/json"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -46,7 +47,7 @@ _PATCH_TYPES: Final = {
 }
 
 
-class KubeError(Exception):
+class KubeError(GpushareError):
     """A request that failed.
 
     status: the HTTP status, 0 when no answer came. reason: the API's word ("NotFound", "Conflict", "Expired", …),
@@ -250,7 +251,7 @@ class KubeClient:
                     async with self._send(method, path, params, sent, body, timeout, authorization) as response:
                         status, data = response.status, await (_at_most(response, most) if most else response.read())
                         wait = response.headers.get("Retry-After", "1")
-            except (asyncio.TimeoutError, aiohttp.ClientError, OSError, PostTimeoutError) as error:
+            except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise self._no_answer(method, path, error) from None
             if status == 401 and not reloaded and time.monotonic() < send_by and self._reload(authorization):
                 reloaded = True
@@ -324,7 +325,7 @@ class KubeClient:
             return KubeError(0, UNREACHABLE, f"{what}: {error.os_error}")
         if isinstance(error, (aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL, NotSentError)):
             return KubeError(0, UNREACHABLE, f"{what}: {error}")
-        if isinstance(error, (asyncio.TimeoutError, PostTimeoutError)):
+        if isinstance(error, asyncio.TimeoutError):
             return KubeError(0, TIMEOUT, f"{what}: no answer in time")
         return KubeError(0, LOST, f"{what}: {error or type(error).__name__}")
 

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 import httptools
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from gpushare_runtime.errors import GpushareError
+
 _IDLE_SECONDS: Final = 60.0
 """A connection that was idle for longer is not used: the server may be closing it."""
 _SECOND_ADDRESS_SECONDS: Final = 0.25
@@ -27,12 +29,8 @@ _FIRST_OF_ANSWERS: Final = 200
 _END: Final = "\r\n"
 
 
-class NotSentError(OSError):
+class NotSentError(GpushareError, OSError):
     """There is no connection: the server has not seen the request."""
-
-
-class PostTimeoutError(Exception):
-    """The request was sent, and its answer has not come in time."""
 
 
 class PostAnswer(NamedTuple):
@@ -65,8 +63,8 @@ class Poster:
     ) -> PostAnswer:
         """The server's answer, whatever it is. target: path and query.
 
-        connect_within: seconds after which the request is not sent any more. within: seconds for all. It raises NotSentError or
-        PostTimeoutError, and another OSError where the connection was lost meanwhile.
+        connect_within: seconds after which the request is not sent any more. within: seconds for all. NotSentError; asyncio.TimeoutError
+        where the request was sent and no answer came in time; another OSError where the connection was lost meanwhile.
         """
         began = time.monotonic()
         if server != self._server:
@@ -172,7 +170,7 @@ class _PostConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _overdue(self) -> None:
-        self._fail(PostTimeoutError())
+        self._fail(asyncio.TimeoutError())
 
     def _fail(self, error: Exception) -> None:
         answer, self._answer = self._answer, None

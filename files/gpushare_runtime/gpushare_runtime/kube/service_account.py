@@ -26,6 +26,7 @@ from typing import Final, NoReturn
 import orjson
 
 from gpushare_runtime.daemon.files import replace_files
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import LOST_SECONDS, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import load
@@ -43,7 +44,7 @@ _LONGEST_WAIT: Final = 300.0
 _CURE: Final = "the next run of the playbook site.yml for this host writes a new seed"
 
 
-class TokenError(Exception):
+class TokenError(GpushareError):
     """A token that cannot be used; the text has what was found and expected, never the token."""
 
 

@@ -15,11 +15,12 @@ import orjson
 import yaml
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import OBJECT_NAME, as_text, quote
-from gpushare_runtime.core.placement.gpu_sizes import GpuSizes, SizesError
+from gpushare_runtime.core.bounds import OBJECT_NAME, ReportError, as_text, quote
+from gpushare_runtime.core.placement.gpu_sizes import GpuSizes
 from gpushare_runtime.kube.client import LOST, METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 
 Objects = list[dict[str, Any]]
 
@@ -41,14 +42,6 @@ _EXPIRED: Final = 410
 _A_NAME: Final = re.compile(OBJECT_NAME)
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
-
-
-class InputError(Exception):
-    """A message: what was found, what was expected, what to do."""
-
-
-class UsageError(InputError):
-    """A wrong command line."""
 
 
 async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
@@ -148,7 +141,7 @@ async def _read_sizes(client: KubeClient, cluster: Cluster) -> None:
     try:
         # The extender has written none while it knows no GPUs.
         cluster.sizes = None if text is None else GpuSizes.from_json(str(text))
-    except SizesError as error:
+    except ReportError as error:
         cluster.warnings.append(f"ConfigMap {protocol.PUBLIC_NAMESPACE}/{protocol.SIZES}: {error}")
 
 

@@ -22,8 +22,6 @@ from gpushare_runtime.kubectl_gpushare import simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     MOST_REPLICAS,
     TIMEOUT_SECONDS,
-    InputError,
-    UsageError,
     explain_error,
     fill,
     fill_from_files,
@@ -33,11 +31,12 @@ from gpushare_runtime.kubectl_gpushare.api import (
 )
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
+from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
 from gpushare_runtime.kubectl_gpushare.explain import ALONE, VERSION, alone, document, explain, headline, never, table_of, usual
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.output import Format, written
-from gpushare_runtime.kubectl_gpushare.trace import TraceError, read_hosts, read_pods
+from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.unplaced import sentence
 from gpushare_runtime.kubectl_gpushare.views import share_state, shares
 
@@ -266,8 +265,6 @@ def _simulate_trace(arguments: argparse.Namespace, form: Format) -> tuple[dict[s
             outcomes[policy] = simulate.run_trace(policy, hosts, ledger, pods)
     except OSError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
-    except TraceError as error:
-        raise InputError(f"{error}") from None
     table = simulate.table_of(outcomes) if form.name == "wide" else simulate.summary_of(outcomes, pods, gpus)
     return outcomes, table
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import quote
-from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError
+from gpushare_runtime.core.bounds import ReportError, quote
+from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.overuse import STATIC
 from gpushare_runtime.kube.client import METADATA_LIST, KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare.api import FORBIDDEN, NOT_FOUND, InputError
+from gpushare_runtime.kubectl_gpushare.api import FORBIDDEN, NOT_FOUND
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.views import Share, shares
 
 ALL: Final = "all"
@@ -119,7 +120,7 @@ def _inventory(raw: dict[str, Any], node: str) -> Inventory:
         raise InputError(f"node {quote(node)} has no annotation {protocol.ANNOTATION_GPUS}; gpushare-device-plugin has not run there")
     try:
         return Inventory.from_json(text)
-    except InventoryError as error:
+    except ReportError as error:
         raise InputError(f"node {quote(node)}: annotation {protocol.ANNOTATION_GPUS} cannot be used: {error}") from None
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final, TypedDict
 import msgspec
 import orjson
 
+from gpushare_runtime.errors import GpushareError
+
 # The errors that msgspec raises for JSON that is broken, too deep, or not of these types.
 _Other: Final = (ValueError, RecursionError)
 
@@ -96,7 +98,7 @@ _OBJECT: Final = msgspec.json.Decoder(_Object)
 _LIST: Final = msgspec.json.Decoder(_List)
 
 
-class NoListError(ValueError):
+class NoListError(GpushareError, ValueError):
     """JSON that is not a list of Kubernetes objects, nor one of them."""
 
 

@@ -11,16 +11,14 @@ from collections.abc import Sequence
 
 from gpushare_runtime import __version__
 from gpushare_runtime.core import protocol
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.kube.credentials import Credentials, CredentialsError
+from gpushare_runtime.kube.credentials import Credentials
 from gpushare_runtime.kubectl_gpushare.api import Objects, explain_error, read_cluster
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.inspect_tables import details, summary
 from gpushare_runtime.kubectl_gpushare.inspect_usage import ClusterUsage, NodeUsage, read_usage
 from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, find_kubeconfig, load_kubeconfig
-
-
-class InspectError(Exception):
-    """A message: what was found, what was expected, what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         credentials = load_kubeconfig(find_kubeconfig(arguments.kubeconfig), context=arguments.context)
         nodes, pods = _read(credentials, arguments.nodes)
         shown, warnings = _select(nodes, pods, arguments.nodes)
-    except (CredentialsError, InspectError) as error:
+    except GpushareError as error:
         print(f"kubectl inspect gpushare: {error}", file=sys.stderr)
         return 1
     for warning in warnings:
@@ -56,7 +54,7 @@ def _read(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Obje
     try:
         return asyncio.run(read_cluster(credentials, names))
     except KubeError as error:
-        raise InspectError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
+        raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
 
 
 def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequence[NodeUsage], Sequence[str]]:
@@ -67,7 +65,7 @@ def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequen
     for name in names:
         if name not in shown:
             fault = f"has no {protocol.RESOURCE_MEMORY}" if name in existing else "does not exist"
-            raise InspectError(f"node {name!r} {fault}; {_known(nodes)}")
+            raise InputError(f"node {name!r} {fault}; {_known(nodes)}")
     if not shown:
         return usage.nodes, [*usage.warnings, f"no node publishes {protocol.RESOURCE_MEMORY}: is gpushare-device-plugin running on any?"]
     return usage.nodes, usage.warnings

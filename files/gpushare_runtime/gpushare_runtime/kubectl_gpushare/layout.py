@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Final, NamedTuple
 
+from gpushare_runtime.kubectl_gpushare.errors import UsageError
+
 GAP: Final = "  "
 ABSENT: Final = "-"
 _INDENT: Final = 4
@@ -72,15 +74,11 @@ class Table:
     glyphs: str = ""
 
 
-class UnknownColumnError(ValueError):
-    """--sort-by with a column that this view has not."""
-
-
 def sort_rows(table: Table, by: str, reverse: bool) -> None:
-    """In place, by the column of that name in any case. UnknownColumnError lists those that there are."""
+    """In place, by the column of that name in any case. UsageError lists those that there are."""
     names = [column.name.lower() for column in table.columns]
     if by.lower() not in names:
-        raise UnknownColumnError(f"found --sort-by={by[:80]!r}; expected a column of this view: {', '.join(names)}")
+        raise UsageError(f"found --sort-by={by[:80]!r}; expected a column of this view: {', '.join(names)}")
     at = names.index(by.lower())
     table.rows.sort(key=lambda row: _key(row.cells[at]), reverse=reverse)
 

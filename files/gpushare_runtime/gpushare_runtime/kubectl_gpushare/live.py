@@ -19,8 +19,8 @@ from rich.text import Text
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.kube.client import KubeClient
-from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, Cluster, Used
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.layout import lines_of
 from gpushare_runtime.kubectl_gpushare.output import Format, render, table_of
 from gpushare_runtime.kubectl_gpushare.views import Selection, document

@@ -37,7 +37,7 @@ class Format:
 
 
 def table_of(cluster: Cluster, view: str, select: Selection, form: Format) -> Table:
-    """The rows, sorted. UnknownColumnError for a column that the view has not."""
+    """The rows, sorted. UsageError for a column that the view has not."""
     table = VIEWS[view](cluster, select)
     if form.sort_by:
         sort_rows(table, form.sort_by, form.reverse)

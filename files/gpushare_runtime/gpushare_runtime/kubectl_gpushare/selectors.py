@@ -10,6 +10,7 @@ from typing import Final
 
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.constraints import Labels
+from gpushare_runtime.kubectl_gpushare.errors import UsageError
 
 _MOST: Final = 4096
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?"
@@ -22,14 +23,10 @@ Requirement = tuple[str, frozenset[str] | None, bool]
 """(label, the values that it speaks of, None for any; whether the label must have one of them or must not)."""
 
 
-class SelectorError(ValueError):
-    """A selector that cannot be read."""
-
-
 def parse_selector(text: str) -> Callable[[Labels], bool]:
-    """Whether labels fulfil every requirement of the selector; SelectorError quotes what cannot be read."""
+    """Whether labels fulfil every requirement of the selector; UsageError quotes what cannot be read."""
     if len(text) > _MOST:
-        raise SelectorError(f"found a label selector of {len(text)} characters; expected at most {_MOST}")
+        raise UsageError(f"found a label selector of {len(text)} characters; expected at most {_MOST}")
     # A comma inside of parentheses separates values.
     parts = re.split(r",(?![^()]*\))", text) if text.strip() else []
     requirements = [_requirement(part.strip()) for part in parts]
@@ -55,4 +52,4 @@ def _requirement(part: str) -> Requirement:
         return found[1], frozenset((found[3],)), found[2] != "!="
     elif found := _EXISTS.fullmatch(part):
         return found[2], None, not found[1]
-    raise SelectorError(f"found {quote(part)} in the label selector; expected such as app=web, tier in (a,b), env!=test, gpu or !gpu")
+    raise UsageError(f"found {quote(part)} in the label selector; expected such as app=web, tier in (a,b), env!=test, gpu or !gpu")

@@ -18,6 +18,7 @@ from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.quantity import UNITS as UNIT_SIZES
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 
 UNITS: Final = 1000
 """Of one GPU."""
@@ -25,10 +26,6 @@ MOST_ROWS: Final = 1_000_000
 MOST_BYTES: Final = 512 * 1024**2
 _MOST_NAME: Final = 253
 _MOST_MODELS: Final = 64
-
-
-class TraceError(ValueError):
-    """A file that is not such a trace; it names the line and the column."""
 
 
 @dataclass
@@ -53,7 +50,7 @@ class TracePod:
 
 
 def read_hosts(file: Path) -> tuple[list[FreeResources], Ledger]:
-    """The nodes, and a ledger of their GPUs. TraceError, OSError."""
+    """The nodes, and a ledger of their GPUs. InputError, OSError."""
     hosts, gpus = [], []
     for where, row in _rows(file):
         name, model = _text(row, "sn", where), _text(row, "model", where)
@@ -74,7 +71,7 @@ def ledger_of(nodes: Iterable[tuple[str, int, str, int]]) -> Ledger:
 
 
 def read_pods(file: Path) -> list[TracePod]:
-    """All pods, in the file's order. TraceError, OSError."""
+    """All pods, in the file's order. InputError, OSError."""
     return [_pod(row, where) for where, row in _rows(file)]
 
 
@@ -96,26 +93,26 @@ def _pod(row: Mapping[str, str], where: str) -> TracePod:
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     """(file and line, columns) of each row."""
     if file.stat().st_size > MOST_BYTES:
-        raise TraceError(f"{file}: found more than {MOST_BYTES} bytes; expected a trace of at most {MOST_ROWS} rows")
+        raise InputError(f"{file}: found more than {MOST_BYTES} bytes; expected a trace of at most {MOST_ROWS} rows")
     try:
         with file.open(newline="", encoding="utf-8") as lines:
             for count, row in enumerate(csv.DictReader(lines)):
                 if count >= MOST_ROWS:
-                    raise TraceError(f"{file}: found more than {MOST_ROWS} rows; expected at most so many")
+                    raise InputError(f"{file}: found more than {MOST_ROWS} rows; expected at most so many")
                 yield f"{file}, line {count + 2}", row
     except (csv.Error, UnicodeDecodeError) as error:
-        raise TraceError(f"{file}: found no CSV ({quote(str(error))}); expected a trace as openb_pod_list_default.csv") from None
+        raise InputError(f"{file}: found no CSV ({quote(str(error))}); expected a trace as openb_pod_list_default.csv") from None
 
 
 def _text(row: Mapping[str, str], column: str, where: str) -> str:
     value = row.get(column)
     if not isinstance(value, str) or not is_text(value, _MOST_NAME):
-        raise TraceError(f"{where}: found {quote(value)} as {column}; expected a short text")
+        raise InputError(f"{where}: found {quote(value)} as {column}; expected a short text")
     return value
 
 
 def _number(row: Mapping[str, str], column: str, where: str, most: int = MOST_UNITS) -> int:
     value = row.get(column)
     if not isinstance(value, str) or not (value.isascii() and value.isdigit()) or len(value) > 18 or int(value) > most:
-        raise TraceError(f"{where}: found {quote(value)} as {column}; expected a whole number of at most {most}")
+        raise InputError(f"{where}: found {quote(value)} as {column}; expected a whole number of at most {most}")
     return int(value)

@@ -24,8 +24,8 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.overuse import STARTS_NEVER
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 
 _SECONDS: Final = 15.0
 _MOST_BYTES: Final = 256 * 1024**2

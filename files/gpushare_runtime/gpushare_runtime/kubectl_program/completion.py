@@ -13,8 +13,8 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import is_text
-from gpushare_runtime.kube.client import METADATA_LIST, KubeClient, KubeError
-from gpushare_runtime.kube.credentials import CredentialsError
+from gpushare_runtime.errors import GpushareError
+from gpushare_runtime.kube.client import METADATA_LIST, KubeClient
 from gpushare_runtime.kubectl_gpushare.api import NODES, pods_path
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_program.main import ALIASES, COMMANDS, WITH_VALUE, options_of
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def names(kind: str, namespace: str) -> Iterable[str]:
         try:
             return asyncio.run(asyncio.wait_for(_read(kind, namespace, words), SECONDS))
-        except (CredentialsError, KubeError, ModuleNotFoundError, TimeoutError, asyncio.TimeoutError, KeyError):
+        except (GpushareError, ModuleNotFoundError, TimeoutError, asyncio.TimeoutError, KeyError):
             return ()
 
     found = complete(words, names)

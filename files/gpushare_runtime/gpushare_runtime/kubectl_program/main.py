@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 from gpushare_runtime import __version__
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.constraints import PLACEMENTS, Labels
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kube.credentials import CredentialsError
-from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, InputError, UsageError, explain_error, fill, fill_from_files, need_all
+from gpushare_runtime.kubectl_gpushare.api import TIMEOUT_SECONDS, explain_error, fill, fill_from_files, need_all
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
 from gpushare_runtime.kubectl_gpushare.kubeconfig import KUBECONFIG_HELP, context_namespace, find_kubeconfig, load_kubeconfig
-from gpushare_runtime.kubectl_gpushare.selectors import SelectorError, parse_selector
+from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,9 +133,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         cure = "use the plugin of a control plane, or install gpushare-runtime[kubectl]"
         return _fail(f"the Python package `{package}` is not installed here; {cure}")
-    except (SelectorError, UsageError) as error:
+    except UsageError as error:
         return _fail(f"{error}", USAGE)
-    except (CredentialsError, InputError) as error:
+    except GpushareError as error:
         return _fail(f"{error}")
     except BrokenPipeError:
         # The reader, such as head, has seen enough.
@@ -312,7 +313,6 @@ def _show(arguments: argparse.Namespace) -> int:
     # Only here: GPU nodes have no rich.
     from rich.console import Console
 
-    from gpushare_runtime.kubectl_gpushare.layout import UnknownColumnError
     from gpushare_runtime.kubectl_gpushare.output import Format
 
     console, view = Console(), arguments.command
@@ -341,19 +341,16 @@ def _show(arguments: argparse.Namespace) -> int:
         return {"explain": run_explain, "simulate": run_simulate, "status": run_status}[view](arguments, form)
     form = replace(form, sort_by=arguments.sort_by, reverse=arguments.reverse)
     labels = parse_selector(arguments.selector)
-    try:
-        if arguments.from_file:
-            if arguments.watch:
-                return _fail("found --watch with --from-file; a file does not change, so leave one of them out", USAGE)
-            cluster = Cluster()
-            fill_from_files(cluster, arguments.from_file)
-            asyncio.run(_add_used(cluster, arguments))
-            namespace = arguments.namespace or ("" if view not in ("pods", "top") or arguments.all_namespaces else "default")
-            _print(cluster, view, _selection(arguments, namespace, labels), form, arguments.instead_of_command)
-        else:
-            asyncio.run(_show_cluster(arguments, form, labels, console))
-    except UnknownColumnError as error:
-        return _fail(f"{error}", USAGE)
+    if arguments.from_file:
+        if arguments.watch:
+            return _fail("found --watch with --from-file; a file does not change, so leave one of them out", USAGE)
+        cluster = Cluster()
+        fill_from_files(cluster, arguments.from_file)
+        asyncio.run(_add_used(cluster, arguments))
+        namespace = arguments.namespace or ("" if view not in ("pods", "top") or arguments.all_namespaces else "default")
+        _print(cluster, view, _selection(arguments, namespace, labels), form, arguments.instead_of_command)
+    else:
+        asyncio.run(_show_cluster(arguments, form, labels, console))
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from gpushare_runtime.core import mps
 from gpushare_runtime.daemon.processes import user_of
 from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.mps import canary_client
 from gpushare_runtime.mps.canary_client import COMPUTE, CONNECT
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
@@ -41,7 +42,7 @@ _MOST_BYTES: Final = 4096
 _FULL: Final = frozenset(("2", "808", "809"))
 
 
-class NoCanary(Exception):
+class NoCanary(GpushareError):
     """The canary itself cannot run here, and so says nothing about the server; the message says why."""
 
 

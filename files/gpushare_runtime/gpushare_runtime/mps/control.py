@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core import mps
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.mps.folders import empty
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ _DIALOGUE: Final = ("Accepting connection", "NEW UI", "Cmd:", "UI closed")
 _ORIGIN: Final = re.compile(r"^\[[^\]]{0,80}\] *")
 
 
-class ControlError(Exception):
+class ControlError(GpushareError):
     """The daemon does not run, does not answer, or answers something else; the message says what and what to do."""
 
 

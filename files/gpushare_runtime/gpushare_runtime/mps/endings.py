@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.core.mps import MOST_ENDING_BYTES, MpsProcess, MpsStateError, ending_of
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.mps import MOST_ENDING_BYTES, MpsProcess, ending_of
 from gpushare_runtime.daemon.processes import started
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.control import ControlDaemon, ControlError
@@ -77,7 +78,7 @@ class Endings:
         except FileNotFoundError:
             self.problem = ""
             return frozenset()
-        except (OSError, MpsStateError) as error:
+        except (OSError, ReportError) as error:
             self.problem = f"{self._file}: {error}"
             return frozenset()
         self.problem = ""

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from gpushare_runtime.core import mps
 from gpushare_runtime.daemon.files import replace_file
+from gpushare_runtime.errors import GpushareError
 
 _SERVER: Final = "nvidia-cuda-mps-server"
 _SHOWN: Final = 5
@@ -21,7 +22,7 @@ _MODES: Final = ("0", "1", "2", "3")
 _NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
 
-class GpuError(Exception):
+class GpuError(GpushareError):
     """The GPU cannot have MPS now; the message says what was found, what is expected and what to do."""
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gpushare_runtime.core.mps import MOST_USAGE_BYTES, MpsStateError, Shared, shares_of
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.mps import MOST_USAGE_BYTES, Shared, shares_of
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -43,7 +44,7 @@ class Shares:
                 self._state = state
         except FileNotFoundError:
             self._forget("")
-        except (OSError, MpsStateError) as error:
+        except (OSError, ReportError) as error:
             self._forget(f"{self._file}: {error}")
         return self._largest
 

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from gpushare_runtime.errors import GpushareError
+
 Role = Literal["ca", "server", "client"]
 
 LIFE: Final[dict[Role, timedelta]] = {"ca": timedelta(days=3650), "server": timedelta(days=90), "client": timedelta(days=90)}
@@ -27,7 +29,7 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BEFORE: Final = timedelta(hours=1)
 
 
-class Broken(ValueError):
+class Broken(GpushareError, ValueError):
     """Bytes that are not the certificate or key expected; says what they are."""
 
 

@@ -19,16 +19,13 @@ from typing import Final
 
 from gpushare_runtime import __version__
 from gpushare_runtime.daemon.files import replace_files
+from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.pki.folder import CA, EXTENDER, Folder, Purpose, dashboard
 
 NAME: Final = "gpushare-pki"
 KEEP_SECONDS: Final = 6 * 3600.0
 _RELOAD_DUE: Final = ".reload"
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)(?=.*[A-Za-z])[A-Za-z0-9]([-A-Za-z0-9]{0,62})(\.[A-Za-z0-9][-A-Za-z0-9]{0,62})*", re.ASCII)
-
-
-class Failed(Exception):
-    """The command cannot do what it should; says why."""
 
 
 def ensure(folder: Folder, now: datetime, unit: str, systemctl: Callable[[str], None]) -> list[str]:
@@ -58,12 +55,12 @@ def copy(folder: Folder, to: Path) -> list[str]:
 
 
 def keep(folder: Folder, now: Callable[[], datetime], to: Path, stop: threading.Event, seconds: float = KEEP_SECONDS) -> None:
-    """Renew what is due and copy it, again and again until `stop` is set. OSError, Failed at the first time only."""
+    """Renew what is due and copy it, again and again until `stop` is set. OSError, GpushareError at the first time only."""
     first = True
     while True:
         try:
             changed = [*ensure(folder, now(), "", try_reload), *copy(folder, to)]
-        except (OSError, Failed) as error:
+        except (OSError, GpushareError) as error:
             if first:
                 raise
             # The present files last for months more.
@@ -76,16 +73,16 @@ def keep(folder: Folder, now: Callable[[], datetime], to: Path, stop: threading.
 
 
 def try_reload(unit: str) -> None:
-    """Reload the unit if it runs; one that does not reads the files when it starts. It raises Failed with systemctl's words."""
+    """Reload the unit if it runs; one that does not reads the files when it starts. It raises GpushareError with systemctl's words."""
     try:
         done = subprocess.run(
             ["systemctl", "try-reload-or-restart", unit], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failed(f"systemctl try-reload-or-restart {unit}: {error}; it is tried again at the next call") from None
+        raise GpushareError(f"systemctl try-reload-or-restart {unit}: {error}; it is tried again at the next call") from None
     if done.returncode:
         words = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise Failed(
+        raise GpushareError(
             f"the certificates are in place, but systemctl try-reload-or-restart {unit} says: {words}; "
             f"see journalctl -u {unit}. It is tried again at the next call"
         )
@@ -109,15 +106,15 @@ def main(argv: Sequence[str] | None = None, now: Callable[[], datetime] = lambda
         changed = folder.due(time).names if options.command == "plan" else ensure(folder, time, options.reload, try_reload)
         if options.command == "ensure" and options.copy_to:
             copy(folder, options.copy_to)
-    except Failed as error:
-        print(f"{NAME}: {error}", file=sys.stderr)
-        return 1
     except OSError as error:
         print(
             f"{NAME}: {error.filename or options.dir}: {error.strerror}; expected a folder that root can read and write: "
             "run as root, and check the path and the disk",
             file=sys.stderr,
         )
+        return 1
+    except GpushareError as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
         return 1
     certificates = [{"path": state["path"], "not_after": state["not_after"]} for state in folder.status(time)]
     print(json.dumps({"changed": changed, "certificates": certificates}))

@@ -13,13 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core import bounds
-from gpushare_runtime.core.bounds import as_text, is_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import ReportError, as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS
-
-
-class WireError(ValueError):
-    """What a reader of its own raises."""
-
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -108,7 +103,7 @@ def test_the_pages_have_these_numbers(page: str, says: str) -> None:
 
 def test_numbers_of_the_wire_are_signed_of_32_bits() -> None:
     assert bounds.MOST_UNITS == 0x7FFF_FFFF
-    assert natural({"n": 0x7FFF_FFFF}, "n", error=WireError) == 0x7FFF_FFFF
+    assert natural({"n": 0x7FFF_FFFF}, "n") == 0x7FFF_FFFF
 
 
 @pytest.mark.parametrize(
@@ -124,12 +119,12 @@ def test_numbers_of_the_wire_are_signed_of_32_bits() -> None:
         ('{"v": "1"}', "version '1'"),
     ],
 )
-def test_what_is_no_object_of_this_version_is_the_readers_error(text: str, found: str) -> None:
-    with pytest.raises(WireError, match=found):
-        read_versioned(text, 1, WireError)
-    with pytest.raises(WireError, match=r"^21 characters are more than a node has to say; expected at most 20$"):
-        read_versioned('{"v": 1, "x": [7]}   ', 1, WireError, 20)
-    assert read_versioned('{"v": 1, "x": [7]}', 1, WireError) == {"v": 1, "x": [7]}
+def test_what_is_no_object_of_this_version_is_rejected(text: str, found: str) -> None:
+    with pytest.raises(ReportError, match=found):
+        read_versioned(text, 1)
+    with pytest.raises(ReportError, match=r"^21 characters are more than a node has to say; expected at most 20$"):
+        read_versioned('{"v": 1, "x": [7]}   ', 1, 20)
+    assert read_versioned('{"v": 1, "x": [7]}', 1) == {"v": 1, "x": [7]}
 
 
 @pytest.mark.parametrize(
@@ -154,22 +149,22 @@ def test_what_is_no_object_of_this_version_is_the_readers_error(text: str, found
 def test_a_member_has_its_type_and_a_text_can_be_shown(value: object, kind: type, fine: bool, where: str) -> None:
     entry = {"key": value}
     if fine:
-        assert typed(entry, "key", kind, where, error=WireError) == value
+        assert typed(entry, "key", kind, where) == value
     else:
         # The message begins with which member of what it is.
-        with pytest.raises(WireError, match=f"^{re.escape('gpus[0].key' if where else 'key')} must be"):
-            typed(entry, "key", kind, where, error=WireError)
+        with pytest.raises(ReportError, match=f"^{re.escape('gpus[0].key' if where else 'key')} must be"):
+            typed(entry, "key", kind, where)
     for missing in ({}, *([[], None, "key"] if where else [])):
-        with pytest.raises(WireError, match=re.escape(where) or "key"):
-            typed(missing, "key", kind, where, error=WireError)
+        with pytest.raises(ReportError, match=re.escape(where) or "key"):
+            typed(missing, "key", kind, where)
 
 
 @pytest.mark.parametrize("value", [-1, 0, 1, 9, 10, 11])
 def test_a_natural_number_is_from_0_to_the_most(value: int) -> None:
     if 0 <= value <= 10:
-        assert natural({"n": value}, "n", most=10, error=WireError) == value
+        assert natural({"n": value}, "n", most=10) == value
         return
     for where, name in (("", "n"), ("held[3]", "held[3].n")):
         limit = "not be negative" if value < 0 else "be at most 10"
-        with pytest.raises(WireError, match=f"^{re.escape(name)} must {limit}, found {value}$"):
-            natural({"n": value}, "n", where, 10, error=WireError)
+        with pytest.raises(ReportError, match=f"^{re.escape(name)} must {limit}, found {value}$"):
+            natural({"n": value}, "n", where, 10)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.inventory import Gpu, Inventory, InventoryError, instance_index, physical_index
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.inventory import Gpu, Inventory, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS
 from unit.fakes.runtime.pods import gpu, inventory
 
@@ -63,7 +64,7 @@ def test_the_cpu_of_the_node_is_mentioned_where_it_is_known() -> None:
     assert (Inventory.from_json(text).cpu, Inventory.from_json(text).to_json()) == (31850, text)
     assert Inventory.from_json(DOCUMENTED).cpu == 0
     for wrong in ("-1", "true", '"4"', "0.5", "1" + "0" * 19):
-        with pytest.raises(InventoryError, match=r"^cpu must "):
+        with pytest.raises(ReportError, match=r"^cpu must "):
             Inventory.from_json(text.replace("31850", wrong))
 
 
@@ -91,7 +92,7 @@ def test_what_a_library_says_of_a_gpu_is_written_so_that_it_can_be_read() -> Non
 def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
     data = json.loads(DOCUMENTED)
     data["gpus"][0][key] = text
-    with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be a short text without control characters, found '") as error:
+    with pytest.raises(ReportError, match=rf"^gpus\[0\]\.{key} must be a short text without control characters, found '") as error:
         Inventory.from_json(json.dumps(data))
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 200
@@ -108,7 +109,7 @@ def test_numbers_end_where_no_machine_is(key: str, most: int) -> None:
     assert getattr(Inventory.from_json(json.dumps(data)).gpus[0], key) == most
     for more in (most + 1, 10**4000):
         data["gpus"][0][key] = more
-        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
+        with pytest.raises(ReportError, match=rf"^gpus\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
             Inventory.from_json(json.dumps(data))
         assert len(str(error.value)) < 200
 
@@ -119,7 +120,7 @@ def test_a_node_has_at_most_so_many_gpus() -> None:
     data["gpus"] = [{**entry, "index": n, "uuid": f"GPU-{n}"} for n in range(128)]
     assert len(Inventory.from_json(json.dumps(data)).gpus) == 128
     data["gpus"].append({**entry, "index": 128, "uuid": "GPU-128"})
-    with pytest.raises(InventoryError, match=r"^129 GPUs are more than a node has; expected at most 128"):
+    with pytest.raises(ReportError, match=r"^129 GPUs are more than a node has; expected at most 128"):
         Inventory.from_json(json.dumps(data))
 
 
@@ -128,7 +129,7 @@ def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
     largest = Inventory(UNITS["GiB"], tuple(replace(entry, index=n, uuid=f"{entry.uuid}-{n}") for n in range(128))).to_json()
     padded = largest + " " * (64 * 1024 - len(largest))
     assert len(Inventory.from_json(padded).gpus) == 128
-    with pytest.raises(InventoryError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
+    with pytest.raises(ReportError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
         Inventory.from_json(f"{padded} ")
 
 
@@ -136,7 +137,7 @@ def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
     "text", ["[" * 30_000, '{"v":' + "9" * 5000 + "}", '{"v":' + "[" * 900 + "]" * 900 + "}", '{"v":1,"unit":"' + "x" * 30_000 + '"}']
 )
 def test_what_is_too_deep_too_long_or_too_large_is_said_in_few_words(text: str) -> None:
-    with pytest.raises(InventoryError) as error:
+    with pytest.raises(ReportError) as error:
         Inventory.from_json(text)
     assert len(str(error.value)) < 300
     assert str(error.value).isprintable()
@@ -166,7 +167,7 @@ def test_sixteen_gpus_stay_far_below_what_a_nodes_annotations_may_hold() -> None
     ],
 )
 def test_what_cannot_be_used_is_rejected_with_its_place(change: dict[str, object], says: str) -> None:
-    with pytest.raises(InventoryError, match=says):
+    with pytest.raises(ReportError, match=says):
         Inventory.from_json(json.dumps(json.loads(DOCUMENTED) | change))
 
 
@@ -184,7 +185,7 @@ def test_each_field_of_a_gpu_has_its_kind(key: str, wrong: object) -> None:
         assert getattr(Inventory.from_json(text).gpus[1], key) == wrong
     else:
         says = f"must not be negative, found {wrong}" if kind is type(wrong) else f"must be {kind.__name__}, found {wrong!r}"
-        with pytest.raises(InventoryError, match=f"^{re.escape(f'gpus[1].{key} {says}')}"):
+        with pytest.raises(ReportError, match=f"^{re.escape(f'gpus[1].{key} {says}')}"):
             Inventory.from_json(text)
 
 
@@ -192,13 +193,13 @@ def test_every_field_must_be_there() -> None:
     for key in json.loads(DOCUMENTED)["gpus"][0].keys() - {"numa"}:
         data = json.loads(DOCUMENTED)
         del data["gpus"][0][key]
-        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{key} must be \w+, found None"):
+        with pytest.raises(ReportError, match=rf"^gpus\[0\]\.{key} must be \w+, found None"):
             Inventory.from_json(json.dumps(data))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "7"])
 def test_text_that_is_no_annotation_is_rejected(text: str) -> None:
-    with pytest.raises(InventoryError):
+    with pytest.raises(ReportError):
         Inventory.from_json(text)
 
 
@@ -218,16 +219,16 @@ def test_instances_have_the_index_of_their_place_and_the_numbers_of_their_device
     ):
         data = json.loads(made.to_json())
         data["gpus"] = [data["gpus"][1] | {"index": index, "uuid": uuid, "caps": caps}]
-        with pytest.raises(InventoryError, match=rf"^gpus\[0\]\.{says}"):
+        with pytest.raises(ReportError, match=rf"^gpus\[0\]\.{says}"):
             Inventory.from_json(json.dumps(data))
 
 
 def test_a_gpu_is_listed_once() -> None:
-    with pytest.raises(InventoryError, match="ascending"):
+    with pytest.raises(ReportError, match="ascending"):
         Inventory(UNITS["GiB"], (gpu(1, 16), gpu(0, 16)))
-    with pytest.raises(InventoryError, match="ascending"):
+    with pytest.raises(ReportError, match="ascending"):
         Inventory(UNITS["GiB"], (gpu(0, 16), gpu(0, 16, uuid="GPU-x")))
-    with pytest.raises(InventoryError, match="UUID"):
+    with pytest.raises(ReportError, match="UUID"):
         Inventory(UNITS["GiB"], (gpu(0, 16, uuid="GPU-x"), gpu(1, 16, uuid="GPU-x")))
 
 

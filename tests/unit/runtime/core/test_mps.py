@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
-from gpushare_runtime.core.mps import FRESH_SECONDS, MOST_CLIENTS, MpsState, MpsStateError, client_access, ending_of, ending_to_json
+from gpushare_runtime.core.mps import FRESH_SECONDS, MOST_CLIENTS, MpsState, client_access, ending_of, ending_to_json
 from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
@@ -59,7 +60,7 @@ def test_a_state_counts_while_it_is_fresh(state: MpsState, now: float, words: st
     "text", ["", "[]", '{"v":1}', '{"v":1,"at":-1,"problem":"","servers":0}', '{"v":1,"at":0,"problem":7,"servers":0}']
 )
 def test_a_state_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(MpsStateError):
+    with pytest.raises(ReportError):
         MpsState.from_json(text)
 
 
@@ -67,7 +68,7 @@ def test_a_state_of_any_size_is_written_and_shown_within_its_bounds() -> None:
     assert MpsState(7) == MpsState(7, "", 0, 0)
     long = MpsState.from_json(MpsState(2**40, "x" * 10_000).to_json())
     assert (long.at, len(long.problem), len(long.unusable(0))) == (2**40, 512, 512)
-    with pytest.raises(MpsStateError):
+    with pytest.raises(ReportError):
         MpsState.from_json(MpsState(2**40 + 1).to_json())
 
 
@@ -94,7 +95,7 @@ OF_A_GPU = (b"7", b"[7]", b"[[7]]", b"[[7,1,1]]", b'[["7",1]]', b"[[-7,1]]", b"[
     ],
 )
 def test_a_list_of_another_form_is_an_error(text: bytes) -> None:
-    with pytest.raises(MpsStateError):
+    with pytest.raises(ReportError):
         ending_of(text, "GPU-a")
 
 

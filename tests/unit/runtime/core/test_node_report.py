@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 
 from gpushare_runtime.core.allocation import Allocation
+from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
-from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, HeldError, Rejection
+from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.fakes.runtime.pods import allocated_pod, frees, inventory, ledger_of, memory, on, whole
@@ -88,7 +89,7 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
     said = {"v": 1, "gpus": {text: entry} if key == "gpu" else {"GPU-1": {**entry, key: text}}}
     rejected = {"v": 1, "rejected": [{"uid": "u", "gpu": "c", "units": 1, "until": "2026-11-21T10:01:00Z", key: text}]}
     for document in (said, rejected) if key in ("uid", "gpu") else (said,):
-        with pytest.raises(HeldError) as error:
+        with pytest.raises(ReportError) as error:
             Held.from_json(json.dumps(document))
         assert len(str(error.value)) < 300
         assert str(error.value).isprintable()
@@ -105,10 +106,12 @@ def test_a_node_says_so_much_and_no_more() -> None:
         {"gpus": {f"GPU-{n}": [] for n in range(1025)}},
         {"rejected": [rejection] * 1025},
     ):
-        with pytest.raises(HeldError, match=r"^more than 1024 entries, or rejections: no node has so many"):
+        with pytest.raises(ReportError, match=r"^more than 1024 entries, or rejections: no node has so many"):
             Held.from_json(json.dumps({"v": 1} | more, separators=(",", ":")))
     for units in (-1, 2**31, 10**4000):
-        with pytest.raises(HeldError, match=r"^gpus\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+") as error:
+        with pytest.raises(
+            ReportError, match=r"^gpus\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+"
+        ) as error:
             Held.from_json(json.dumps({"v": 1, "gpus": {"c": {**entry, "units": units}}}))
         assert len(str(error.value)) < 200
 
@@ -119,7 +122,7 @@ def test_what_is_said_of_all_pods_of_a_full_node_fits_and_no_more_is_parsed() ->
     assert len(Held.from_json(full).entries) == 250
     padded = full + " " * (64 * 1024 - len(full))
     assert len(Held.from_json(padded).entries) == 250
-    with pytest.raises(HeldError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
+    with pytest.raises(ReportError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
         Held.from_json(f"{padded} ")
 
 
@@ -167,7 +170,7 @@ def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object)
     broken = [ENTRY | {}, ENTRY | {key: wrong}] if part == "gpus" else [REJECTED | {}, REJECTED | {key: wrong}]
     data[part] = {"GPU-1": broken} if part == "gpus" else broken
     place = "gpus['GPU-1'][1]" if part == "gpus" else "rejected[1]"
-    with pytest.raises(HeldError, match=f"^{re.escape(f'{place}.{key} must be')}"):
+    with pytest.raises(ReportError, match=f"^{re.escape(f'{place}.{key} must be')}"):
         Held.from_json(json.dumps(data))
 
 
@@ -192,7 +195,7 @@ def test_each_field_is_asked_for_by_its_name(part: str, key: str, wrong: object)
     ],
 )
 def test_what_cannot_be_used_says_where(text: str, says: str) -> None:
-    with pytest.raises(HeldError, match=says):
+    with pytest.raises(ReportError, match=says):
         Held.from_json(text)
 
 
@@ -204,7 +207,7 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_no_content_breaks_the_reader(content: object) -> None:
-    with suppress(HeldError):
+    with suppress(ReportError):
         Held.from_json(json.dumps({"v": 1, "gpus": content, "rejected": content}))
 
 

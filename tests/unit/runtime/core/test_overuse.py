@@ -11,17 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.bounds import MOST_EVICTIONS
-from gpushare_runtime.core.overuse import (
-    ENDS_BELOW,
-    NO_EVICTIONS,
-    READINGS,
-    STARTS_NEVER,
-    EvictionRequest,
-    Evictions,
-    EvictionsError,
-    Overuse,
-)
+from gpushare_runtime.core.bounds import MOST_EVICTIONS, ReportError
+from gpushare_runtime.core.overuse import ENDS_BELOW, NO_EVICTIONS, READINGS, STARTS_NEVER, EvictionRequest, Evictions, Overuse
 
 KEY = ("pod", "gpu")
 DUE = 1000
@@ -126,7 +117,7 @@ def test_a_request_for_a_pod_that_starts_never_says_so() -> None:
     ],
 )
 def test_requests_that_cannot_be_read_are_none(text: str, said: str) -> None:
-    with pytest.raises(EvictionsError, match=said):
+    with pytest.raises(ReportError, match=said):
         Evictions.from_json(text)
 
 
@@ -148,7 +139,7 @@ ANNOTATIONS = (
 def test_whatever_a_node_writes_is_bounded_requests_or_one_error(text: str) -> None:
     try:
         found = Evictions.from_json(text)
-    except EvictionsError as error:
+    except ReportError as error:
         found, said = NO_EVICTIONS, str(error)
     else:
         said = ""

@@ -24,8 +24,9 @@ from gpushare_runtime.dashboard import local
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.main import Certificate, parse_arguments
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare.api import InputError, find_scope
+from gpushare_runtime.kubectl_gpushare.api import find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_name
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 from gpushare_runtime.kubectl_program import main as kubectl

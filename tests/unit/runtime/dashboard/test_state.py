@@ -18,8 +18,8 @@ from gpushare_runtime.dashboard import rows, state
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.rows import Row, Sums, node_page, node_row
 from gpushare_runtime.dashboard.state import State
-from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod, read_all
 from unit.fakes.runtime.pods import gpu, inventory
 

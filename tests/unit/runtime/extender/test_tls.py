@@ -18,13 +18,13 @@ from cryptography import x509
 
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.listener import RateLimit
-from gpushare_runtime.daemon.runner import EXIT_SETTINGS
+from gpushare_runtime.daemon.runner import EXIT_SETTINGS, FatalError
 from gpushare_runtime.extender import http_protocol, http_server
 from gpushare_runtime.extender import tls as tls_module
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.http_server import Endpoints, listen
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.tls import Tls, TlsError, TlsFiles
+from gpushare_runtime.extender.tls import Tls, TlsFiles
 from gpushare_runtime.pki.certificates import issue
 from unit.fakes.runtime.extender.process import free_port, start
 from unit.fakes.runtime.extender.tls_files import NOW, make, options
@@ -294,11 +294,11 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     ):
         right = path.read_bytes()
         path.write_bytes(text)
-        with pytest.raises(TlsError, match=said):
+        with pytest.raises(FatalError, match=said):
             files.context()
         path.write_bytes(right)
     os.unlink(files.key)
-    with pytest.raises(TlsError, match=r"extender.key: No such file or directory; expected PEM\. `gpushare-pki ensure`"):
+    with pytest.raises(FatalError, match=r"extender.key: No such file or directory; expected PEM\. `gpushare-pki ensure`"):
         files.context()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.kube import http_post
-from gpushare_runtime.kube.http_post import Destination, NotSentError, PostAnswer, Poster, PostTimeoutError
+from gpushare_runtime.kube.http_post import Destination, NotSentError, PostAnswer, Poster
 from gpushare_runtime.pki.certificates import issue
 from unit.fakes.runtime.kube.fake_api import until
 
@@ -137,7 +137,7 @@ async def test_one_that_was_idle_for_long_serves_no_more() -> None:
 async def test_what_comes_too_late_is_no_answer_to_the_next_request() -> None:
     async with scripted(OK.replace(b"{}", b"[]"), OK) as (it, poster):
         it.go.clear()
-        with pytest.raises(PostTimeoutError):
+        with pytest.raises(asyncio.TimeoutError):
             await post(poster, it.server, within=0.5)
         waiting = asyncio.create_task(post(poster, it.server))
         await until(lambda: len(it.requests) == 2)

@@ -16,8 +16,8 @@ from aiohttp import web
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.device_plugin.node.devices import is_cordoned
 from gpushare_runtime.kubectl_gpushare import cordon
-from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cordon import annotation, chosen_gpus
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kube.fake_api import FakeApi, fail, kubeconfig, serving, status
 from unit.fakes.runtime.kubectl_gpushare.objects import node, pod

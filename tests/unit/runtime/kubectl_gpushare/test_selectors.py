@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpushare_runtime.kubectl_gpushare.selectors import SelectorError, parse_selector
+from gpushare_runtime.kubectl_gpushare.errors import UsageError
+from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 
 LABELS = (("environment", "production"), ("example.com/tier", "frontend"), ("empty", ""))
 
@@ -46,12 +47,12 @@ def test_selectors(selector: str, fulfilled: bool) -> None:
     "selector", ["a=b=c", "a in b", "a in (b", ",", "a,,b", "=b", "a b", "a=b c", "\x1b[31m", "-a", "a in (-)", "a=b-"]
 )
 def test_what_cannot_be_read_is_quoted(selector: str) -> None:
-    with pytest.raises(SelectorError) as error:
+    with pytest.raises(UsageError) as error:
         parse_selector(selector)
     assert str(error.value).isprintable()
     assert "expected such as app=web" in str(error.value)
 
 
 def test_a_selector_without_end() -> None:
-    with pytest.raises(SelectorError, match="found a label selector of 5000 characters; expected at most 4096"):
+    with pytest.raises(UsageError, match="found a label selector of 5000 characters; expected at most 4096"):
         parse_selector("a" * 5000)

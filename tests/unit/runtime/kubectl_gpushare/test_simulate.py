@@ -19,7 +19,8 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare import simulate, trace
-from gpushare_runtime.kubectl_gpushare.trace import TraceError, TracePod, read_hosts, read_pods
+from gpushare_runtime.kubectl_gpushare.errors import InputError
+from gpushare_runtime.kubectl_gpushare.trace import TracePod, read_hosts, read_pods
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kubectl_gpushare.objects import node, pod, read_all
 from unit.fakes.runtime.pods import container, gpu, memory
@@ -312,7 +313,7 @@ def test_traces_that_are_none(nodes: str, pods: str, said: str, tmp_path: Path, 
 @pytest.mark.parametrize("value", ["", "-1", "+1", "1.5", "1e3", " 1", "\u00b2", "\u0663", "1001", "0" * 18 + "1", "9" * 30])
 def test_what_is_no_whole_number_in_ascii_digits_is_no_number(value: str, tmp_path: Path) -> None:
     (tmp_path / "pods.csv").write_text(f"{PODS}p,1,1,1,{value},,a,b,1,1,1\n", encoding="utf-8")
-    with pytest.raises(TraceError, match=r"line 2: .* as gpu_milli; expected a whole number of at most 1000"):
+    with pytest.raises(InputError, match=r"line 2: .* as gpu_milli; expected a whole number of at most 1000"):
         read_pods(tmp_path / "pods.csv")
 
 
@@ -327,13 +328,13 @@ def test_a_file_that_is_no_trace_is_an_error_that_names_it(tmp_path: Path) -> No
     path = tmp_path / "pods.csv"
     for content in (b"\xff\xfe\x00", f"{PODS}p,1,1,1,1,{'x' * 200_000},a,b,1,1,1\n".encode()):
         path.write_bytes(content)
-        with pytest.raises(TraceError, match=f"{path}: found no CSV"):
+        with pytest.raises(InputError, match=f"{path}: found no CSV"):
             read_pods(path)
     path.write_text(f"{PODS}{'n' * 254},1,1,1,1,,a,b,1,1,1\n")
-    with pytest.raises(TraceError, match="as name; expected a short text"):
+    with pytest.raises(InputError, match="as name; expected a short text"):
         read_pods(path)
     path.write_text(f"{PODS}p,1\n")
-    with pytest.raises(TraceError, match="line 2: found None as num_gpu"):
+    with pytest.raises(InputError, match="line 2: found None as num_gpu"):
         read_pods(path)
 
 
@@ -341,17 +342,17 @@ def test_a_trace_is_read_up_to_its_bounds(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "pods.csv"
     with path.open("wb") as file:
         file.truncate(512 * 1024**2 + 1)
-    with pytest.raises(TraceError, match="found more than 536870912 bytes; expected a trace of at most 1000000 rows"):
+    with pytest.raises(InputError, match="found more than 536870912 bytes; expected a trace of at most 1000000 rows"):
         read_pods(path)
     path.write_text(PODS + "p,1,1,1,1,,a,b,1,1,1\n" * 3)
     monkeypatch.setattr(trace, "MOST_BYTES", path.stat().st_size)
     monkeypatch.setattr(trace, "MOST_ROWS", 3)
     assert len(read_pods(path)) == 3
     monkeypatch.setattr(trace, "MOST_ROWS", 2)
-    with pytest.raises(TraceError, match="found more than 2 rows"):
+    with pytest.raises(InputError, match="found more than 2 rows"):
         read_pods(path)
     monkeypatch.setattr(trace, "MOST_BYTES", path.stat().st_size - 1)
-    with pytest.raises(TraceError, match=r"found more than .* bytes"):
+    with pytest.raises(InputError, match=r"found more than .* bytes"):
         read_pods(path)
 
 

@@ -19,8 +19,8 @@ import pytest
 
 from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictions
 from gpushare_runtime.kubectl_gpushare import live, used
-from gpushare_runtime.kubectl_gpushare.api import InputError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
+from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.used import CONFIG_MAP, find_address
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kube.fake_api import FakeApi, connected, serving, until

@@ -15,7 +15,8 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.protocol import ISOLATION_WATCH
 from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
-from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, UnknownColumnError
+from gpushare_runtime.kubectl_gpushare.errors import UsageError
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
@@ -399,7 +400,7 @@ def test_names_sorting_and_no_headers() -> None:
     by_free = shown(cluster, "gpus", name="name", sort_by="free", reverse=True).split()
     assert by_free == ["gpu/gpu1/2", "gpu/gpu1/1", "gpu/gpu1/0", "gpu/gpu2/0"]
     assert shown(cluster, "nodes", headers=False, sort_by="FREE").split()[0] == "gpu2"
-    with pytest.raises(UnknownColumnError, match="found --sort-by='no'; expected a column of this view: name, gpus, alloc/total, largest"):
+    with pytest.raises(UsageError, match="found --sort-by='no'; expected a column of this view: name, gpus, alloc/total, largest"):
         shown(cluster, sort_by="no")
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.core.mps import MpsState, MpsStateError, shares_of
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.mps import MpsState, shares_of
 from gpushare_runtime.mps import main
 from gpushare_runtime.mps.control import ControlDaemon
 from gpushare_runtime.mps.main import MpsOfGpu
@@ -74,7 +75,7 @@ def test_the_largest_share_and_all_together(usage: bytes, largest: int, together
     ],
 )
 def test_a_record_of_another_form_is_an_error(usage: bytes) -> None:
-    with pytest.raises(MpsStateError, match="found no record of the device plugin"):
+    with pytest.raises(ReportError, match="found no record of the device plugin"):
         shares_of(usage, BOOT, UUID, 16160)
 
 
@@ -206,5 +207,5 @@ async def test_where_it_is_not_known_who_has_the_gpu_nothing_is_removed(root: Pa
 def test_a_state_of_the_release_before_has_no_limit() -> None:
     assert MpsState.from_json('{"v": 1, "at": 5, "problem": "", "servers": 1}').limit == 0
     assert MpsState.from_json(MpsState(5, "", 1, 4096).to_json()) == MpsState(5, "", 1, 4096)
-    with pytest.raises(MpsStateError):
+    with pytest.raises(ReportError):
         MpsState.from_json('{"v": 1, "at": 5, "problem": "", "servers": 1, "limit": "x"}')

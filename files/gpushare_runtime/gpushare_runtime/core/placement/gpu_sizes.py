@@ -12,17 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare_runtime.core.bounds import MOST_GPUS, natural, read_versioned, typed
+from gpushare_runtime.core.bounds import MOST_GPUS, ReportError, natural, read_versioned, typed
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.placement.explain import Largest, largest_of
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
 _MOST_CHARACTERS: Final = 4096
-
-
-class SizesError(ValueError):
-    """Sizes that cannot be used; the message says what was found and expected."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +36,17 @@ class GpuSizes:
 
     @classmethod
     def from_json(cls, text: str) -> GpuSizes:
-        """Parse it. SizesError. Unknown fields are ignored."""
-        data = read_versioned(text, VERSION, SizesError, _MOST_CHARACTERS)
+        """Parse it. ReportError. Unknown fields are ignored."""
+        data = read_versioned(text, VERSION, _MOST_CHARACTERS)
         try:
-            unit = parse_unit(typed(data, "unit", str, error=SizesError))
+            unit = parse_unit(typed(data, "unit", str))
         except ValueError as error:
-            raise SizesError(str(error)) from None
-        count = natural(data, "most_gpus", most=MOST_GPUS, error=SizesError)
-        largest = Largest(unit, natural(data, "largest_gpu", error=SizesError), count)
+            raise ReportError(str(error)) from None
+        count = natural(data, "most_gpus", most=MOST_GPUS)
+        largest = Largest(unit, natural(data, "largest_gpu"), count)
         if not largest.gpu or not count:
-            raise SizesError(f"largest_gpu and most_gpus must be at least 1, found {largest.gpu} and {count}")
-        return cls(largest, unit if typed(data, "one_unit", bool, error=SizesError) else None)
+            raise ReportError(f"largest_gpu and most_gpus must be at least 1, found {largest.gpu} and {count}")
+        return cls(largest, unit if typed(data, "one_unit", bool) else None)
 
 
 def sizes_of(inventories: Collection[Inventory]) -> GpuSizes | None:

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Protocol
 
-from gpushare_runtime.core.bounds import as_text
-from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, InventoryError, instance_index, physical_index
+from gpushare_runtime.core.bounds import ReportError, as_text
+from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.node.devices import KUBELET_MESSAGE_BYTES
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.errors import GpushareError
 
 log = logging.getLogger(__name__)
 INTERVAL_SECONDS: Final = 2.0
@@ -32,7 +33,7 @@ _OF_PODS: Final = "GPUs of pods"
 _NAMED: Final = 3
 
 
-class NvmlError(Exception):
+class NvmlError(GpushareError):
     """NVML as a whole, or one GPU, is not usable; the text has the reason and the action to take.
 
     reload: only a new process can recover, because the loaded library was replaced, or the driver was loaded after this process started.
@@ -166,7 +167,7 @@ class GpuReader:
             self._known = Inventory(self._unit, tuple(sorted(self._gpus(count), key=lambda gpu: gpu.index)))
             # Only the first reading uses `before`: later its indexes may be wrong.
             self._before, self._count = None, count
-        except InventoryError as error:
+        except ReportError as error:
             raise NvmlError(f"the GPUs changed during the reading ({error}); reading again") from None
         except NvmlError:
             self.stop()

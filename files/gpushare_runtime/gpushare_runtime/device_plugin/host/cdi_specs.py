@@ -23,6 +23,7 @@ import yaml
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.device_plugin.node.cdi import CdiDevice, CdiSpecs
+from gpushare_runtime.errors import GpushareError
 
 MOST_BYTES: Final = 1024 * 1024
 """Of one spec; one of 16 GPUs with two names each has some 100 KiB."""
@@ -46,7 +47,7 @@ _NULLS: Final = (None, "", "~", "null")
 _Identity = tuple[int, int, int]
 
 
-class SpecError(ValueError):
+class SpecError(GpushareError, ValueError):
     """A file that is not a CDI spec; says what was found and what was expected."""
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import mps, protocol
-from gpushare_runtime.core.mps import MpsState, MpsStateError
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.rejections import RETRIES, AllocationRejected
@@ -29,7 +30,7 @@ _MOST_BYTES: Final = 16 * 1024
 
 
 def _state_of(folder: Path, uuid: str) -> MpsState:
-    """OSError, MpsStateError. Blocks."""
+    """OSError, ReportError. Blocks."""
     with (folder / uuid / mps.STATE_NAME).open(encoding="utf-8", errors="replace") as file:
         return MpsState.from_json(file.read(_MOST_BYTES))
 
@@ -41,7 +42,7 @@ def problem_of(folder: Path, uuid: str, now: float) -> str:
         return _state_of(folder, uuid).unusable(now)
     except OSError as error:
         return f"its MPS control daemon has not run: {path} cannot be read ({error.strerror}); run site.yml with gpushare_isolation: mps"
-    except MpsStateError as error:
+    except ReportError as error:
         return f"its MPS control daemon has an unreadable state: {path}: {error}"
 
 
@@ -103,6 +104,6 @@ class MpsStates:
         try:
             # A release before had no other limit than the GPU.
             return _state_of(self._folder, uuid).limit or _NO_LIMIT
-        except (OSError, MpsStateError):
+        except (OSError, ReportError):
             # Why the GPU has no usable control daemon is judged elsewhere.
             return _NO_LIMIT

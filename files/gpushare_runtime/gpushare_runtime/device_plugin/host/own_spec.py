@@ -24,6 +24,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.daemon.files import replace_files
 from gpushare_runtime.device_plugin.host.cdi_specs import MOST_BYTES, SpecError, parse_spec
+from gpushare_runtime.errors import GpushareError
 
 #: Where a driver's files are, as the host sees it: in the container of the GPU Operator's driver, else on the host itself.
 DRIVER_ROOTS: Final = ("/run/nvidia/driver", "/")
@@ -51,7 +52,7 @@ _MESSAGE: Final = re.compile(r'msg="(.*)"$')
 _COMMAND: Final = ("nvidia-ctk", "--quiet", "cdi", "generate", "--mode=nvml", "--format=json", "--device-name-strategy=uuid")
 
 
-class OwnSpecError(Exception):
+class OwnSpecError(GpushareError):
     """Why no spec can be written, and what to do."""
 
 

@@ -21,7 +21,8 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import HEALTHY, Inventory, InventoryError
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.inventory import HEALTHY, Inventory
 from gpushare_runtime.daemon.files import replace_file
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
@@ -156,7 +157,7 @@ class StateFile:
 def _gpus(value: object) -> Inventory | None:
     try:
         return Inventory.from_json(orjson.dumps(value).decode()) if value is not None else None
-    except InventoryError as error:
+    except ReportError as error:
         log.warning("%s: the plugin ignores its GPUs: %s", NAME, error)
         return None
 

@@ -31,6 +31,7 @@ from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.node.id_usage import Processes
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.errors import GpushareError
 
 log = logging.getLogger(__name__)
 _INDEX_DIGITS: Final = 3
@@ -38,7 +39,7 @@ Parsed = Mapping[DeviceKey, tuple[object, CheckpointEntry]]
 """(pod, container, resource) → the JSON of its ids, and the entry made of it."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(GpushareError, ValueError):
     """A checkpoint in an unknown form; the text has what was found."""
 
 

@@ -26,6 +26,7 @@ from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.errors import GpushareError
 
 T = TypeVar("T", bound=Message)
 _SECONDS: Final = 10.0
@@ -45,7 +46,7 @@ _SUSPECT_SECONDS: Final = 5.0
 _ALONE_SECONDS: Final = 1.0
 
 
-class PodResourcesError(Exception):
+class PodResourcesError(GpushareError):
     """kubelet does not answer; the text has the gRPC error."""
 
 

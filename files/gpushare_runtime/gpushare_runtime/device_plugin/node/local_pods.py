@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation, wanted
-from gpushare_runtime.core.request import Request, RequestError, parse_request
+from gpushare_runtime.core.allocation import Allocation, read_allocation, wanted
+from gpushare_runtime.core.request import Request, parse_request
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
+from gpushare_runtime.errors import GpushareError
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         request = parse_request(pod, bound=True)
         # No scheduler places a static pod, and anybody may forge its copy.
         allocation = read_allocation(annotations, request) if request and not identity.static else None
-    except (RequestError, AllocationError) as error:
+    except GpushareError as error:
         log.warning("pod %s: %s", identity, error)
         problem = str(error)
     return replace(

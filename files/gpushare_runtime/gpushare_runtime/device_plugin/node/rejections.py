@@ -11,6 +11,7 @@ from typing import Final
 
 from gpushare_runtime.core.node_report import Rejection
 from gpushare_runtime.daemon.sync import Changes
+from gpushare_runtime.errors import GpushareError
 
 DELETE_POD: Final = "delete the pod so that the scheduler places it again"
 RETRIES: Final = "kubelet will retry the start"
@@ -20,7 +21,7 @@ LIFETIME: Final = 60.0
 _CLOCK_SET: Final = 2.0
 
 
-class AllocationRejected(Exception):
+class AllocationRejected(GpushareError):
     """The plugin rejects an allocation or a start; kubelet reports the text in the pod's status."""
 
 

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_EVICTIONS
-from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, STATIC, EvictionRequest, Evictions, EvictionsError, Excess, Key
+from gpushare_runtime.core.bounds import MOST_EVICTIONS, ReportError
+from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, STATIC, EvictionRequest, Evictions, Excess, Key
 from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -109,7 +109,7 @@ class EvictionRequests:
             return False
         try:
             found, now = Evictions.from_json(text or ""), self._now()
-        except EvictionsError:
+        except ReportError:
             return True
         pods = {request.uid: (request.gpu, request.reason) for request in found.requests}
         wanted = {uid: (request.gpu, request.reason) for uid, request in requests.items()}

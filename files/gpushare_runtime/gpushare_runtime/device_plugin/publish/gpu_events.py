@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import as_text
-from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, InventoryError
-from gpushare_runtime.core.node_report import GONE, Held, HeldError
+from gpushare_runtime.core.bounds import ReportError, as_text
+from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
+from gpushare_runtime.core.node_report import GONE, Held
 from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -136,7 +136,7 @@ def _bad_in(published: str) -> dict[str, str]:
     """GPU UUID → why it is unusable, in an annotation of this plugin's process before; {} where that cannot be read."""
     try:
         return {gpu.uuid: gpu.health for gpu in Inventory.from_json(published).gpus if gpu.health not in (HEALTHY, MPS_UNKNOWN)}
-    except InventoryError:
+    except ReportError:
         return {}
 
 
@@ -148,7 +148,7 @@ def _gone_in(published: str) -> frozenset[tuple[str, str]]:
             if published
             else frozenset()
         )
-    except HeldError:
+    except ReportError:
         return frozenset()
 
 

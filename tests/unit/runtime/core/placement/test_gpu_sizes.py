@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.placement.explain import Largest
-from gpushare_runtime.core.placement.gpu_sizes import GpuSizes, SizesError, sizes_of
+from gpushare_runtime.core.placement.gpu_sizes import GpuSizes, sizes_of
 from gpushare_runtime.core.quantity import GIB, UNITS
 from unit.fakes.runtime.pods import gpu, inventory
 
@@ -52,5 +53,5 @@ def test_fields_of_later_releases_are_ignored() -> None:
     ],
 )
 def test_what_is_none(text: str, said: str) -> None:
-    with pytest.raises(SizesError, match=said):
+    with pytest.raises(ReportError, match=said):
         GpuSizes.from_json(text)

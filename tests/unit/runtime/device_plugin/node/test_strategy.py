@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare_runtime.core.inventory import Inventory, InventoryError
+from gpushare_runtime.core.bounds import ReportError
+from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.protocol import STRATEGIES
 from gpushare_runtime.device_plugin.node.strategy import access_to, changed_isolation, changed_strategy, left_limits, no_instances
 from unit.fakes.runtime.pods import gpu, inventory
@@ -126,5 +127,5 @@ def test_the_annotation_has_the_strategy_and_old_ones_have_none() -> None:
     assert '"unit":"GiB","strategy":"volume-mounts","gpus"' in node.to_json()
     assert Inventory.from_json(node.to_json()) == node
     assert Inventory.from_json(inventory(16).to_json()).strategy == ""
-    with pytest.raises(InventoryError, match="strategy must be str, found 3"):
+    with pytest.raises(ReportError, match="strategy must be str, found 3"):
         Inventory.from_json('{"v":1,"unit":"GiB","strategy":3,"gpus":[]}')
