@@ -192,7 +192,7 @@ def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
     try:
         data = openpgp.key_file(params["key"], lambda url: bytes(open_url(url, timeout=_KEY_SECONDS).read(openpgp.LIMIT + 1)))
         keys = openpgp.pinned(openpgp.read_keys(data), params["fingerprints"])
-    except openpgp.KeyError_ as error:
+    except openpgp.PublicKeyError as error:
         raise Rejected(f"the key of the repository {params['name'][:80]} is not trusted: {error}; nothing was changed") from error
     return Repository(
         params["name"],

@@ -16,6 +16,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ..module_utils._formats.failure import Failure
+
 #: Of one text: more than a file that a module returns (_host/host.py reads 4 MiB of one).
 LONGEST_TEXT = 8 * 1024 * 1024
 #: Of a whole answer. A node with many containers has some thousand, the pods of a large cluster some hundred thousand.
@@ -56,7 +58,7 @@ class Open:
     fields: Mapping[str, Any]
 
 
-class _Other(Exception):
+class _Other(Failure):
     """A value of another shape: where, and what was expected."""
 
     def __init__(self, value: Any, expected: str) -> None:

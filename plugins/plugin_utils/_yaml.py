@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from ..module_utils._formats.failure import Failure
 from ..module_utils._formats.yaml_scalars import BOOLEANS, first_document
 from ._shape import Either, Map, Maybe, Open, other_shape
 
@@ -84,16 +85,8 @@ _FRACTION = re.compile(r"\.[0-9](?:_?[0-9])*(?:[eE][-+]?[0-9](?:_?[0-9])*)?")
 _LARGEST, _SMALLEST = 2**64 - 1, -(2**63)
 
 
-class TooLargeError(yaml.YAMLError):
-    """A document that is not read, although it may be YAML."""
-
-
-class OtherShapeError(yaml.YAMLError):
-    """A document that has another shape than its kind."""
-
-
-class OtherLanguageError(yaml.YAMLError):
-    """A document that Kubernetes takes for JSON, and that is none."""
+class DocumentError(Failure, yaml.YAMLError):
+    """A YAML document that is beyond the bounds, has another shape than its kind, or that Kubernetes takes for JSON."""
 
 
 def load(text: str | bytes) -> Any:
@@ -105,7 +98,7 @@ def load(text: str | bytes) -> Any:
     kind = document.get("kind") if isinstance(document, dict) else None
     wrong = other_shape(_KINDS[kind], document) if isinstance(kind, str) and kind in _KINDS else None
     if wrong is not None:
-        raise OtherShapeError(f"no {kind}: {wrong}")
+        raise DocumentError(f"no {kind}: {wrong}")
     return document
 
 
@@ -138,7 +131,7 @@ def _no_number(word: str) -> float:
 
 def _load(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
-        raise TooLargeError(f"a YAML text of {len(text)} characters; expected at most {MOST_CHARACTERS}")
+        raise DocumentError(f"a YAML text of {len(text)} characters; expected at most {MOST_CHARACTERS}")
     try:
         value = _json(text) if in_braces(text) else None
         if not in_braces(text):
@@ -147,10 +140,10 @@ def _load(text: str) -> Any:
             return value
         document = _document(text)
     except RecursionError as error:
-        raise TooLargeError("a YAML document with too many levels, or within itself; expected fewer than 300 levels") from error
+        raise DocumentError("a YAML document with too many levels, or within itself; expected fewer than 300 levels") from error
     if isinstance(document, dict) and document.get("kind") == "Pod":
         return document
-    raise OtherLanguageError(
+    raise DocumentError(
         f"a text that begins with {{ is JSON to Kubernetes, and this one is not ({str(value)[:80]}): write it as JSON, or as YAML without "
         "the outer braces"
     )
@@ -164,7 +157,7 @@ def _document(text: str) -> Any:
         if root is None:
             return None
         if _size(root, {}) > MOST_NODES:
-            raise TooLargeError(f"a YAML document with more than {MOST_NODES} values, its aliases written out; expected fewer")
+            raise DocumentError(f"a YAML document with more than {MOST_NODES} values, its aliases written out; expected fewer")
         return loader.construct_document(root)
     finally:
         loader.dispose()

@@ -103,7 +103,7 @@ def toolkit(host: Host) -> ToolkitFacts:
     """Read the toolkit's configuration; without one its defaults count."""
     try:
         values = toml.loads(host.text(CONFIG) or "")
-    except (toml.TomlError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return ToolkitFacts(True, False, f"{CONFIG} is not TOML ({error})"[:200])
     version = host.answer(host.program("nvidia-ctk"), ["--version"], TOOLKIT_SAYS) or ""
     cli = values.get(_CLI)

@@ -12,7 +12,7 @@ import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_INDEX
-from .._facts.capacity import AnnotationError, published
+from .._facts.capacity import published
 from .._formats.finding import few
 from .pods import Ended
 
@@ -40,7 +40,7 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
     try:
         index = given(annotations)
         of_node = published((node["metadata"].get("annotations") or {}).get(ANNOTATION_GPUS, ""))
-    except (ValueError, AnnotationError) as error:
+    except ValueError as error:
         return [f"{title}: found {error}; expected the GPU in its annotations and those of its node; see the logs of gpushare's scheduler"]
     nodes = {gpu.index: gpu.nodes for gpu in of_node.gpus}
     wanted = sorted(f"/dev/{node}" for node in nodes.get(index, ())) or ["one that its node names"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.undo import Rejected, Texts
+from .._formats.failure import Failure
 from . import config_file, gates
 from .arguments import (
     EXTRA,
@@ -184,5 +185,5 @@ def _check_ours(path: str, found: str) -> None:
 def _edited(path: str, edit: Callable[[], str]) -> str:
     try:
         return edit()
-    except (ArgumentsError, config_file.ConfigError, gates.GateError) as error:
+    except Failure as error:
         raise Rejected(f"{path}: {error}; nothing was changed: add the gates there by hand, and run again") from error

@@ -34,7 +34,7 @@ _BLOCK = re.compile(
 )
 
 
-class KeyError_(Failure, ValueError):
+class PublicKeyError(Failure, ValueError):
     """The file is not a list of public keys, or not of those that are expected; it says why."""
 
 
@@ -82,9 +82,9 @@ def key_file(key: str, fetch: Callable[[str], bytes]) -> bytes:
 
 
 def read_keys(data: bytes) -> List[Key]:
-    """The keys of a file, in binary or as text. KeyError_ if it holds anything else, or none."""
+    """The keys of a file, in binary or as text. PublicKeyError if it holds anything else, or none."""
     if len(data) > LIMIT:
-        raise KeyError_(f"the key file has {len(data)} bytes, expected at most {LIMIT}")
+        raise PublicKeyError(f"the key file has {len(data)} bytes, expected at most {LIMIT}")
     # Each key and its subkeys, a list of packets each; what follows a subkey is its signatures until a name comes.
     keys: List[List[List[_Packet]]] = []
     current: List[_Packet] = []
@@ -100,11 +100,11 @@ def read_keys(data: bytes) -> List[Key]:
                 current = keys[-1][0]
             current.append(packet)
         elif packet.tag in _PRIVATE:
-            raise KeyError_("the key file holds a private key, expected public keys only")
+            raise PublicKeyError("the key file holds a private key, expected public keys only")
         elif packet.tag not in _PASSED_OVER:
-            raise KeyError_(f"the key file holds an OpenPGP packet of kind {packet.tag} where a public key was expected")
+            raise PublicKeyError(f"the key file holds an OpenPGP packet of kind {packet.tag} where a public key was expected")
     if not keys:
-        raise KeyError_("the key file holds no public key")
+        raise PublicKeyError("the key file holds no public key")
     return [
         Key(
             _fingerprint(key[0].body), _written(key), tuple(Subkey(_fingerprint(packets[0].body), _written(packets)) for packets in subkeys)
@@ -114,18 +114,18 @@ def read_keys(data: bytes) -> List[Key]:
 
 
 def fingerprint(text: str) -> str:
-    """A fingerprint as people write it, with spaces, colons or 0x, in hexadecimal capitals. KeyError_ if it is none."""
+    """A fingerprint as people write it, with spaces, colons or 0x, in hexadecimal capitals. PublicKeyError if it is none."""
     plain = re.sub(r"[\s:]", "", text).upper()
     plain = plain[2:] if plain.startswith("0X") else plain
     if not _FINGERPRINT.fullmatch(plain):
-        raise KeyError_(
+        raise PublicKeyError(
             f"{text[:80]!r} is not a fingerprint, expected 40 (or 64) hexadecimal digits; the last 8 or 16 of them are not enough"
         )
     return plain
 
 
 def pinned(keys: Sequence[Key], expected: Sequence[str]) -> List[Key]:
-    """The keys as they may be written: each one expected, with the expected subkeys and no others. KeyError_ for another key.
+    """The keys as they may be written: each one expected, with the expected subkeys and no others. PublicKeyError for another key.
 
     One of the expected ones suffices: a rotated key comes before the old one goes. A subkey that is not expected is left out without an
     error, because keys keep their expired ones.
@@ -134,7 +134,7 @@ def pinned(keys: Sequence[Key], expected: Sequence[str]) -> List[Key]:
     cure = "compare it with what the publisher announces, and correct the file or the fingerprint"
     strangers = [key.fingerprint for key in keys if key.fingerprint not in wanted]
     if strangers:
-        raise KeyError_(f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: {cure}")
+        raise PublicKeyError(f"the key file holds the key {strangers[0]}, expected {' or '.join(wanted)}: {cure}")
     return [replace(key, subkeys=tuple(kept for kept in key.subkeys if kept.fingerprint in wanted)) for key in keys]
 
 
@@ -169,14 +169,14 @@ def _dearmored(data: bytes) -> bytes:
     if b"-----BEGIN PGP" not in data:
         return data
     if b"PRIVATE KEY BLOCK" in data:
-        raise KeyError_("the key file holds a private key, expected public keys only")
+        raise PublicKeyError("the key file holds a private key, expected public keys only")
     blocks = _BLOCK.findall(data)
     if len(blocks) != data.count(b"-----BEGIN PGP"):
-        raise KeyError_("the key file has a block that is not a PGP PUBLIC KEY BLOCK or is damaged")
+        raise PublicKeyError("the key file has a block that is not a PGP PUBLIC KEY BLOCK or is damaged")
     try:
         return b"".join(base64.b64decode(b"".join(block.split()), validate=True) for block in blocks)
     except binascii.Error as error:
-        raise KeyError_(f"the key file has a block that is damaged ({error})") from error
+        raise PublicKeyError(f"the key file has a block that is damaged ({error})") from error
 
 
 def _packets(data: bytes) -> Iterator[_Packet]:
@@ -184,10 +184,10 @@ def _packets(data: bytes) -> Iterator[_Packet]:
     while place < len(data):
         first = data[place]
         if not first & 0x80:
-            raise KeyError_("the key file is not a list of OpenPGP packets")
+            raise PublicKeyError("the key file is not a list of OpenPGP packets")
         start, size = _new_length(data, place + 1) if first & 0x40 else _old_length(data, place + 1, first & 3)
         if start + size > len(data):
-            raise KeyError_("the key file ends in the middle of a packet")
+            raise PublicKeyError("the key file ends in the middle of a packet")
         yield _Packet(first & 0x3F if first & 0x40 else (first & 0x3C) >> 2, data[start : start + size])
         place = start + size
 
@@ -200,12 +200,12 @@ def _new_length(data: bytes, place: int) -> "tuple[int, int]":
         return place + 2, ((first - 192) << 8) + _number(data, place + 1, 1) + 192
     if first == 255:
         return place + 5, _number(data, place + 1, 4)
-    raise KeyError_("the key file holds a packet in pieces, which no key is")
+    raise PublicKeyError("the key file holds a packet in pieces, which no key is")
 
 
 def _old_length(data: bytes, place: int, kind: int) -> "tuple[int, int]":
     if kind == 3:
-        raise KeyError_("the key file holds a packet without a length, which no key is")
+        raise PublicKeyError("the key file holds a packet without a length, which no key is")
     size = 1 << kind
     return place + size, _number(data, place, size)
 
@@ -232,4 +232,4 @@ def _fingerprint(body: bytes) -> str:
         return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
     if version == 6:
         return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
-    raise KeyError_(f"the key file holds a key of version {version}, expected version 4 or 6")
+    raise PublicKeyError(f"the key file holds a key of version {version}, expected version 4 or 6")

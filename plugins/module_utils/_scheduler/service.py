@@ -114,7 +114,7 @@ class SchedulerService(Service):
                 if changed:
                     self._wait(lambda: self._another(former))
             self._wait(self._running)
-        except (Missing, proof.HopelessError, KubectlError) as error:
+        except Failure as error:
             raise NotRunningError(f"{error}. The scheduler said:\n{scheduler_log()}") from error
 
     def problem(self) -> Optional[str]:
@@ -130,7 +130,7 @@ class SchedulerService(Service):
                 self._wait(self._ready)  # it will not call the extender before it is active
             elif scheduler_manifest.annotation_in(self._manifest().decode()) is not None and self._host.health_url:
                 self._see_a_call(expected)
-        except (Missing, proof.HopelessError, KubectlError) as error:
+        except Failure as error:
             return f"{error}. The scheduler said:\n{scheduler_log()}"
         return None
 

@@ -82,7 +82,7 @@ class Bundle:
             raise BundleError("no signature", f"{SIGNATURE}, because gpushare_bundle_key names a key", cure)
         try:
             keys = openpgp.read_keys(key)
-        except openpgp.KeyError_ as error:
+        except openpgp.PublicKeyError as error:
             raise BundleError(f"gpushare_bundle_key: {error}", "public keys of OpenPGP", "correct gpushare_bundle_key") from error
         why = signed_by(keys, summed, self._text(SIGNATURE))
         if why:

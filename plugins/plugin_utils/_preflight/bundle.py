@@ -12,7 +12,7 @@ from ...module_utils._formats.finding import Finding
 from .._bundle.archive import opened
 from .._bundle.collection import version_of
 from .._bundle.contents import BundleError, Contents
-from .._bundle.lock import LockError, Target, chosen, names
+from .._bundle.lock import Target, chosen, names
 from .._wheel import WheelError, build_wheel, locked_requirements
 
 
@@ -68,7 +68,7 @@ def _lacking(contents: Contents, target: Target, root: Path) -> str:
         # The larger of the two locks has the other one.
         lock = locked_requirements(root / "files/gpushare_runtime", "kubectl").decode()
         return names(chosen(lock, target, contents.wheels)[1])
-    except (LockError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         return str(error)[:200]
 
 

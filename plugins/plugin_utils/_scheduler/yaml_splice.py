@@ -16,13 +16,14 @@ from typing import Any
 import yaml
 
 from ...module_utils._formats import json_edit, line_ends
+from ...module_utils._formats.failure import Failure
 from ...module_utils._formats.yaml_scalars import first_document
 from .. import _yaml
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*\S", re.MULTILINE)
 
 
-class _CannotSplice(Exception):
+class _CannotSplice(Failure):
     """This text has a form that is not edited in place."""
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY, NAMESPACE
+from ...module_utils._formats.failure import Failure
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import proof
 from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
@@ -150,7 +151,7 @@ def _running(found: VerifyFindings, manifest: SchedulerManifest, mirror: Mapping
     """Whether the scheduler that runs is the one of the manifest."""
     try:
         missing = proof.not_running(mirror, noted, manifest.shape)
-    except (proof.HopelessError, SchedulerError) as error:
+    except Failure as error:
         missing = str(error)
     if missing is not None:
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}

@@ -92,9 +92,9 @@ def test_a_key_beside_the_expected_one_is_named(gpg: Gpg) -> None:
     openpgp.pinned(both, [second.lower(), " ".join(re.findall("....", first))])
     # A rotated key: one of those that are expected suffices.
     openpgp.pinned(both[:1], [first, second])
-    with pytest.raises(openpgp.KeyError_, match=second):
+    with pytest.raises(openpgp.PublicKeyError, match=second):
         openpgp.pinned(both, [first])
-    with pytest.raises(openpgp.KeyError_, match="the last 8 or 16 of them are not enough"):
+    with pytest.raises(openpgp.PublicKeyError, match="the last 8 or 16 of them are not enough"):
         openpgp.pinned(both, [first[-16:]])
 
 
@@ -140,7 +140,7 @@ def test_what_is_no_public_key_is_rejected(gpg: Gpg) -> None:
         (gpg("--no-armor", "--export", "First")[:-3], "in the middle of a packet"),
         (b"\x98" * (openpgp.LIMIT + 1), "expected at most"),
     ):
-        with pytest.raises(openpgp.KeyError_, match=words):
+        with pytest.raises(openpgp.PublicKeyError, match=words):
             openpgp.read_keys(data)
 
 
@@ -213,14 +213,14 @@ def test_what_means_nothing_to_others_is_not_written() -> None:
     ],
 )
 def test_what_could_hide_another_key_is_rejected(data: bytes, words: str) -> None:
-    with pytest.raises(openpgp.KeyError_, match=words):
+    with pytest.raises(openpgp.PublicKeyError, match=words):
         openpgp.read_keys(data)
 
 
 def test_a_block_of_text_with_a_stranger_in_it_is_damaged() -> None:
     text = openpgp.armored(openpgp.read_keys(KEY))
     line = text.splitlines()[2]
-    with pytest.raises(openpgp.KeyError_, match="damaged"):
+    with pytest.raises(openpgp.PublicKeyError, match="damaged"):
         openpgp.read_keys(text.replace(line, line[:8] + b"=" + line[8:]))
 
 
@@ -228,7 +228,7 @@ def test_a_file_of_half_a_mebibyte_is_read_and_a_longer_one_is_not() -> None:
     rest = 512 * 1024 - len(KEY)
     whole = KEY + b"\xcc\xff" + (rest - 6).to_bytes(4, "big") + bytes(rest - 6)
     assert openpgp.read_keys(whole) == openpgp.read_keys(KEY)
-    with pytest.raises(openpgp.KeyError_, match="expected at most"):
+    with pytest.raises(openpgp.PublicKeyError, match="expected at most"):
         openpgp.read_keys(whole[: len(KEY)] + b"\xcc\xff" + (rest - 5).to_bytes(4, "big") + bytes(rest - 5))
 
 
@@ -239,7 +239,7 @@ def test_a_fingerprint_is_read_as_people_write_it(digits: int) -> None:
     for text in (plain, plain.lower(), "0x" + plain, "0X" + plain.lower(), " ".join(fours), ":".join(fours), f"\t{plain}\n"):
         assert openpgp.fingerprint(text) == plain
     for text in ("", "0x", plain[1:], plain + "0", plain[:-16], "0x" + plain[-16:], "G" + plain[1:]):
-        with pytest.raises(openpgp.KeyError_):
+        with pytest.raises(openpgp.PublicKeyError):
             openpgp.fingerprint(text)
 
 
@@ -247,7 +247,7 @@ def test_a_fingerprint_is_read_as_people_write_it(digits: int) -> None:
 def test_anything_else_is_an_error_or_keys(data: bytes) -> None:
     try:
         keys = openpgp.read_keys(data)
-    except openpgp.KeyError_:
+    except openpgp.PublicKeyError:
         return
     assert [key.fingerprint for key in openpgp.read_keys(openpgp.armored(keys))] == [key.fingerprint for key in keys]
 
