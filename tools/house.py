@@ -9,6 +9,7 @@ limit: they grow with what the product does. In older measures, `tests` were tes
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import subprocess
 import sys
@@ -39,6 +40,8 @@ LIMITS = {
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
     "class names used twice": 0,
+    "roots of errors in runtime": 1,
+    "roots of errors in plugins": 1,
     "imports of a test by a test": 0,
     "folder circles": 0,
     "registers of a role that another role or a playbook reads": 0,
@@ -80,6 +83,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
         found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
         found[f"module constants of {area} below the first definition"] = len(late_constants(python, AREAS[area]))
         found[f"variables and functions of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
+        found[f"roots of errors in {area}"] = len(error_roots(python, AREAS[area]))
     found["files of the product that name the public variable which most name"] = max(product_files(texts).values(), default=0)
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
@@ -131,6 +135,28 @@ def twice(python: Mapping[str, str]) -> dict[str, list[str]]:
                 if isinstance(node, ast.ClassDef) and node.name not in ("ActionModule", "LookupModule", "ModuleDocFragment"):
                     where[node.name].append(path)
     return {name: paths for name, paths in sorted(where.items()) if len(paths) > 1}
+
+
+def error_roots(python: Mapping[str, str], start: str) -> list[str]:
+    """The places of the exception classes below a path that descend from no other one below it."""
+    bases: dict[str, set[str]] = {}
+    where = {}
+    for path, text in python.items():
+        for node in ast.walk(ast.parse(text)) if path.startswith(start) else ():
+            if isinstance(node, ast.ClassDef):
+                bases[node.name], where[node.name] = {ast.unparse(base).rpartition(".")[2] for base in node.bases}, f"{path}:{node.lineno}"
+    errors: set[str] = set()
+    while more := {
+        name for name, above in bases.items() if name not in errors and any(base in errors or _is_error(base) for base in above)
+    }:
+        errors |= more
+    return [f"{where[name]}: {name}" for name in sorted(errors) if errors.isdisjoint(bases[name])]
+
+
+def _is_error(name: str) -> bool:
+    """Whether a class of others is an exception, by its name."""
+    found = getattr(builtins, name, None)
+    return name.endswith(("Error", "Exception")) or (isinstance(found, type) and issubclass(found, BaseException))
 
 
 def test_imports(python: Mapping[str, str]) -> list[str]:
@@ -310,6 +336,8 @@ def main(arguments: list[str]) -> None:
     if arguments == ["--where"]:
         python = {path: text for path, text in texts.items() if path.endswith(".py") and not MADE.fullmatch(path)}
         print("\nclass names used twice:", *(f"{name}: {', '.join(paths)}" for name, paths in twice(python).items()), sep="\n  ")
+        for area in ("runtime", "plugins"):
+            print(f"\nroots of errors in {area}:", *error_roots(python, AREAS[area]), sep="\n  ")
         print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
         shared = (f"{name}: {', '.join(rooms)}" for name, rooms in shared_variables(texts).items())
         print("\nprivate variables that several roles or playbooks name:", *shared, sep="\n  ")

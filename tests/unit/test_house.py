@@ -12,9 +12,11 @@ TREE = {
     "plugins/module_utils/_a/x.py": "from .._b.y import Plan\nfrom .._b import y\nfrom . import w\nclass Found: ...\n",
     "plugins/module_utils/_b/y.py": "def f():\n    from .._c import z\nclass Plan: ...\n",
     "plugins/module_utils/_c/z.py": "from .._a.x import Found\n# It goes on\n# anew.\nclass Alone: ...\n",
-    f"{CORE}/w.py": "class Plan: ...\nclass _Inner:\n    class Found: ...\nraise ValueError(f'held by {x}')\n",
+    f"{CORE}/w.py": "class Plan: ...\nclass _Inner:\n    class Found(Exception): ...\nraise ValueError(f'held by {x}')\n",
     f"{CORE}/v.py": "class Rest:\n    of: int\n    def of(self, one): self.one = sum(one for one in self.of)\nasync def _of(of): ...\n",
     f"{CORE}/u.py": "EARLY = 1\ndef f(): ...\nLATE = EARLY\nNEEDS: int = f()\nAFTER = NEEDS\n",
+    f"{CORE}/t.py": "class _Far(x.Near, KeyError): ...\nclass Near(OSError): ...\nclass Other(http.Exit, yaml.YAMLError): ...\n",
+    "plugins/module_utils/_a/e.py": "class Root(KeyboardInterrupt): ...\nclass Leaf(Root, ValueError): ...\n",
     f"{CORE}/w_pb2.py": "class Plan: ...\n",
     "tests/fakes.py": "def memory(): ...\n",
     "tests/core/test_w.py": "from fakes import memory\n",
@@ -32,8 +34,8 @@ TREE = {
 
 def test_each_measure_counts_what_it_says() -> None:
     assert house.measures(TREE) == {
-        "lines of runtime": 14,
-        "lines of plugins": 14,
+        "lines of runtime": 17,
+        "lines of plugins": 16,
         "lines of roles": 10,
         "lines of tests": 5,
         "lines of tools": 1,
@@ -45,6 +47,8 @@ def test_each_measure_counts_what_it_says() -> None:
         "class names used twice": 1,
         "imports of a test by a test": 3,
         "folder circles": 1,
+        "roots of errors in runtime": 3,
+        "roots of errors in plugins": 1,
         "registers of a role that another role or a playbook reads": 2,
         "private variables that several roles or playbooks name": 3,
         "places in playbooks and other roles that name a subject of the table": 2,

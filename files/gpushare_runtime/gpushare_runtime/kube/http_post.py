@@ -63,8 +63,8 @@ class Poster:
     ) -> PostAnswer:
         """The server's answer, whatever it is. target: path and query.
 
-        connect_within: seconds after which the request is not sent any more. within: seconds for all. NotSentError; asyncio.TimeoutError
-        where the request was sent and no answer came in time; another OSError where the connection was lost meanwhile.
+        connect_within: seconds after which the request is not sent any more. within: seconds for all. It raises NotSentError,
+        asyncio.TimeoutError if the request was sent and no answer came in time, and another OSError where the connection was lost.
         """
         began = time.monotonic()
         if server != self._server:
