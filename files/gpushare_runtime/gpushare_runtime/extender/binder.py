@@ -20,7 +20,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
-from gpushare_runtime.extender.binding import BindError, Bindings, BindOutcome, cause_of, elsewhere, gone, node_of
+from gpushare_runtime.extender.binding import BindError, Bindings, BindOutcome, elsewhere, gone, node_of, reason_of
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS
@@ -167,7 +167,7 @@ class Binder:
             try:
                 raw = await self._bindings.read(args)
             except KubeError as error:
-                raise BindError(f"pod {args} is not known yet, and cannot be read from the API server: {error}", cause_of(error)) from None
+                raise BindError(f"pod {args} is not known yet, and cannot be read from the API server: {error}", reason_of(error)) from None
             if raw is None:
                 raise gone(args)
             pod, node = read_pending(raw), node_of(raw)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from gpushare_runtime.core.reasons import BindReason
 from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS, drained_after
@@ -25,11 +26,11 @@ _SENDS: Final = 2
 
 
 class BindError(GpushareError):
-    """Why a pod is not bound, for the scheduler and the pod's event. cause: one of metrics.CAUSES."""
+    """Why a pod is not bound, for the scheduler and the pod's event. reason: the `cause` of the metric."""
 
-    def __init__(self, words: str, cause: str) -> None:
+    def __init__(self, words: str, reason: BindReason) -> None:
         super().__init__(words)
-        self.cause = cause
+        self.reason: BindReason = reason
 
 
 class BindOutcome(Enum):
@@ -72,7 +73,7 @@ class Bindings:
                 return Sent(BindOutcome.BOUND)
             except KubeError as error:
                 failure = error
-            rejected = BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}", cause_of(failure))
+            rejected = BindError(f"the API server does not bind pod {args} to node {args.node}: {failure}", reason_of(failure))
             doubt = doubt or failure.ambiguous
             if not doubt and failure.status != 409:
                 return Sent(BindOutcome.NOT_BOUND, rejected)
@@ -137,7 +138,7 @@ class Bindings:
         return BindOutcome.BOUND if node == args.node else BindOutcome.NOT_BOUND
 
 
-def cause_of(error: KubeError) -> str:
+def reason_of(error: KubeError) -> BindReason:
     """Of a bind that surely has not happened."""
     return "api-rejected" if error.status else "api-unreachable"
 

@@ -203,7 +203,7 @@ class Endpoints:
                 raise BindError(why, "not-ready")
             await self._binder.bind(args)
         except BindError as error:
-            self.meters.not_bound(error.cause)
+            self.meters.not_bound(error.reason)
             log.warning("bind %s to node %s: %s", args, args.node, error)
             return VerbAnswer(extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE)
         return VerbAnswer(extender_v1.write_bound(""), OK)

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.node_report import GONE
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
+from gpushare_runtime.core.reasons import BindReason, WaitReason
 from gpushare_runtime.daemon.exposition import Value, family, latencies, maybe, single
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.reflector import Reflector
@@ -27,12 +28,8 @@ RESULTS: Final = (OK, UNSCHEDULABLE, ERROR)
 """unschedulable: no node fits, no eviction helps, or the pod is not bound, and the answer says why; error: the question could not be
 answered: it is no such question, the caches are not complete, or a fault of ours."""
 
-CAUSES: Final = ("no-room", "elsewhere", "gone", "invalid", "not-ready", "api-rejected", "api-unreachable", "api-unknown")
-"""Why a pod was not bound. no-room: the node's GPUs were given to others after filter; elsewhere: it is on another node, or on
-its way there; api-unreachable: no Binding was sent; api-unknown: the API server has not said whether the Binding happened."""
 _KNOWN: Final = ("known", "unknown")
 _STATES: Final = ("bound", "assumed", "reserved", "deleted")
-_REASONS: Final = ("room", "nominated", "invalid", "unsupported")
 _ROOMS: Final = ("enough", "fragmented", "too-little")
 _DRIFTS: Final = ("orphaned", "unmanaged", GONE, "other")
 
@@ -53,9 +50,9 @@ class Meters:
         self._results[verb, result] += 1
         self._of_verb[verb].observe(seconds)
 
-    def not_bound(self, cause: str) -> None:
-        """A call of bind has bound nothing. cause: one of CAUSES."""
-        self._causes[cause] += 1
+    def not_bound(self, reason: BindReason) -> None:
+        """A call of bind has bound nothing."""
+        self._causes[reason] += 1
 
     def count(self, verb: str, *results: str) -> int:
         """Calls of a verb that ended so; without results, all."""
@@ -66,7 +63,7 @@ class Meters:
         yield from self._seconds.collect()
         results = [(self._results[verb, result], {"verb": verb, "result": result}) for verb in VERBS for result in RESULTS]
         yield family("gpushare_extender_verb_results_total", "counter", "Calls of each verb, by result.", results)
-        causes = [(self._causes[cause], {"cause": cause}) for cause in CAUSES]
+        causes = [(self._causes[cause], {"cause": cause}) for cause in get_args(BindReason)]
         yield family("gpushare_extender_bind_failures_total", "counter", "Calls of bind that bound nothing, by cause.", causes)
         yield single(
             "gpushare_extender_callers_unauthorized_total",
@@ -98,8 +95,8 @@ def families(cluster: ClusterCache) -> Iterator[Metric]:
         "units_free_largest", "Unallocated units on the GPU of the node that has most of them.", nodes, lambda node: node.largest_free()
     )
     yield _gauge("pods", "Pods with allocated GPUs, by state of the allocation.", _counted("state", _states(ledger), _STATES))
-    waiting = Counter(map(_why, cluster.pending.values()))
-    yield _gauge("pods_waiting", "Pods that request GPUs and are on no node, by reason.", _counted("reason", waiting, _REASONS))
+    waiting: Counter[str] = Counter(map(_why, cluster.pending.values()))
+    yield _gauge("pods_waiting", "Pods that request GPUs and are on no node, by reason.", _counted("reason", waiting, get_args(WaitReason)))
     text = "Pods that wait for room, by what is free in the cluster."
     yield _gauge("pods_waiting_room", text, _counted("room", _rooms(cluster.pending.values(), nodes), _ROOMS))
     yield single("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed in time.", ledger.expired)
@@ -166,7 +163,7 @@ def _states(ledger: Ledger) -> Mapping[str, int]:
     return {**found, "bound": sum(len(node.pods) for node in ledger.nodes.values()) - sum(found.values())}
 
 
-def _why(pod: PendingPod | InvalidPod) -> str:
+def _why(pod: PendingPod | InvalidPod) -> WaitReason:
     if isinstance(pod, InvalidPod):
         return "invalid"
     return "unsupported" if pod.request.unsupported else "nominated" if pod.nominated else "room"

@@ -150,7 +150,7 @@ class World:
         self.api = Api(self.cluster)
         self.cluster.replace_nodes([NodeRecord(name, inventory(*gpus)) for name, gpus in nodes.items()])
         self.binder = Binder(self.api, self.cluster, Binpack(), now_ns=lambda: NOW, **options)  # type: ignore[arg-type]
-        self.cause = ""
+        self.reason = ""
         self.service = Verbs(self.cluster.ledger, Binpack(), clock=moment)
 
     @property
@@ -167,7 +167,7 @@ class World:
         try:
             await self.binder.bind(BindArguments("default", name, uid or f"uid-{name}", node))
         except BindError as error:
-            self.cause = error.cause
+            self.reason = error.reason
             return str(error)
         return ""
 
@@ -445,7 +445,7 @@ async def test_each_failure_has_its_cause_and_holds_nothing(cause: str, prepare:
     prepare(world)
     await world.api.delivered()
     assert await world.bind("a", node)
-    assert world.cause == cause
+    assert world.reason == cause
     await asyncio.sleep(60)
     assert not world.held()
 
@@ -496,7 +496,7 @@ async def test_the_watch_may_be_faster_than_the_answer(world: World) -> None:
     world.api.announce("MODIFIED", on_node(copy.deepcopy(raw), "n"))
     assert await asked[0] == ""
     assert await world.bind("a", "m") == "pod default/a is already bound to node n; it cannot be bound to node m"
-    assert (world.cause, world.api.bindings) == ("elsewhere", [])
+    assert (world.reason, world.api.bindings) == ("elsewhere", [])
 
 
 async def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again(world: World) -> None:
@@ -505,7 +505,7 @@ async def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again(wor
     first = asyncio.create_task(world.bind("a", "n"))
     await asyncio.sleep(0.5)
     assert "is being bound to node n" in await world.bind("a", "m")
-    assert world.cause == "elsewhere"
+    assert world.reason == "elsewhere"
     assert "it is not known whether pod default/a was bound to node n: lost" in await first
     for node in "nm":
         assert (
@@ -513,7 +513,7 @@ async def test_while_it_is_under_way_or_unclear_only_the_same_is_asked_again(wor
             "the extender reads the pod again within 5 s, "
             "the scheduler tries again by itself"
         )
-        assert world.cause == "api-unknown"
+        assert world.reason == "api-unknown"
     assert len(world.api.bindings) == 2, "it is sent twice at most"
     await asyncio.sleep(5)
     assert await world.bind("a", "m") == ""

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+from typing import get_args
 
+from gpushare_runtime.core.reasons import BindReason
 from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender import binder, binding, http_server
-from gpushare_runtime.extender.metrics import CAUSES, ERROR, OK, UNSCHEDULABLE, Meters
+from gpushare_runtime.extender.metrics import ERROR, OK, UNSCHEDULABLE, Meters
 from unit.fakes.runtime.exposition import read
 
 
@@ -34,7 +36,9 @@ def test_calls_by_verb_and_result() -> None:
     # Those that never happened are there too: a rate needs the zero before the first.
     assert seconds["_count", (("verb", "preempt"),)] == 0
     failures = families["gpushare_extender_bind_failures_total"].samples
-    assert {dict(labels)["cause"]: value for (_, labels), value in failures.items()} == dict.fromkeys(CAUSES, 0) | {"no-room": 1}
+    assert {dict(labels)["cause"]: value for (_, labels), value in failures.items()} == dict.fromkeys(get_args(BindReason), 0) | {
+        "no-room": 1
+    }
 
 
 def test_every_bind_error_has_a_cause_that_is_counted() -> None:
@@ -44,4 +48,4 @@ def test_every_bind_error_has_a_cause_that_is_counted() -> None:
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "BindError"]
         literals = {node.value for call in calls for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)}
         found |= literals
-    assert {str(cause) for cause in found} | {"api-rejected", "api-unreachable"} == set(CAUSES)
+    assert {str(cause) for cause in found} | {"api-rejected", "api-unreachable"} == set(get_args(BindReason))

@@ -134,14 +134,15 @@ class PodLimits:
         failing = next((self._able[gpu] for gpu in gpus if gpu in self._passing & self._node.limits.gpus), _NO_GROUP)
         if failing != _NO_GROUP:
             raise AllocationRejected(
-                f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); {RETRIES}"
+                f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set ({failing}); {RETRIES}", "limit"
             )
         if all(self._able[gpu] for gpu in gpus):
             return
         if len(uids) != 1:
             raise AllocationRejected(
                 f"{resource}: the memory limit of a container with {len(ids)} ids cannot be set, because kubelet's checkpoint lists "
-                f"{'no pod' if not uids else f'{len(uids)} pods'} with them; {RETRIES}"
+                f"{'no pod' if not uids else f'{len(uids)} pods'} with them; {RETRIES}",
+                "limit",
             )
         (uid,) = uids
         due = {gpu: most for gpu, most in limits_due(self._node, uid).items() if not self._able.get(gpu, "unknown")}
@@ -150,7 +151,7 @@ class PodLimits:
         except (NvmlError, OSError, asyncio.TimeoutError) as error:
             why = str(error) or f"the driver did not answer within {_START_SECONDS:.0f} s"
             raise AllocationRejected(
-                f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); {RETRIES}"
+                f"{resource}: the memory limit of {self._node.usage.pod_name(uid)} could not be set ({why}); {RETRIES}", "limit"
             ) from None
         self._node.limits.add({(uid, gpu) for gpu in due})
 
@@ -168,7 +169,8 @@ class PodLimits:
         if required:
             limits = "this node's driver does not limit it" if required == DRIVER else "this node does not use MPS"
             raise AllocationRejected(
-                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {required}, and {limits} ({why}); {DELETE_POD}"
+                f"{self._node.usage.pod_name(uid)} requires {protocol.ASK_ISOLATION}: {required}, and {limits} ({why}); {DELETE_POD}",
+                "isolation",
             )
 
     async def run(self) -> NoReturn:

@@ -84,7 +84,8 @@ class MpsStates:
                 if self._clock() > deadline:
                     raise AllocationRejected(
                         f"{resource}: the MPS control daemon of GPU {uuid} gives clients {limit} MiB, and the container has {mib} MiB; "
-                        f"{RETRIES}"
+                        f"{RETRIES}",
+                        "limit",
                     )
                 await asyncio.sleep(_POLL_SECONDS)
 

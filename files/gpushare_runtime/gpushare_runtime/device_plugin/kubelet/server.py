@@ -244,7 +244,7 @@ class ResourceService(DevicePluginServicer):
                 if self._node.turns.must_fail(turn):
                     if turn.again:
                         await self._hold(size, turn, started + POD_WAIT_SECONDS)
-                    await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
+                    await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}", "overtaken"), grpc.StatusCode.ABORTED)
                 ids, pending = self._node.allocator.prefer(
                     self.resource, container.available_deviceIDs, container.must_include_deviceIDs, size, moment
                 )
@@ -323,7 +323,7 @@ class ResourceService(DevicePluginServicer):
                 if not turn.ids:
                     self._recognize(len(container.devices_ids), turn)
                 if self._node.turns.must_fail(turn):
-                    await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}"), grpc.StatusCode.ABORTED)
+                    await self._reject(context, AllocationRejected(f"{self.resource}: {_OVERTAKEN}", "overtaken"), grpc.StatusCode.ABORTED)
                 result = self._node.allocator.allocate(self.resource, container.devices_ids)
             except AllocationRejected as rejection:
                 await self._reject(context, rejection)
@@ -358,7 +358,7 @@ class ResourceService(DevicePluginServicer):
     async def _reject(self, context: _Context, rejection: AllocationRejected, code: Any = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
         """The extender holds a GPU back for the default code, see core/objects.py."""
         self._counters.rejections += 1
-        log.warning("rejected: %s", rejection)
+        log.warning("rejected: %s reason=%s", rejection, rejection.reason)
         await context.abort(code, str(rejection))
         raise AssertionError("abort returned")
 
@@ -374,7 +374,7 @@ class ResourceService(DevicePluginServicer):
                 raise
         except AllocationRejected as rejection:
             self._counters.start_rejections += 1
-            log.warning("start rejected: %s", rejection)
+            log.warning("start rejected: %s reason=%s", rejection, rejection.reason)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
         if not recorded:
             self._counters.unrecorded_starts += 1

@@ -15,6 +15,7 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Gpu
+from gpushare_runtime.core.reasons import RejectionReason
 from gpushare_runtime.core.unit_ids import gpu_uuids_of
 from gpushare_runtime.device_plugin.node.allocate_response import AllocateResult, allocate_response, core_of
 from gpushare_runtime.device_plugin.node.container_start import ContainerStarts
@@ -78,7 +79,7 @@ class Allocator:
             self.starts.note_shortage(container)
             ids, container = self._for_another(resource, free, required, size, container)
         if ids is None:
-            raise self._reject(container, self._shortage(resource, size, candidates, container))
+            raise self._reject(container, self._shortage(resource, size, candidates, container), "no-room")
         remembered = self.preferred.setdefault(resource, OrderedDict())
         remembered[frozenset(ids)] = container
         remembered.move_to_end(frozenset(ids))
@@ -113,7 +114,7 @@ class Allocator:
             self.release_terminated()
             conflict = self._conflict(resource, given, gpus, container)
         if conflict:
-            raise self._reject(container, f"{resource}: {conflict}; {DELETE_POD}")
+            raise self._reject(container, f"{resource}: {conflict}; {DELETE_POD}", "unavailable")
         self.recorder.record_grant(resource, given, container)
         if container is not None:
             self.starts.forget_failures(container.pod.uid)
@@ -130,7 +131,7 @@ class Allocator:
             found = f"id {unknown[0]!r}" + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "") if unknown else "no id"
             gpus = ", ".join(gpu_name(gpu) for gpu in self.devices.gpus)
             text = f"{resource}: kubelet gives {found}, of no GPU in this node ({gpus or 'which has none'}); {DELETE_POD}"
-            raise self._reject(container, text)
+            raise self._reject(container, text, "unknown-ids")
         units: dict[Gpu, int] = {}
         for i in ids:
             units[known[i]] = units.get(known[i], 0) + 1
@@ -139,7 +140,7 @@ class Allocator:
             parts = ", ".join(f"{units[gpu]} of {gpu_name(gpu)}" for gpu in sorted(units, key=lambda c: c.index))
             needs = "one GPU" if needed == 1 else f"the same on each of {needed} GPUs"
             text = f"{resource}: kubelet gives one container units of {len(units)} GPUs ({parts}), it needs {needs}; {DELETE_POD}"
-            raise self._reject(container, text)
+            raise self._reject(container, text, "gpu-count")
         return tuple(sorted(units, key=lambda gpu: gpu.index))
 
     def _conflict(self, resource: str, ids: frozenset[str], gpus: Collection[Gpu], container: PendingContainer | None) -> str:
@@ -177,9 +178,9 @@ class Allocator:
         asked = requested(resource, size, container.devices.gpus_per_pod if container else 1, inventory)
         return f"{resource}: asked for {asked}, but {', '.join(gpus)}; {DELETE_POD}"
 
-    def _reject(self, container: PendingContainer | None, text: str) -> AllocationRejected:
+    def _reject(self, container: PendingContainer | None, text: str, reason: RejectionReason) -> AllocationRejected:
         if container is None:
-            return AllocationRejected(text)
+            return AllocationRejected(text, reason)
         self.pending.reject(container.pod)
         whole, inventory = container.devices.resource == protocol.RESOURCE_GPUS, self.devices.inventory
         for index, units in container.devices.units_by_gpu.items():
@@ -188,4 +189,4 @@ class Allocator:
                 self.rejections.add(container.pod.uid, gpu.uuid, units, whole=whole)
         if container.pod.allocation is None:
             text += f". The scheduler extender has not placed pod {container.pod}: check that kube-scheduler is configured to call it"
-        return AllocationRejected(text)
+        return AllocationRejected(text, reason)

@@ -57,18 +57,20 @@ class ContainerStarts:
             for uid in {key.pod for key in owners}:
                 pod = self.pods.get(uid)
                 self._count_failure(uid, min(pod.allocation.by_gpu, default=0) if pod is not None and pod.allocation is not None else 0)
-            raise AllocationRejected(f"{resource}: {len(given - known.keys())} of its ids are of no GPU in this node; {DELETE_POD}")
+            raise AllocationRejected(
+                f"{resource}: {len(given - known.keys())} of its ids are of no GPU in this node; {DELETE_POD}", "unknown-ids"
+            )
         named = {known[i] for i in given if i in known}
         gpus = sorted(named if elsewhere is None else {c for c in self.devices.gpus if c.index == elsewhere}, key=lambda c: c.index)
         for gpu in gpus:
             if gpu.health != HEALTHY:
-                raise AllocationRejected(f"{resource}: {gpu_name(gpu)} is not usable ({gpu.health}); {RETRIES}")
+                raise AllocationRejected(f"{resource}: {gpu_name(gpu)} is not usable ({gpu.health}); {RETRIES}", "unhealthy")
         recorded = [key for key in owners if not usage.released(key.pod)]
         for key in owners:
             if other := usage.recorded_twice(key):
                 names = f"{usage.pod_name(key.pod)} and {usage.pod_name(other)}"
                 raise AllocationRejected(
-                    f"{resource}: kubelet's record has the same ids for {names}; delete the one that was created later"
+                    f"{resource}: kubelet's record has the same ids for {names}; delete the one that was created later", "recorded-twice"
                 )
         uids = {key.pod for key in recorded}
         try:
@@ -83,12 +85,12 @@ class ContainerStarts:
             self.recorder.release_terminated(self.processes.pods)
             recorded = [key for key in recorded if key in usage.snapshot()]
         if used := used_by_others(resource, given, recorded, usage, self.processes):
-            raise AllocationRejected(f"{resource}: {used}; {RETRIES}")
+            raise AllocationRejected(f"{resource}: {used}; {RETRIES}", "in-use")
         if not recorded:
             # By the state of now: another container may have what the plugin has just released.
             self._check_overlap(resource, given)
             if others := taken(resource, gpus, {uid for uid, _, _ in owners}, usage):
-                raise AllocationRejected(f"{resource}: {others}; {DELETE_POD}")
+                raise AllocationRejected(f"{resource}: {others}; {DELETE_POD}", "in-use")
             if not owners:
                 self.recorder.record_grant(resource, given, None)
         for uid in {key.pod for key in recorded or owners}:
@@ -106,7 +108,8 @@ class ContainerStarts:
             if wanted != share:
                 raise AllocationRejected(
                     f"{resource}: container {container} of {self.usage.pod_name(uid)} requests {wanted} % of the GPU's compute and got "
-                    f"{share} %, which was meant for a pod of the same size; {DELETE_POD}"
+                    f"{share} %, which was meant for a pod of the same size; {DELETE_POD}",
+                    "wrong-share",
                 )
 
     def _check_overlap(self, resource: str, ids: frozenset[str]) -> None:
@@ -115,7 +118,8 @@ class ContainerStarts:
             if of_resource == resource and (shared := ids & their_ids) and not self._may_be_of_init(uid, resource, len(ids)):
                 raise AllocationRejected(
                     f"{resource}: {len(shared)} of its {len(ids)} ids ({min(shared)} …) are those of container {container} of "
-                    f"{self.usage.pod_name(uid)} by kubelet's record; restart kubelet on this node if this stays, and {DELETE_POD}"
+                    f"{self.usage.pod_name(uid)} by kubelet's record; restart kubelet on this node if this stays, and {DELETE_POD}",
+                    "unavailable",
                 )
 
     def _may_be_of_init(self, uid: str, resource: str, size: int) -> bool:
@@ -141,11 +145,14 @@ class ContainerStarts:
             if resource == protocol.RESOURCE_MEMORY and len(gpus) != devices.gpus_per_pod:
                 raise AllocationRejected(
                     f"{resource}: container {container} of pod {pod} has units of {len(gpus)} GPUs, "
-                    f"it needs {'one GPU' if devices.gpus_per_pod == 1 else f'{devices.gpus_per_pod} GPUs'}; {DELETE_POD}"
+                    f"it needs {'one GPU' if devices.gpus_per_pod == 1 else f'{devices.gpus_per_pod} GPUs'}; {DELETE_POD}",
+                    "gpu-count",
                 )
             for gpu in gpus:
                 if why := self._incompatible(pod, gpu):
-                    raise AllocationRejected(f"{resource}: container {container} of pod {pod} has {gpu_name(gpu)}, {why}; {DELETE_POD}")
+                    raise AllocationRejected(
+                        f"{resource}: container {container} of pod {pod} has {gpu_name(gpu)}, {why}; {DELETE_POD}", "incompatible"
+                    )
 
     def _incompatible(self, pod: LocalPod, gpu: Gpu) -> str:
         """Why the constraints of the pod, or of a pod on the GPU, exclude this GPU; "" if they do not."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpushare_runtime.core.node_report import Rejection
+from gpushare_runtime.core.reasons import RejectionReason
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.errors import GpushareError
 
@@ -23,6 +24,10 @@ _CLOCK_SET: Final = 2.0
 
 class AllocationRejected(GpushareError):
     """The plugin rejects an allocation or a start; kubelet reports the text in the pod's status."""
+
+    def __init__(self, words: str, reason: RejectionReason) -> None:
+        super().__init__(words)
+        self.reason: RejectionReason = reason
 
 
 class Rejections:

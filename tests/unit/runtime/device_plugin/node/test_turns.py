@@ -574,7 +574,7 @@ async def test_a_pod_whose_start_was_rejected_holds_nothing_after_its_end() -> N
     await node.manager.admit(node.see(raw))
 
     async def fails(*_: Any) -> None:
-        raise AllocationRejected("its limit cannot be set")
+        raise AllocationRejected("its limit cannot be set", "limit")
 
     node.service._before_start = fails
     with pytest.raises(AdmissionError, match="limit"):
