@@ -32,6 +32,8 @@ PLAYBOOKS = "playbooks/"
 PRODUCT = (AREAS["runtime"], AREAS["plugins"], AREAS["roles"], PLAYBOOKS, "charts/")
 TABLE = "plugins/module_utils/_change/subjects.py"
 _PRIVATE = re.compile(r"\b__[a-z][a-z0-9_]*\b")
+#: Three words of prose in a row.
+_SENTENCE = re.compile(r"[A-Za-z]{2,}[,;:]? [a-z]+[,;:]? [a-z]+")
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
@@ -43,6 +45,7 @@ LIMITS = {
     "roots of errors in runtime": 1,
     "roots of errors in plugins": 1,
     "imports of a test by a test": 0,
+    "sentences in asserts and matches of unit tests": 1092,
     "folder circles": 0,
     "registers of a role that another role or a playbook reads": 0,
     "private variables that several roles or playbooks name": 15,
@@ -87,6 +90,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
     found["files of the product that name the public variable which most name"] = max(product_files(texts).values(), default=0)
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
+    found["sentences in asserts and matches of unit tests"] = len(pinned_sentences(python))
     found["folder circles"] = len(circles(python))
     found["registers of a role that another role or a playbook reads"] = len(read_registers(texts))
     found["private variables that several roles or playbooks name"] = len(shared_variables(texts))
@@ -168,6 +172,20 @@ def test_imports(python: Mapping[str, str]) -> list[str]:
                 names = {f"{node.module}.{alias.name}" for alias in node.names}
                 if any(f"tests/{'/'.join(name.split('.')[:length])}.py" in python for name in names for length in _of_tests(name)):
                     found.append(f"{path}:{node.lineno}")
+    return found
+
+
+def pinned_sentences(python: Mapping[str, str]) -> list[str]:
+    """The places of unit tests that have a sentence in an assert or a match, and not in the golden file of their folder."""
+    found = []
+    for path, text in python.items():
+        for node in ast.walk(ast.parse(text)) if path.startswith("tests/unit/") else ():
+            pinned = (
+                node.test if isinstance(node, ast.Assert) else node.value if isinstance(node, ast.keyword) and node.arg == "match" else None
+            )
+            texts = (each.value for each in ast.walk(pinned) if isinstance(each, ast.Constant)) if pinned is not None else ()
+            if any(isinstance(each, str) and _SENTENCE.search(each.replace("\\", "")) for each in texts):
+                found.append(f"{path}:{node.lineno}")
     return found
 
 
@@ -341,6 +359,8 @@ def main(arguments: list[str]) -> None:
         print("\nimports of a test by a test:", *test_imports(python), sep="\n  ")
         shared = (f"{name}: {', '.join(rooms)}" for name, rooms in shared_variables(texts).items())
         print("\nprivate variables that several roles or playbooks name:", *shared, sep="\n  ")
+        by_folder = Counter(place.rpartition("/")[0] for place in pinned_sentences(python))
+        print("\nsentences in asserts and matches:", *(f"{count} {folder}" for folder, count in by_folder.most_common()), sep="\n  ")
         print("\nregisters of a role that another role or a playbook reads:", *read_registers(texts), sep="\n  ")
         print("\nplaces in playbooks and other roles that name a subject of the table:", *named_subjects(texts), sep="\n  ")
         print("\nfolder circles:", *map(" ↔ ".join, circles(python)), sep="\n  ")

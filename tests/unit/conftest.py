@@ -6,18 +6,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
+import pluggy
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from unit import golden as golden_file
 from unit.fakes.runtime.extender import virtual
 
+_PASSED = pytest.StashKey[bool]()
 settings.register_profile("whatever the machine does", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("whatever the machine does")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(golden_file.OPTION, action="store_true", help="write the sentences of these tests instead of comparing them")
+
+
+@pytest.hookimpl(tryfirst=True, hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Result[pytest.TestReport], None]:
+    """A fixture learns whether its test has passed."""
+    report = (yield).get_result()
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +52,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(run())
     return True
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Iterator[golden_file.Golden]:
+    """See golden.py."""
+    writes = request.config.getoption(golden_file.OPTION)
+    if writes and hasattr(request.config, "workerinput"):
+        pytest.fail(f"{golden_file.OPTION} is for one process: leave out -n")
+    file = golden_file.Sentences(request.path.with_name(golden_file.FILE))
+    test = f"{request.path.name}::{request.node.name}"
+    said = golden_file.Golden(test, file, writes)
+    yield said
+    # After a failure the sentences that follow are not known.
+    if request.node.stash.get(_PASSED, False):
+        said.end()
+        if writes:
+            file.write(test, said.texts)
 
 
 @pytest.fixture(scope="module")

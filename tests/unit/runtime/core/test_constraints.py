@@ -16,6 +16,7 @@ from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import parse_request
 from unit.fakes.runtime.pods import container, inventory, pod
+from unit.golden import Golden
 
 
 def test_the_annotations_of_other_things_are_no_rules() -> None:
@@ -187,14 +188,14 @@ def test_the_key_of_a_request_is_small_and_differs_with_its_rules() -> None:
 
 
 @pytest.mark.parametrize("name", ["models", "models-refused", "gpus", "gpus-refused", "same-gpu-as", "not-with"])
-def test_a_list_has_so_many_entries_and_characters(name: str) -> None:
+def test_a_list_has_so_many_entries_and_characters(name: str, golden: Golden) -> None:
     key = f"gpushare.request/{name}"
     entry = "a=b" if name in ("same-gpu-as", "not-with") else "T4"
     assert parse_rules({key: ",".join([entry] * 64)}) != NO_RULES
     assert parse_rules({key: entry + "4" * (4096 - len(entry))}) != NO_RULES
-    with pytest.raises(ValueError, match=rf"^annotation {key} has 65 entries and \d+ characters; write at most 64 entries and 4096"):
+    with golden.raised(ValueError):
         parse_rules({key: ",".join([entry] * 65)})
-    with pytest.raises(ValueError, match=rf"^annotation {key} has 1 entries and 4097 characters; write at most 64 entries and 4096"):
+    with golden.raised(ValueError):
         parse_rules({key: entry + "4" * (4097 - len(entry))})
 
 

@@ -16,6 +16,7 @@ from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.inventory import Gpu, Inventory, instance_index, physical_index
 from gpushare_runtime.core.quantity import UNITS
 from unit.fakes.runtime.pods import gpu, inventory
+from unit.golden import Golden
 
 # Written out from the protocol, not produced by the code.
 DOCUMENTED = (
@@ -89,10 +90,10 @@ def test_what_a_library_says_of_a_gpu_is_written_so_that_it_can_be_read() -> Non
 
 @pytest.mark.parametrize("key", ["uuid", "pci", "model", "health"])
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "\ud800", "\u202egnp", "x" * 513])
-def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
+def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str, golden: Golden) -> None:
     data = json.loads(DOCUMENTED)
     data["gpus"][0][key] = text
-    with pytest.raises(ReportError, match=rf"^gpus\[0\]\.{key} must be a short text without control characters, found '") as error:
+    with golden.raised(ReportError) as error:
         Inventory.from_json(json.dumps(data))
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 200
@@ -103,33 +104,33 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "most"), [("index", 255), ("minor", 2**31 - 1), ("mib", 2**31 - 1), ("units", 2**31 - 1), ("numa", 2**31 - 1)]
 )
-def test_numbers_end_where_no_machine_is(key: str, most: int) -> None:
+def test_numbers_end_where_no_machine_is(key: str, most: int, golden: Golden) -> None:
     data = json.loads(DOCUMENTED)
     data["gpus"][0][key] = most
     assert getattr(Inventory.from_json(json.dumps(data)).gpus[0], key) == most
     for more in (most + 1, 10**4000):
         data["gpus"][0][key] = more
-        with pytest.raises(ReportError, match=rf"^gpus\[0\]\.{key} must be at most {most}, found 1?[0-9]+") as error:
+        with golden.raised(ReportError) as error:
             Inventory.from_json(json.dumps(data))
         assert len(str(error.value)) < 200
 
 
-def test_a_node_has_at_most_so_many_gpus() -> None:
+def test_a_node_has_at_most_so_many_gpus(golden: Golden) -> None:
     data = json.loads(DOCUMENTED)
     entry = data["gpus"][0]
     data["gpus"] = [{**entry, "index": n, "uuid": f"GPU-{n}"} for n in range(128)]
     assert len(Inventory.from_json(json.dumps(data)).gpus) == 128
     data["gpus"].append({**entry, "index": 128, "uuid": "GPU-128"})
-    with pytest.raises(ReportError, match=r"^129 GPUs are more than a node has; expected at most 128"):
+    with golden.raised(ReportError):
         Inventory.from_json(json.dumps(data))
 
 
-def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed() -> None:
+def test_what_is_said_of_the_largest_node_fits_and_no_more_is_parsed(golden: Golden) -> None:
     entry = gpu(0, 80, model="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", health="XID 79: " + "x" * 150)
     largest = Inventory(UNITS["GiB"], tuple(replace(entry, index=n, uuid=f"{entry.uuid}-{n}") for n in range(128))).to_json()
     padded = largest + " " * (64 * 1024 - len(largest))
     assert len(Inventory.from_json(padded).gpus) == 128
-    with pytest.raises(ReportError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
+    with golden.raised(ReportError):
         Inventory.from_json(f"{padded} ")
 
 

@@ -21,6 +21,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.request import Request, parse_request
 from unit.fakes.runtime.pods import allocated_pod, container, inventory, ledger_of, memory, on, pending, pod
+from unit.golden import Golden
 
 MPS = replace(inventory(100, 100), isolation="mps", core=100, clients=MOST_CLIENTS)
 
@@ -141,7 +142,7 @@ def test_no_gpu_has_more_compute_or_more_clients_than_it_has(asks: list[tuple[in
     assert made.nodes["n"].problems() == []
 
 
-def test_the_reason_names_clients_and_compute() -> None:
+def test_the_reason_names_clients_and_compute(golden: Golden) -> None:
     made = ledger(replace(MPS, gpus=MPS.gpus[:1], clients=1))
     made.apply(allocated_pod("a", memory(4), on(0, 4)))
     assert "1 GPU with as many MPS clients as the driver allows" in explain.exact(memory(4), made.nodes["n"])
@@ -149,17 +150,17 @@ def test_the_reason_names_clients_and_compute() -> None:
     share = asked(container(mem=4, core=30))
     assert ledger().nodes["n"].remaining_after(share) == 96
     assert ledger(inventory(16)).nodes["n"].remaining_after(share) is None
-    assert "its isolation shares out no compute" in explain.exact(share, ledger(inventory(16)).nodes["n"])
+    golden(explain.exact(share, ledger(inventory(16)).nodes["n"]))
     driver = replace(inventory(16), isolation="driver", core=100)
     assert ledger(driver).nodes["n"].remaining_after(share) == 12
 
 
-def test_memory_of_several_gpus_is_not_for_a_node_with_mps() -> None:
+def test_memory_of_several_gpus_is_not_for_a_node_with_mps(golden: Golden) -> None:
     several = asked(container(mem=4), labels={"aliyun.com/gpu-count": "2"})
     assert ledger().nodes["n"].remaining_after(several) is None
     assert not ledger().nodes["n"].fits_when_empty(several)
     assert ledger(inventory(16, 16)).nodes["n"].remaining_after(several) is not None
-    assert "the node has MPS, which gives a pod one GPU" in explain.exact(several, ledger().nodes["n"])
+    golden(explain.exact(several, ledger().nodes["n"]))
 
 
 def test_a_pod_may_require_mps() -> None:

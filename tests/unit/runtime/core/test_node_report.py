@@ -24,6 +24,7 @@ from gpushare_runtime.core.node_report import NOTHING_HELD, Held, HeldEntry, Rej
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.fakes.runtime.pods import allocated_pod, frees, inventory, ledger_of, memory, on, whole
+from unit.golden import Golden
 
 GPUS = inventory(16, 16)
 FIRST, SECOND = (gpu.uuid for gpu in GPUS.gpus)
@@ -95,7 +96,7 @@ def test_texts_are_short_and_obeyed_by_no_terminal(key: str, text: str) -> None:
         assert str(error.value).isprintable()
 
 
-def test_a_node_says_so_much_and_no_more() -> None:
+def test_a_node_says_so_much_and_no_more(golden: Golden) -> None:
     entry = {"pod": "", "uid": "u", "units": 2**31 - 1, "why": ""}
     rejection = {"uid": "", "gpu": "", "units": 2**31 - 1, "until": "20261121"}
     entries = Held.from_json(json.dumps({"v": 1, "gpus": {"c": [entry] * 512, "d": [entry] * 512}}, separators=(",", ":"))).entries
@@ -106,23 +107,21 @@ def test_a_node_says_so_much_and_no_more() -> None:
         {"gpus": {f"GPU-{n}": [] for n in range(1025)}},
         {"rejected": [rejection] * 1025},
     ):
-        with pytest.raises(ReportError, match=r"^more than 1024 entries, or rejections: no node has so many"):
+        with golden.raised(ReportError):
             Held.from_json(json.dumps({"v": 1} | more, separators=(",", ":")))
     for units in (-1, 2**31, 10**4000):
-        with pytest.raises(
-            ReportError, match=r"^gpus\['c'\]\[0\]\.units must (not be negative|be at most 2147483647), found -?\d+"
-        ) as error:
+        with golden.raised(ReportError) as error:
             Held.from_json(json.dumps({"v": 1, "gpus": {"c": {**entry, "units": units}}}))
         assert len(str(error.value)) < 200
 
 
-def test_what_is_said_of_all_pods_of_a_full_node_fits_and_no_more_is_parsed() -> None:
+def test_what_is_said_of_all_pods_of_a_full_node_fits_and_no_more_is_parsed(golden: Golden) -> None:
     name, uid = f"{'n' * 20}/{'p' * 40}", "12345678-1234-1234-1234-123456789012"
     full = Held(tuple(HeldEntry(f"GPU-{uid}", uid, name, 16, "unmanaged") for _ in range(250))).to_json()
     assert len(Held.from_json(full).entries) == 250
     padded = full + " " * (64 * 1024 - len(full))
     assert len(Held.from_json(padded).entries) == 250
-    with pytest.raises(ReportError, match=r"^65537 characters are more than a node has to say; expected at most 65536$"):
+    with golden.raised(ReportError):
         Held.from_json(f"{padded} ")
 
 

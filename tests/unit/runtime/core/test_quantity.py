@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.quantity import UNITS, parse_cpu, parse_quantity, parse_unit
+from unit.golden import Golden
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,8 @@ def test_cpu_is_counted_in_thousandths_rounded_up_and_in_bounds(written: object,
 
 
 @pytest.mark.parametrize("written", ["-1m", -1, "", "four", None, True, float("nan"), float("inf"), ["1"], "9" * 65])
-def test_what_is_no_amount_of_cpu_is_rejected(written: object) -> None:
-    with pytest.raises(ValueError, match=r"not a quantity|negative") as error:
+def test_what_is_no_amount_of_cpu_is_rejected(written: object, golden: Golden) -> None:
+    with golden.raised(ValueError) as error:
         parse_cpu(written, 10**7)
     assert len(str(error.value)) < 200
 

@@ -23,6 +23,7 @@ from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.evictor import Evictor
 from unit.fakes.runtime.kube.fake_api import FakeApi, Json, connected, serving, status, stays, until
 from unit.fakes.runtime.pods import allocated_pod, container, inventory, memory, on, pod, whole
+from unit.golden import Golden
 
 NOW = 1_800_000_000
 BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -289,12 +290,12 @@ async def test_a_budget_is_respected_and_the_eviction_tried_again_later(tmp_path
     ],
     ids=["fault", "priority and fairness", "busy", "webhook"],
 )
-async def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web.Response]) -> None:
+async def test_what_is_no_budget_is_a_failure(tmp_path: Path, answer: Callable[[], web.Response], golden: Golden) -> None:
     world, api = World(on_a_gpu("a")), Answers()
     api.answers = [answer()]
     async with running(world, tmp_path, api):
         await until(lambda: world.events)
-        assert "But the API server did not do it: " in world.events[0][2]
+        golden(world.events[0][2])
         assert results(world) == {"evicted": 0, "blocked": 0, "failed": 1}
         world.clock += subject.LONGEST_WAIT
         await until(lambda: results(world)["evicted"] == 1)

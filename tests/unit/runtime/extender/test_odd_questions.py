@@ -31,6 +31,7 @@ from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.verbs import Verbs
 from unit.fakes.runtime.extender.in_memory import NoApi
 from unit.fakes.runtime.pods import container, inventory, pod
+from unit.golden import Golden
 
 RECORDED: Final = Path(__file__).parent / "recorded"
 NAMES: Final = ["gpu1", "gpu2"]
@@ -162,9 +163,9 @@ def test_an_odd_question_is_answered_or_rejected_and_harms_no_other(asked: list[
         {"status": {"conditions": 7}},
     ],
 )
-def test_a_pod_that_is_none_is_said_to_be_so(verb: str, change: dict[str, Any]) -> None:
+def test_a_pod_that_is_none_is_said_to_be_so(verb: str, change: dict[str, Any], golden: Golden) -> None:
     question = {"Pod": {**full_pod(), **change}, "NodeNames": NAMES, "NodeNameToMetaVictims": {}}
-    with pytest.raises(WireError, match=r"^Pod must be a v1\.Pod, found \{.*"):
+    with golden.raised(WireError):
         Asked().verb(verb, question)
 
 

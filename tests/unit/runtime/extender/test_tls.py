@@ -29,6 +29,7 @@ from gpushare_runtime.pki.certificates import issue
 from unit.fakes.runtime.extender.process import free_port, start
 from unit.fakes.runtime.extender.tls_files import NOW, make, options
 from unit.fakes.runtime.kube.fake_api import FakeApi
+from unit.golden import Golden
 
 pytestmark = pytest.mark.usefixtures("on_uvloop")
 
@@ -87,7 +88,7 @@ async def served_by(context: ssl.SSLContext, port: int) -> bytes:
         writer.close()
 
 
-async def test_who_may_call_what(tmp_path: Path, api: FakeApi) -> None:
+async def test_who_may_call_what(tmp_path: Path, api: FakeApi, golden: Golden) -> None:
     pki, port = tmp_path / "pki", free_port()
     files = make(pki)
     process = await start(tmp_path, api, port, **options(files))
@@ -98,7 +99,7 @@ async def test_who_may_call_what(tmp_path: Path, api: FakeApi) -> None:
         for method, path in (("POST", FILTER), ("GET", FILTER), ("GET", "/nowhere"), ("POST", f"{EXTENDER_PREFIX}/bind")):
             status, text = await anybody.ask(method, path)
             assert status == 403
-            assert "no client certificate; expected the one of this host: `tlsConfig`" in text
+            golden(text)
         assert '"unauthorized_calls":4' in (await anybody.ask("GET", "/healthz"))[1]
         status, text = await known.ask("POST", FILTER)
         # The verb's own answer: it has just started, and waits for whoever was active before.

@@ -23,6 +23,7 @@ from gpushare_runtime.core.quantity import UNITS, parse_unit
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.core.reservation import Group
 from unit.fakes.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, whole
+from unit.golden import Golden
 
 
 def failed_nodes(request: Request, nodes: Iterable[NodeLedger]) -> dict[str, str]:
@@ -54,13 +55,13 @@ def test_gpus_that_are_out_are_mentioned() -> None:
     }
 
 
-def test_a_node_without_gpus_says_what_is_missing() -> None:
+def test_a_node_without_gpus_says_what_is_missing(golden: Golden) -> None:
     ledger = Ledger()
     ledger.set_inventory("bad", None, "version 2 is not known")
     ledger.apply(allocated_pod("a", memory(1), None, "bare"))
     found = failed_nodes(memory(1), ledger.nodes.values())
     assert "version 2 is not known" in found["bad"]
-    assert "gpushare-device-plugin has not run" in found["bare"]
+    golden(found["bare"])
 
 
 def nodes_with(*frees: int) -> Ledger:

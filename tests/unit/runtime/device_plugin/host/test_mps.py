@@ -25,6 +25,7 @@ from unit.fakes.runtime.device_plugin.node import Node
 from unit.fakes.runtime.device_plugin.plugin import GPUS, MEMORY, NODE, RESOURCES, World, admitted, metric, start, world
 from unit.fakes.runtime.kube.fake_api import until
 from unit.fakes.runtime.pods import container, gpu
+from unit.golden import Golden
 
 GIB = 1024
 
@@ -256,7 +257,9 @@ def test_a_state_that_no_control_daemon_writes_is_none(tmp_path: Path, text: byt
     assert (problem in found) if problem else found == ""
 
 
-async def test_a_start_waits_for_its_memory_for_a_while_and_for_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_waits_for_its_memory_for_a_while_and_for_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     sleeper, node = Sleeper(monkeypatch, most=9), Node(Inventory(UNIT, (FIRST,))).state
     monkeypatch.setattr(mps_states, "_LIMIT_SECONDS", 0.5)
     monkeypatch.setattr(mps_states, "_POLL_SECONDS", 0.25)
@@ -265,7 +268,7 @@ async def test_a_start_waits_for_its_memory_for_a_while_and_for_nothing_else(tmp
         await states.before_start(resource, asked)
     wrote(tmp_path, MpsState(5, limit=3072).to_json().encode())
     assert sleeper.naps == []
-    with pytest.raises(AllocationRejected, match="gives clients 3072 MiB, and the container has 4096 MiB"):
+    with golden.raised(AllocationRejected):
         await asyncio.wait_for(states.before_start(MEMORY, ids), 10)
     assert sleeper.naps == [0.25, 0.25, 0.25]
     node.devices.inventory = None

@@ -18,43 +18,44 @@ from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.fakes.runtime.device_plugin.node import Node, ids_of, with_gpu
 from unit.fakes.runtime.pods import container, inventory
+from unit.golden import Golden
 
 MEMORY, GPUS = RESOURCES
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
-def test_a_container_does_not_start_with_ids_that_are_another_containers() -> None:
+def test_a_container_does_not_start_with_ids_that_are_another_containers(golden: Golden) -> None:
     node = Node(gpus := inventory(8))
     pods = [node.see(memory(gpus, 0, 2, name=name)) for name in ("one", "two")]
     for pod in pods:
         node.admit(pod)
     first, second = (ids_of(node, pod) for pod in pods)
-    with pytest.raises(AllocationRejected, match=r"1 of its 2 ids .* are those of container main of pod default/two by kubelet's record"):
+    with golden.raised(AllocationRejected, "unavailable"):
         node.state.starts.may_start(MEMORY, [min(second), "GPU-00000000-_-7"])
     assert node.state.starts.may_start(MEMORY, first)
 
 
-def test_a_container_does_not_start_on_a_gpu_that_is_bad_or_gone() -> None:
+def test_a_container_does_not_start_on_a_gpu_that_is_bad_or_gone(golden: Golden) -> None:
     node = Node(gpus := inventory(8))
     pod = node.takes(memory(gpus, 0, 4))
     ids = ids_of(node, pod)
     with_gpu(node, 0, health="XID 79")
-    with pytest.raises(AllocationRejected, match=r"GPU 0 .* is not usable \(XID 79\); kubelet will retry"):
+    with golden.raised(AllocationRejected, "unhealthy"):
         node.state.starts.may_start(MEMORY, ids)
     node.state.devices.set_inventory(inventory(8, 8))
     assert node.state.starts.may_start(MEMORY, ids)
-    with pytest.raises(AllocationRejected, match="1 of its ids are of no GPU in this node"):
+    with golden.raised(AllocationRejected, "unknown-ids"):
         node.state.starts.may_start(MEMORY, ["GPU-gone-_-0"])
 
 
-def test_a_pod_whose_gpu_is_gone_counts_as_one_that_never_starts_after_five_tries() -> None:
+def test_a_pod_whose_gpu_is_gone_counts_as_one_that_never_starts_after_five_tries(golden: Golden) -> None:
     """kubelet tries again every 10 to 15 s: within a minute a GPU that was away for a moment is back."""
     node = Node(gpus := inventory(8, 8))
     pod = node.takes(memory(gpus, 1, 4, uid="a"))
     node.state.devices.set_inventory(inventory(8))
     for tries in range(5):
         assert node.state.starts.never_start() == {}, tries
-        with pytest.raises(AllocationRejected, match="4 of its ids are of no GPU in this node; delete the pod"):
+        with golden.raised(AllocationRejected, "unknown-ids"):
             node.state.starts.may_start(MEMORY, ids_of(node, pod))
     assert node.state.starts.never_start() == {"a": 1}
     node.state.devices.set_inventory(gpus)
@@ -62,14 +63,14 @@ def test_a_pod_whose_gpu_is_gone_counts_as_one_that_never_starts_after_five_trie
     assert node.state.starts.never_start() == {}
 
 
-def test_a_container_that_got_a_pods_gpus_which_asked_for_another_number_of_them_does_not_start() -> None:
+def test_a_container_that_got_a_pods_gpus_which_asked_for_another_number_of_them_does_not_start(golden: Golden) -> None:
     node = Node(gpus := inventory(8, 8))
     first = node.see(bound(gpus, {0: {0: 2, 1: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}, name="two"))
     second = node.see(memory(gpus, 0, 4, name="one"))
     # kubelet dropped the first one for another reason, and asks for the second: nobody can tell yet.
     assert node.admit(second)["main"][VISIBLE] == "GPU-00000000,GPU-00000001"
     ids = ids_of(node, second)
-    with pytest.raises(AllocationRejected, match="container main of pod default/one has units of 2 GPUs, it needs one GPU; delete the pod"):
+    with golden.raised(AllocationRejected, "gpu-count"):
         node.state.starts.may_start(MEMORY, ids)
     assert first
 
@@ -92,16 +93,16 @@ def test_whole_gpus_that_are_gone_or_cordoned() -> None:
         node.state.starts.may_start(GPUS, ["GPU-00000000", "GPU-00000001", "GPU-00000002"])
 
 
-def test_of_several_bad_gpus_the_first_is_named() -> None:
+def test_of_several_bad_gpus_the_first_is_named(golden: Golden) -> None:
     node = Node(inventory(4, 4, 4))
     for index in (1, 2):
         with_gpu(node, index, health=f"XID {index}")
-    with pytest.raises(AllocationRejected, match=r"GPU 1 .* is not usable \(XID 1\)"):
+    with golden.raised(AllocationRejected, "unhealthy"):
         node.state.starts.may_start(GPUS, ["GPU-00000002", "GPU-00000001", "GPU-00000000"])
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool) -> None:
+def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool, golden: Golden) -> None:
     node = Node(gpus := inventory(4))
     gone = node.takes(memory(gpus, 0, 2, phase="Running", name="gone"))
     ids = ids_of(node, gone)
@@ -111,7 +112,7 @@ def test_a_start_with_ids_in_doubt_looks_at_the_processes_once(alive: bool) -> N
     assert not node.state.starts.may_start(MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(4)} - ids)
     assert node.looks == 0
     if alive:
-        with pytest.raises(AllocationRejected, match="processes of pod default/gone, though kubelet has freed it; kubelet will retry"):
+        with golden.raised(AllocationRejected, "in-use"):
             node.state.starts.may_start(MEMORY, [min(ids)])
     else:
         # It was told a moment ago that it may start.
@@ -156,29 +157,29 @@ def taken_for_over(gpus: Inventory) -> tuple[Node, set[str]]:
     return node, ids
 
 
-def test_a_start_of_a_pod_that_was_taken_for_over_holds_its_ids_again() -> None:
+def test_a_start_of_a_pod_that_was_taken_for_over_holds_its_ids_again(golden: Golden) -> None:
     gpus = inventory(12)
     node, ids = taken_for_over(gpus)
     assert node.state.usage.snapshot() == {}
     assert not node.state.starts.may_start(MEMORY, ids)
-    with pytest.raises(AllocationRejected, match="has memory allocated to pod default/slow"):
+    with golden.raised(AllocationRejected, "no-room"):
         node.state.allocator.prefer(GPUS, ["GPU-00000000"], [], 1)
 
 
-def test_a_start_of_a_pod_that_was_taken_for_over_is_rejected_where_others_have_the_gpu_now() -> None:
+def test_a_start_of_a_pod_that_was_taken_for_over_is_rejected_where_others_have_the_gpu_now(golden: Golden) -> None:
     gpus = inventory(12)
     node, ids = taken_for_over(gpus)
     # In one moment: kubelet's memory of it is gone only with the next container that asks.
     node.manager.active.clear()
     node.admit(node.see(whole(gpus, 0, name="all of it")))
-    with pytest.raises(AllocationRejected, match=r"GPU 0 .* is allocated to pod default/all of it"):
+    with golden.raised(AllocationRejected, "in-use"):
         node.state.starts.may_start(MEMORY, ids)
 
 
-def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_while() -> None:
+def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_while(golden: Golden) -> None:
     node = Node(inventory(12))
     assert not node.state.starts.may_start(MEMORY, {f"GPU-00000000-_-{slot}" for slot in range(6)})
-    with pytest.raises(AllocationRejected, match="has memory allocated to a pod admitted just now"):
+    with golden.raised(AllocationRejected, "unavailable"):
         node.state.allocator.allocate(GPUS, ["GPU-00000000"])
 
 
@@ -192,14 +193,14 @@ def test_ids_that_a_container_starts_with_and_nobody_knows_of_are_held_for_a_whi
     ],
     ids=["gpus", "GPUs refused", "company", "same GPU"],
 )
-def test_a_pod_that_got_a_gpu_against_its_rules_does_not_start(rule: dict[str, str], why: str) -> None:
+def test_a_pod_that_got_a_gpu_against_its_rules_does_not_start(rule: dict[str, str], why: str, golden: Golden) -> None:
     node = Node(gpus := inventory(16, 16))
     node.admit(node.see(memory(gpus, 0, 4, name="noisy", labels={"app": "noisy"}, phase="Running")))
     node.admit(node.see(memory(gpus, 1, 4, name="encoder", labels={"app": "encoder"}, phase="Running")))
     # It waits no more, which the watch is to say yet.
     node.see(memory(gpus, 0, 6, name="turned away"))
     strict = node.takes(memory(gpus, 1, 6, name="strict", annotations=rule))
-    with pytest.raises(AllocationRejected, match=f"container main of pod default/strict has GPU 0 .*, {why}; delete the pod"):
+    with golden.raised(AllocationRejected, "incompatible"):
         node.state.starts.may_start(MEMORY, ids_of(node, strict))
 
 

@@ -17,6 +17,7 @@ from gpushare_runtime.device_plugin.node.devices import Devices
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from unit.fakes.runtime.pods import gpu, inventory
+from unit.golden import Golden
 
 FIRST, SECOND = "GPU-00000000", "GPU-00000001"
 KIND = "nvidia.com/gpu"
@@ -53,11 +54,11 @@ def test_what_isolates_pods_says_what_a_gpu_shares_out(isolation: str, core: int
     assert (found.core, found.clients, found.strategy) == (core, clients, strategy)
 
 
-def test_with_mps_a_gpu_is_offered_while_its_daemon_answers() -> None:
+def test_with_mps_a_gpu_is_offered_while_its_daemon_answers(golden: Golden) -> None:
     devices = made()
     devices.set_isolation("mps")
     devices.set_inventory(inventory(16, 16))
-    assert "not known yet" in offered(devices)[FIRST]
+    golden(offered(devices)[FIRST])
     devices.set_mps({FIRST: "", SECOND: "it was stopped"})
     assert offered(devices) == {FIRST: HEALTHY, SECOND: "it was stopped"}
     devices.set_mps({FIRST: "", SECOND: ""})

@@ -15,6 +15,7 @@ from unit.fakes.runtime.device_plugin.device_manager import RESOURCES, Admission
 from unit.fakes.runtime.device_plugin.local_pods import bound, memory, whole
 from unit.fakes.runtime.device_plugin.node import Node, ids_of, indexes_of
 from unit.fakes.runtime.pods import container, inventory
+from unit.golden import Golden
 
 MEMORY, GPUS = RESOURCES
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -37,14 +38,14 @@ def test_memory_on_several_gpus_is_the_same_on_each() -> None:
     assert sorted(i.partition("-_-")[0] for i in ids) == ["GPU-00000000"] * 4 + ["GPU-00000002"] * 4
 
 
-def test_other_gpus_where_the_chosen_have_no_room_and_never_uneven() -> None:
+def test_other_gpus_where_the_chosen_have_no_room_and_never_uneven(golden: Golden) -> None:
     node = Node(gpus := inventory(8, 8, 8))
     node.admit(node.see(memory(gpus, 0, 6)))
     pod = node.see(bound(gpus, {0: {0: 3, 1: 3}}, container(mem=6), labels={"aliyun.com/gpu-count": "2"}))
     assert node.admit(pod)["main"][VISIBLE] == "GPU-00000001,GPU-00000002"
     uneven = node.see(bound(gpus, {0: {1: 2, 2: 2}}, container(mem=4), labels={"aliyun.com/gpu-count": "2"}))
     node.state.allocator.prefer(MEMORY, [i for i, _ in node.state.devices.reported(MEMORY)], [], 4)
-    with pytest.raises(AllocationRejected, match=r"3 of GPU 1 .*, 1 of GPU 2 .*, it needs the same on each of 2 GPUs"):
+    with golden.raised(AllocationRejected, "gpu-count"):
         node.state.allocator.allocate(MEMORY, [f"GPU-00000001-_-{slot}" for slot in (5, 6, 7)] + ["GPU-00000002-_-7"])
     assert uneven
 
@@ -73,10 +74,10 @@ def test_whole_gpus_stay_the_pods_whichever_of_them_the_init_container_leaves(se
     assert used == ["GPU-00000001", "GPU-00000002", "GPU-00000003"]
 
 
-def test_a_model_that_was_asked_for_is_not_exchanged_for_room_on_another_gpu() -> None:
+def test_a_model_that_was_asked_for_is_not_exchanged_for_room_on_another_gpu(golden: Golden) -> None:
     node = Node(gpus := inventory(8, 8))
     node.admit(node.see(memory(gpus, 0, 6)))
-    with pytest.raises(AdmissionError, match="GPU 1 has 8 free but is not the one it was placed on"):
+    with golden.raised(AdmissionError):
         node.admit(node.see(memory(gpus, 0, 4, annotations={"gpushare.request/models": "T4"})))
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 4))))["main"] == "1"
 
@@ -136,11 +137,11 @@ def test_a_chosen_gpu_that_has_room_for_a_part_of_the_pod_alone_gets_none_of_it(
     assert indexes_of(node.admit(pod)) == {"c0": other, "c1": other}
 
 
-def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_rejected() -> None:
+def test_where_the_rest_of_a_pod_has_no_room_beside_its_first_container_it_is_rejected(golden: Golden) -> None:
     node = Node(gpus := inventory(2, 8))
     node.see(memory(gpus, 0, 2, name="first"))
     later = node.see(bound(gpus, {0: {1: 2}, 1: {1: 1}}, container("c0", mem=2), container("c1", mem=1), name="later"))
-    with pytest.raises(AdmissionError, match=r"GPU 0 has 0 free, GPU 1 has 8 free but is not the one it was placed on"):
+    with golden.raised(AdmissionError):
         node.admit(later)
 
 
@@ -174,14 +175,14 @@ def test_what_a_force_deleted_pod_still_uses_is_avoided() -> None:
     assert indexes_of(node.admit(node.see(memory(gpus, 0, 12))))["main"] == "0"
 
 
-def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round() -> None:
+def test_a_gpu_that_processes_use_is_not_given_whole_and_the_other_way_round(golden: Golden) -> None:
     node = Node(gpus := inventory(4, 4))
     for pod in (memory(gpus, 0, 2, phase="Running", name="part"), whole(gpus, 1, phase="Running", name="all")):
         node.admit(node.see(pod))
         node.force_delete(pod, alive=True)
-    with pytest.raises(AdmissionError, match="GPU 0 has memory allocated to pod default/part"):
+    with golden.raised(AdmissionError):
         node.admit(node.see(whole(gpus, 0)))
-    with pytest.raises(AdmissionError, match="GPU 1 is allocated whole to pod default/all"):
+    with golden.raised(AdmissionError):
         node.admit(node.see(memory(gpus, 1, 3)))
 
 
@@ -225,13 +226,15 @@ def test_a_container_that_starts_again_without_a_record_does_not_get_its_living_
 
 
 @pytest.mark.parametrize("up", [{"main"}, None], ids=["it runs", "nobody can tell"])
-def test_the_ids_of_a_container_that_may_live_are_nobodys_even_if_the_api_server_does_not_show_it_running(up: set[str] | None) -> None:
+def test_the_ids_of_a_container_that_may_live_are_nobodys_even_if_the_api_server_does_not_show_it_running(
+    up: set[str] | None, golden: Golden
+) -> None:
     node = Node(gpus := inventory(8))
     pod = node.takes(memory(gpus, 0, 6, phase="Running", name="seems down"))
     lose(node, pod)
     if up is not None:
         node.processes.up[pod["metadata"]["uid"]] = up
-    with pytest.raises(AdmissionError, match="processes of pod default/seems down use some"):
+    with golden.raised(AdmissionError):
         node.admit(node.see(memory(gpus, 0, 6)))
 
 
