@@ -30,7 +30,7 @@ class Sentences:
     def write(self, test: str, texts: list[str]) -> None:
         """Replace the texts of a test, and drop those of tests whose file has no such function any more."""
         self.known[test] = texts
-        kept = {name: self.known[name] for name in sorted(self.known) if self.is_there(name)}
+        kept = {name: self.known[name] for name in sorted(self.known) if self.known[name] and self.is_there(name)}
         self.path.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
 
     def is_there(self, test: str) -> bool:

@@ -41,6 +41,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
 from unit.fakes.plugins.fake_root import FakeRoot
+from unit.golden import Golden
 
 REPOSITORY = Repository("tk", "https://example.org/deb", (Key("A" * 40, b"key"),))
 SOURCE = "/etc/sources/gpushare-tk.sources"
@@ -217,14 +218,14 @@ EXPOSED = "That would take the GPUs from running containers: cri-containerd-1.sc
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_no_package_changes_while_the_daemon_reload_of_its_scripts_would_hurt(root: str, dry: bool) -> None:
+def test_no_package_changes_while_the_daemon_reload_of_its_scripts_would_hurt(root: str, dry: bool, golden: Golden) -> None:
     before, host, asked = tree(root), Fake(), []
 
     def exposed() -> str:
         asked.append("exposed")
         return EXPOSED
 
-    with pytest.raises(Rejected, match=r"tk, tk-base would change, .* cri-containerd-1\.scope \(nvidia0\)\. Drain this node"):
+    with golden.raised(Rejected):
         present(wanted(), host, dry, root, exposed=exposed)
     assert (tree(root), host.packages, asked) == (before, {}, ["exposed"])
     present(wanted(), host, False, root)
@@ -244,9 +245,9 @@ def test_packages_stay_while_the_daemon_reload_of_their_scripts_would_hurt(root:
     assert not (Path(root) / SOURCE[1:]).exists()
 
 
-def test_a_package_that_would_go_must_be_named(root: str) -> None:
+def test_a_package_that_would_go_must_be_named(root: str, golden: Golden) -> None:
     before, host = tree(root), Fake(**{"nvidia-docker2": ("2.13-1", False)})
-    with pytest.raises(Rejected, match="would remove nvidia-docker2"):
+    with golden.raised(Rejected):
         present(wanted(), host, False, root)
     assert tree(root) == before
     present(wanted(replaces=("nvidia-docker2",)), host, False, root)
@@ -302,13 +303,13 @@ def test_packages_of_the_repositories_that_the_host_has_change_no_file(root: str
     assert tree(root) == before
 
 
-def test_a_package_manager_that_reports_success_is_not_believed(root: str) -> None:
+def test_a_package_manager_that_reports_success_is_not_believed(root: str, golden: Golden) -> None:
     class Deaf(Fake):
         def install(self, wanted: PackageSet, plan: PackagePlan) -> None:
             self.packages["tk"] = ("1.17.8-1", False)
 
     host = Deaf(tk=("1.17.7-1", False), **{"tk-base": ("1.17.7-1", False)})
-    with pytest.raises(PackagesError, match=r"the host has tk-base 1\.17\.7-1, expected .*tk-base 1\.17\.8-1"):
+    with golden.raised(PackagesError):
         present(wanted(), host, False, root)
     assert host.packages["tk-base"] == ("1.17.7-1", False)
 
@@ -430,24 +431,24 @@ def test_a_rotated_key_goes_with_the_first_and_one_that_stays_is_named(root: str
     assert Journal(root).entries() == []
 
 
-def test_a_repository_that_fails_leaves_everything(root: str) -> None:
+def test_a_repository_that_fails_leaves_everything(root: str, golden: Golden) -> None:
     before, host = tree(root), Fake()
     host.down = True
     with pytest.raises(Rejected):
         present(wanted(), host, False, root)
     assert tree(root) == before
     host.down, host.broken = False, True
-    with pytest.raises(TransactionError, match="no lists; what was there is restored"):
+    with golden.raised(TransactionError):
         present(wanted(), host, False, root)
     assert tree(root) == before
     assert host.packages == {}
 
 
-def test_a_package_that_fails_is_told_with_the_others(root: str) -> None:
+def test_a_package_that_fails_is_told_with_the_others(root: str, golden: Golden) -> None:
     host = Fake(tk=("1.17.7-1", False), **{"tk-base": ("1.17.7-1", False)})
     present(wanted("1.17.7"), host, False, root)
     host.broken = True
-    with pytest.raises(PackagesError, match=r"postinst failed; the packages are now: tk 1.17.8-1 \(was 1.17.7-1\), tk-base 1.17.7-1"):
+    with golden.raised(PackagesError):
         present(wanted(), host, False, root)
     host.broken = False
     present(wanted(), host, False, root)
@@ -646,7 +647,7 @@ DPKG = "/var/lib/dpkg/status"
     ],
 )
 def test_the_package_manager_is_the_one_that_the_distribution_is_made_of(
-    tmp_path: Path, release: str | None, programs: tuple[str, ...], expected: str | None
+    tmp_path: Path, release: str | None, programs: tuple[str, ...], expected: str | None, golden: Golden
 ) -> None:
     host = FakeRoot(tmp_path)
     if release is not None:
@@ -657,7 +658,7 @@ def test_the_package_manager_is_the_one_that_the_distribution_is_made_of(
         else:
             host.program(f"/usr/bin/{name}")
     if expected is None:
-        with pytest.raises(Rejected, match="neither apt-get, dnf nor zypper"):
+        with golden.raised(Rejected):
             manager_of(command.run, 1, Host(str(host)))
     else:
         assert manager_of(command.run, 1, Host(str(host))).name == expected
@@ -688,14 +689,14 @@ def test_versions() -> None:
         assert not satisfies(other, asked), (other, asked)
 
 
-def test_names_that_are_options_or_paths_are_rejected() -> None:
+def test_names_that_are_options_or_paths_are_rejected(golden: Golden) -> None:
     for package in (Package("--purge"), Package("a b"), Package("../x"), Package("tk", "-o"), Package("tk", "1 2"), Package("x" * 200)):
         with pytest.raises(Rejected):
             check(PackageSet("x", (package,)))
     for url in ("https://example.org/a b", "ftp://example.org", "https://example.org/\nDeb: x"):
         with pytest.raises(Rejected):
             check(PackageSet("x", (Package("tk"),), Repository("tk", url, REPOSITORY.keys)))
-    with pytest.raises(Rejected, match="a module of the repository"):
+    with golden.raised(Rejected):
         check(PackageSet("x", (Package("tk"),), replace(REPOSITORY, modules=("../x",))))
     with pytest.raises(Rejected, match="no key"):
         check(PackageSet("x", (Package("tk"),), Repository("tk", "https://example.org", ())))
@@ -720,19 +721,19 @@ Transaction Summary
 """
 
 
-def test_the_table_of_dnf() -> None:
+def test_the_table_of_dnf(golden: Golden) -> None:
     assert table(TABLE) == [
         ("nvidia-container-toolkit-with-a-name-that-is-too-long", "1.17.8-1", False),
         ("nvidia-container-runtime", "", True),
         ("libnvidia", "2:1.17.8-1", False),
         ("old", "1.0-1", True),
     ]
-    with pytest.raises(Rejected, match="not known here"):
+    with golden.raised(Rejected):
         table(TABLE.replace("Upgrading:", "Swapping:"))
 
 
-def test_a_stream_of_a_module_is_enabled_by_nobody() -> None:
+def test_a_stream_of_a_module_is_enabled_by_nobody(golden: Golden) -> None:
     streams = TABLE.replace("\nTransaction", "Enabling module streams:\n nvidia-driver                 latest-dkms\n\nTransaction")
     assert table(streams, ["nvidia-driver"]) == table(TABLE)
-    with pytest.raises(Rejected, match="a stream of the module 'nvidia-driver'"):
+    with golden.raised(Rejected):
         table(streams)

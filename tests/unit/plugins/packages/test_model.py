@@ -27,6 +27,8 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.mode
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.openpgp import Key
 
+from unit.golden import Golden
+
 REPOSITORY = Repository("tk", "https://example.org/deb", (Key("A" * 40, b"key"),))
 
 
@@ -53,12 +55,12 @@ def wanted(*names: str, **changes: Any) -> PackageSet:
         (None, "", True),
     ],
 )
-def test_versions_below_the_minimum_are_rejected(installed: str | None, minimum: str, accepted: bool) -> None:
+def test_versions_below_the_minimum_are_rejected(installed: str | None, minimum: str, accepted: bool, golden: Golden) -> None:
     versions = {"sound": "99.0-1", "tk": installed}
     if accepted:
         check_minimum(versions, minimum)
     else:
-        with pytest.raises(Rejected, match=f"tk would be {installed}, expected {minimum} or newer"):
+        with golden.raised(Rejected):
             check_minimum(versions, minimum)
 
 
@@ -128,23 +130,23 @@ def test_a_wish_as_it_should_be() -> None:
         check(wanted(*(f"p{number}" for number in range(200)), replaces=("old",), folder="/packages", repository=repository))
 
 
-def test_files_of_the_folder_go_before_the_repositories_and_the_highest_number_first() -> None:
+def test_files_of_the_folder_go_before_the_repositories_and_the_highest_number_first(golden: Golden) -> None:
     files: Mapping[str, Mapping[str, str]] = {"a": {"1.9-1": "x", "1.10-1": "y"}}
     wish = wanted("a", "b", folder="/packages")
     assert choose_all(wish, files, lambda name: [f"{name}-2", f"{name}-1"]) == {"a": "1.10-1", "b": "b-2"}
-    with pytest.raises(Rejected, match=r"no version 7 of a in the folder /packages, which has 1\.10-1, 1\.9-1"):
+    with golden.raised(Rejected):
         choose_all(replace(wish, packages=(Package("a", "7"),)), files, lambda _: ["7"])
-    with pytest.raises(Rejected, match="no package b in the repositories of this host"):
+    with golden.raised(Rejected):
         choose_all(wish, files, lambda _: [])
-    with pytest.raises(Rejected, match=r"no package b in https://example\.org/deb and the other repositories"):
+    with golden.raised(Rejected):
         choose_all(replace(wish, repository=REPOSITORY), files, lambda _: [])
     assert sorted(["1.10", "1.9", "1.9a"], key=by_number) == ["1.9", "1.9a", "1.10"]
     assert sorted(["1a", "a"], key=by_number) == ["a", "1a"]
 
 
-def test_only_packages_that_may_go_may_go() -> None:
+def test_only_packages_that_may_go_may_go(golden: Golden) -> None:
     check_steps([PackageChange("old", "1", None), PackageChange("new", None, "1")], ["old"])
-    with pytest.raises(Rejected, match="would remove other, which was not requested"):
+    with golden.raised(Rejected):
         check_steps([PackageChange("old", "1", None), PackageChange("other", "1", None)], ["old"])
 
 

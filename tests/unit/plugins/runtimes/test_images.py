@@ -7,6 +7,8 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.images import ImagesError, importer, lacking, listed
 
+from unit.golden import Golden
+
 SOCKET = "unix:///run/containerd/containerd.sock"
 
 
@@ -38,13 +40,13 @@ def test_images_by_reference() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"\xff" * 20, b"\x0a\x02\x0f\x00", OSError("refused")])
-def test_an_answer_that_is_none(answer: bytes | OSError) -> None:
+def test_an_answer_that_is_none(answer: bytes | OSError, golden: Golden) -> None:
     def call(*_arguments: object) -> bytes:
         if isinstance(answer, OSError):
             raise answer
         return answer
 
-    with pytest.raises(ImagesError, match="does not list its images"):
+    with golden.raised(ImagesError):
         listed(SOCKET, call)
 
 
@@ -62,9 +64,9 @@ def test_an_answer_that_is_none(answer: bytes | OSError) -> None:
         ("cri-o", "unix:///run/crio/crio.sock", ["podman"], "/bin/podman load --input"),
     ],
 )
-def test_the_program_that_imports(runtime: str, endpoint: str, programs: list[str], command: str) -> None:
+def test_the_program_that_imports(runtime: str, endpoint: str, programs: list[str], command: str, golden: Golden) -> None:
     assert " ".join(importer(runtime, endpoint, lambda name: f"/bin/{name}" if name in programs else None)) == command
-    with pytest.raises(ImagesError, match="nothing was imported"):
+    with golden.raised(ImagesError):
         importer(runtime, endpoint, lambda _name: None)
 
 

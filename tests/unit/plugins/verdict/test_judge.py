@@ -19,6 +19,7 @@ from blocks import lines
 from unit.fakes.plugins.preflight.operator_facts import dra
 from unit.fakes.plugins.verdict import evidence as seen
 from unit.fakes.plugins.verdict.evidence import CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS, World
+from unit.golden import Golden
 
 Change = Callable[[World], Any]
 
@@ -288,18 +289,18 @@ def test_what_may_be_wanted_is_no_error(world: World) -> None:
     ]
 
 
-def test_device_files_that_are_closed_and_cgroups_that_nobody_sets_up_are_warnings(world: World) -> None:
+def test_device_files_that_are_closed_and_cgroups_that_nobody_sets_up_are_warnings(world: World, golden: Golden) -> None:
     world.gpu["gpu"]["devices"]["nodes"].update({"/dev/nvidia1": 0o600, "/dev/nvidiactl": 0o666})
     world.gpu["gpu"]["strategy"]["toolkit"]["no_cgroups"] = True
     assert softer(world) == [("gpu1", "gpu_device_closed", "warning"), ("gpu1", "no_cgroups", "warning")]
     closed, cgroups = judge(world.evidence()).findings
     assert (closed.found, closed.cure.partition(";")[0]) == ("/dev/nvidia1 with mode 0600", "chmod 0666 /dev/nvidia1")
-    assert "no effect in the mode cdi" in cgroups.found
+    golden(cgroups.found)
     world.gpu["gpu"]["devices"]["mode"] = 0o600
     assert [check for _host, check, _severity in softer(world)] == ["no_cgroups"], "as NVreg_DeviceFileMode says"
 
 
-def test_pods_of_a_scheduler_that_does_not_call_the_extender_are_a_warning(world: World) -> None:
+def test_pods_of_a_scheduler_that_does_not_call_the_extender_are_a_warning(world: World, golden: Golden) -> None:
     world.cluster["pods"] += [{**seen.pod(name), "scheduler": "mine" * 40} for name in "abcde"]
     (finding,) = judge(world.evidence()).findings
     assert (finding.host, finding.check, finding.severity) == ("", "other_scheduler", "warning")
@@ -310,7 +311,7 @@ def test_pods_of_a_scheduler_that_does_not_call_the_extender_are_a_warning(world
     for pod in world.cluster["pods"][1:-1]:
         pod["scheduler"] = "mine" * 20
     (finding,) = judge(world.evidence()).findings
-    assert finding.found == "pods of the scheduler 'others': default/e"
+    golden(finding.found)
     world.cluster["pods"][-1]["deleted"] = True
     assert judge(world.evidence()).findings == ()
     world.cluster["pods"][-1]["deleted"] = False
@@ -579,14 +580,14 @@ def test_the_scheduler_that_was_configured_places_the_probe_pods(world: World) -
         assert scheduler_name(world.evidence()) == "default-scheduler"
 
 
-def test_a_host_without_a_runtime_is_said_once_and_one_without_an_answer_of_the_doctor_too(world: World) -> None:
+def test_a_host_without_a_runtime_is_said_once_and_one_without_an_answer_of_the_doctor_too(world: World, golden: Golden) -> None:
     world.gpu["doctor"] = {"problem": "there is no gpushare-doctor", "cure": "", "answer": ""}
     (finding,) = judge(world.evidence()).findings
     assert (finding.host, finding.check) == ("gpu1", "not_checked")
-    assert finding.found == "nothing of the daemons, because there is no gpushare-doctor"
+    golden(finding.found)
     assert "/opt/gpushare/0.1.0-0123456789ab" in finding.cure
     world.gpu["doctor"]["cure"] = "mount it"
-    assert judge(world.evidence()).findings[0].cure == "mount it; then run verify again"
+    golden(judge(world.evidence()).findings[0].cure)
     # One of another release has no doctor, or another one.
     world.gpu["runtime"]["wheel_sha256"] = "c" * 64
     assert causes(world) == {("gpu1", "runtime_differs")}
