@@ -80,7 +80,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils._cluster import dra
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import MEMORY
-from ..module_utils._evidence import cluster
+from ..module_utils._evidence import admission, cluster
 from ..module_utils._evidence.probes import Probes, name, probe_pod
 
 
@@ -94,7 +94,9 @@ def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> di
     seen = {
         "nodes": nodes,
         "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
+        "leases": cluster.leases(kubectl) if params["schedulers"] else {},
         "objects": cluster.objects(kubectl, params["objects"]),
+        "admission": admission.admission(kubectl, params["objects"]),
         "dra": dra.published(kubectl),
         # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
         "pods": cluster.pods(kubectl),

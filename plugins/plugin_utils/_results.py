@@ -64,7 +64,13 @@ _GPU = {
     "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
-_SCHEDULER = {"manifest": Maybe(str), "others": Map(str), "configs": Map(Maybe({"text": str, "sha256": str}))}
+_SCHEDULER = {
+    "manifest": Maybe(str),
+    "others": Map(str),
+    "configs": Map(Maybe({"text": str, "sha256": str})),
+    "unreached": Map(str),
+    "says": str,
+}
 _SEEN = {
     "places": Places,
     "now": float,
@@ -95,6 +101,7 @@ FOUND: Shape = {
     "cluster": Maybe({"text": str, "version": str}),
     "nodes": int,
     "others": [str],
+    "unreached": Map(str),
     "unfinished": bool,
     "running": Any,
 }
@@ -259,6 +266,8 @@ RESULTS: Mapping[str, Shape] = {
             "nodes": [_NODE],
             "pods": [_POD],
             "schedulers": Map(Maybe(_MIRROR)),
+            "leases": Map({"holder": str, "alive": bool}),
+            "admission": {"dead": [{"object": str, "webhook": str, "service": str, "bindings": bool}], "changing": [str], "unguarded": str},
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
             "dra": _PUBLISHED,
         }

@@ -8,7 +8,9 @@ later: gets what a cure does not undo, such as a stray program of the test; it i
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 from e2e.api import Json
@@ -374,6 +376,97 @@ def scheduler_older_than_file(cluster: Cluster, later: contextlib.ExitStack) -> 
 def scheduler_not_configured(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """As `kubeadm upgrade` writes it without our patch."""
     sh(cluster, CONTROL_PLANE, f"sed '/--config=/d' {MANIFEST} > /run/test-new; cp /run/test-new {MANIFEST}")
+
+
+def extender_of_others(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """An entry that a removed program has left."""
+    kept(cluster, later, CONTROL_PLANE, CONFIG)
+    entry = "- urlPrefix: http://127.0.0.1:9\\n  filterVerb: filter"
+    sh(cluster, CONTROL_PLANE, f"sed -i 's#^extenders:$#&\\n{entry}#' {CONFIG}; grep -q 127.0.0.1:9$ {CONFIG}")
+
+
+def entry_removed(cluster: Cluster) -> None:
+    sh(cluster, CONTROL_PLANE, f"sed -i '/^- urlPrefix: http:..127.0.0.1:9$/,+1d' {CONFIG}")
+
+
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+BINDS: Json = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
+
+
+def webhook_silent(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """Of a program whose pods are gone."""
+    client = {"service": {"namespace": "default", "name": "gone", "path": "/"}}
+    hook = {"name": "check.example.com", "rules": [BINDS], "clientConfig": client, "sideEffects": "None", "admissionReviewVersions": ["v1"]}
+    cluster.api.create(WEBHOOK, {"metadata": {"name": "theirs"}, "webhooks": [hook]})
+
+
+def bindings_changed(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    change = {
+        "patchType": "ApplyConfiguration",
+        "applyConfiguration": {"expression": 'Object{metadata: Object.metadata{labels: {"a": "b"}}}'},
+    }
+    spec = {"matchConstraints": {"resourceRules": [BINDS]}, "reinvocationPolicy": "Never", "mutations": [change]}
+    cluster.api.create(MUTATING, {"metadata": {"name": "theirs"}, "spec": spec})
+
+
+def mutating_policy_removed(cluster: Cluster) -> None:
+    cluster.api.delete(f"{MUTATING}/theirs")
+
+
+API_SERVER = "/etc/kubernetes/manifests/kube-apiserver.yaml"
+
+
+def policies_not_enforced(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """As a recipe of long ago has it."""
+    added = r"s/^\( *\)- kube-apiserver$/&\n\1- --disable-admission-plugins=ValidatingAdmissionPolicy/"
+    sh(
+        cluster,
+        CONTROL_PLANE,
+        f"sed '{added}' {API_SERVER} > /run/test-new; grep -q disable-ad /run/test-new; cp /run/test-new {API_SERVER}",
+    )
+    _until_api_server(cluster, disabled=True)
+
+
+def policies_enforced(cluster: Cluster) -> None:
+    sh(cluster, CONTROL_PLANE, f"sed '/--disable-admission-plugins/d' {API_SERVER} > /run/test-new; cp /run/test-new {API_SERVER}")
+    _until_api_server(cluster, disabled=False)
+
+
+def _until_api_server(cluster: Cluster, *, disabled: bool) -> None:
+    def runs() -> bool:
+        found = cluster.pod(f"kube-apiserver-{CONTROL_PLANE}", "kube-system")
+        words = [word for one in found["spec"]["containers"] for word in one["command"]]
+        right = any("disable-admission-plugins" in word for word in words) == disabled
+        return right and any("running" in status["state"] for status in found["status"].get("containerStatuses", ()))
+
+    cluster.until("the API server runs with these plugins", runs, 180)
+
+
+SCHEDULER_CONF = "/etc/kubernetes/scheduler.conf"
+
+
+def scheduler_not_leading(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """A scheduler that does not reach its API server, as after a change of its address."""
+    kept(cluster, later, CONTROL_PLANE, SCHEDULER_CONF)
+    sh(
+        cluster,
+        CONTROL_PLANE,
+        f"cp -p {SCHEDULER_CONF} /run/test-right; sed -i 's#server: .*#server: https://127.0.0.1:9#' {SCHEDULER_CONF}",
+    )
+    sh(cluster, CONTROL_PLANE, "pkill -x kube-scheduler")
+    time.sleep(70)  # Verify calls a Lease old after 60 s.
+
+
+def scheduler_leads(cluster: Cluster) -> None:
+    sh(cluster, CONTROL_PLANE, f"cp -p /run/test-right {SCHEDULER_CONF}; pkill -x kube-scheduler || true")
+
+    def leads() -> bool:
+        spec = cluster.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler")["spec"]
+        renewed = datetime.strptime(spec["renewTime"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        return (datetime.now(timezone.utc) - renewed).total_seconds() < 15
+
+    cluster.until("a scheduler leads", leads, 180)
 
 
 def scheduler_stopped(cluster: Cluster, later: contextlib.ExitStack) -> None:

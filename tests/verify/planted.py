@@ -90,6 +90,17 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
             by_hand=faults.cgroup_driver_set,
         ),
     ),
+    "before the scheduler": (
+        Planted(
+            faults.policies_not_enforced, ANYWHERE, "policies_not_enforced", "--disable-admission-plugins", by_hand=faults.policies_enforced
+        ),
+        Planted(faults.extender_of_others, CONTROL_PLANE, "extender_of_others", "take extenders[0] out of", by_hand=faults.entry_removed),
+        Planted(faults.webhook_silent, ANYWHERE, "webhook_silent", "kubectl delete validatingwebhookconfiguration theirs"),
+        Planted(faults.bindings_changed, ANYWHERE, "bindings_changed", "annotations", "warning", faults.mutating_policy_removed),
+    ),
+    "no leader": (
+        Planted(faults.scheduler_not_leading, ANYWHERE, "scheduler_not_leading", "kubeadm certs renew", by_hand=faults.scheduler_leads),
+    ),
     "a flag": (
         Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),
         Planted(faults.state_not_kept, "gpu1", "state_not_kept", "mount -o remount,rw"),

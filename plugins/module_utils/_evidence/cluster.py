@@ -7,7 +7,8 @@ Every object is cut down to what is judged: the result travels to the controller
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence
+import time
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import (
@@ -28,6 +29,9 @@ from .._scheduler import manifest, proof
 
 #: Above this many, one list is cheaper than one request for each name.
 MANY_NODES = 20
+#: A leader renews its Lease every 2 s, and another may take it after 15 s.
+_RENEWED_SECONDS, _LOOK_SECONDS = 60.0, 10.0
+_MOST_LEASES, _SHOWN = 20, 80
 
 
 def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
@@ -65,6 +69,33 @@ def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dic
         items = kubectl.items(["get", "pods", "--namespace", NAMESPACE, "--field-selector", f"spec.nodeName={name}"])
         mirror = proof.find_static_pod(items)
         found[name] = None if mirror is None else _mirror(mirror)
+    return found
+
+
+def leases(kubectl: Kubectl, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> Dict[str, Any]:
+    """Name of each Lease of schedulers in kube-system to its holder ("" for none) and whether it is renewed (alive). clock: Unix time."""
+    before = _leases(kubectl)
+    alive = {name: abs(clock() - renewed) < _RENEWED_SECONDS for name, (_holder, renewed) in before.items()}
+    after = before
+    if not all(alive.values()):
+        # By this host's clock. A scheduler renews its Lease every two seconds: a second reading needs no clock.
+        sleep(_LOOK_SECONDS)
+        after = _leases(kubectl)
+    return {
+        name: {"holder": holder, "alive": alive.get(name, True) or renewed != before[name][1]} for name, (holder, renewed) in after.items()
+    }
+
+
+def _leases(kubectl: Kubectl) -> Dict[str, Tuple[str, float]]:
+    found: Dict[str, Tuple[str, float]] = {}
+    for item in kubectl.pages(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", optional=True):
+        name, spec = str(item["metadata"]["name"]), item.get("spec") or {}
+        if "scheduler" in name and len(found) < _MOST_LEASES:
+            try:
+                renewed = proof.parse_time(str(spec.get("renewTime"))).timestamp()
+            except ValueError:
+                renewed = 0.0
+            found[name] = str(spec.get("holderIdentity") or "")[:_SHOWN], renewed
     return found
 
 

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
 from typing import Any, Dict, Optional
 
 from .._host.host import Host
+from .._scheduler.entries import silent
 from .._scheduler.manifest import config_paths
 
+#: Where kubelet keeps the logs of pods (--pod-log-dir's default); the folder of a static pod's begins like this.
+_LOGS, _OF_SCHEDULER = "/var/log/pods", "kube-system_kube-scheduler-"
+#: An error in klog's form, behind what the runtime writes before it.
+_ERROR = re.compile(r"\b[EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] (.+)")
+_LOG_BYTES = 64 * 1024
+_WORDS = 300
 #: A manifest is some kB; a file of more in the manifests folder is none.
 _MANIFEST_BYTES = 256 * 1024
 
 
 def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
     """The texts of the scheduler's manifest, of every other file that kubelet reads beside it and that names kube-scheduler, and
-    of the configurations that the manifest may mean; with their SHA-256."""
+    of the configurations that the manifest may mean; with their SHA-256. unreached: extenders of others that do not answer. says: the last
+    error that the scheduler that runs, or ran last, has logged, "" for none."""
     folder = posixpath.dirname(manifest)
     others = {}
     for name in host.names(folder):
@@ -33,7 +42,18 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
             others[path] = text
     text = host.text(manifest)
     configs = {path: _file(host, path) for path in sorted({config, *config_paths(text or "")})}
-    return {"manifest": text, "others": others, "configs": configs}
+    unreached = silent(config["text"] for config in configs.values() if config is not None)
+    return {"manifest": text, "others": others, "configs": configs, "unreached": unreached, "says": _last_error(host)}
+
+
+def _last_error(host: Host) -> str:
+    """kubelet keeps the logs of each container below the pod's folder, a file for each start: 0.log is the first."""
+    pods = [name for name in host.names(_LOGS) if name.startswith(_OF_SCHEDULER)]
+    files = [f"{_LOGS}/{pod}/kube-scheduler/{name}" for pod in pods for name in host.names(f"{_LOGS}/{pod}/kube-scheduler")]
+    newest = max((path for path in files if path.endswith(".log")), key=host.modified, default="")
+    lines = host.tail(newest, _LOG_BYTES).decode("utf-8", "replace").splitlines() if newest else []
+    found = next((match for line in reversed(lines) for match in [_ERROR.search(line)] if match is not None), None)
+    return "" if found is None else "".join(letter if letter.isprintable() else "?" for letter in found.group(1))[:_WORDS]
 
 
 def _text(host: Host, path: str) -> Optional[str]:

@@ -140,6 +140,22 @@ class Host:
         except (OSError, ValueError):
             return None
 
+    def tail(self, path: str, limit: int) -> bytes:
+        """The last bytes of a file, b"" where there is none."""
+        try:
+            with open(os.open(self.outside(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+                return file.read(limit)
+        except (OSError, ValueError):
+            return b""
+
+    def modified(self, path: str) -> float:
+        """When the file was changed last, as Unix time; 0 where there is none."""
+        try:
+            return os.stat(self.outside(path)).st_mtime
+        except OSError:
+            return 0.0
+
     def text(self, path: str) -> Optional[str]:
         found = self.data(path)
         return None if found is None else found.decode("utf-8", "replace")

@@ -17,7 +17,7 @@ from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_T
 from .._daemon.health import fetch_json, unhealthy
 from .._host.command import Run
 from .._host.files import FileState, digest, read_state
-from . import candidate, kubeadm, proof
+from . import candidate, entries, kubeadm, proof
 from . import manifest as scheduler_manifest
 from .policy import KEY as POLICY_KEY
 from .service import ExpectedScheduler, SchedulerHost, SchedulerService
@@ -61,10 +61,12 @@ def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more:
         host = replace(host, read_once=(os.path.join(tls_dir, SCHEDULER_TLS_FILES[0]),))
     running = SchedulerService(host, kubectl).running()
     policy = scheduler_manifest.policy_configmap(manifest or "")
+    files = {path: _text(path) for path in sorted(paths)}
     return {
         "server": json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion", ""),
         "policy": None if policy is None else _policy(kubectl, *policy),
-        "files": {path: _text(path) for path in sorted(paths)},
+        "files": files,
+        "unreached": entries.silent(text for text in files.values() if text is not None),
         "journal": [_fields(entry) for entry in journal],
         "cluster": _cluster(kubectl),
         "nodes": _count_nodes(kubectl),

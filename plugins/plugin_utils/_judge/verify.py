@@ -36,6 +36,7 @@ class VerifyJudge(Judge):
         "probes": {"type": "dict", "default": {}},
         "unproven": {"type": "dict", "default": {}},
         "probe": {"type": "bool", "default": False},
+        "required": {"type": "bool", "default": False},
         "image": {"type": "str", "default": ""},
         "final": {"type": "bool", "default": True},
         "report": {"type": "str", "default": ""},
@@ -65,6 +66,7 @@ class VerifyJudge(Judge):
             probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
             probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,
             unproven=arguments["unproven"],
+            required=arguments["required"],
         )
 
     def _plan(self, arguments: dict[str, Any], evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

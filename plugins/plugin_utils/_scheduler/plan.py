@@ -15,6 +15,7 @@ from ...module_utils._change.journal import Entry
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_TLS_FILES
 from ...module_utils._host.files import FileState, digest
 from ...module_utils._scheduler import config as scheduler_config
+from ...module_utils._scheduler import entries as scheduler_entries
 from ...module_utils._scheduler import kubeadm, releases
 from ...module_utils._scheduler import policy as scheduler_policy
 from ...module_utils._scheduler.manifest import (
@@ -42,7 +43,8 @@ NO_LEASE = "none"
 class Found:
     """The answers of host and cluster. files: path to text, None for one that is not there. cluster: the ClusterConfiguration's
     text, None without one. others: the control-plane nodes besides this one whose scheduler calls our extender. server: version of the
-    API server. policy: the ConfigMap with the scheduler's policy that the manifest names."""
+    API server. policy: the ConfigMap with the scheduler's policy that the manifest names. unreached: urlPrefix to why it does not answer,
+    of extenders of others."""
 
     files: Mapping[str, str | None]
     journal: Mapping[str, Entry] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Found:
     others: Sequence[str] = ()
     server: str = ""
     policy: PolicyMap | None = None
+    unreached: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> Found:
@@ -68,6 +71,7 @@ class Found:
             answer["others"],
             str(answer.get("server") or ""),
             policy,
+            answer["unreached"],
         )
 
 
@@ -241,6 +245,7 @@ def plan_present(
     wiring = find(before, default_config, found.files, found.server)
     path, text = _wired_file(before, wiring, default_config, found)
     current = None if text is None else _yaml.load(text)
+    _check_others(path, current, found)
     notes: list[str] = []
     upgrades: list[str] = []
     values: list[tuple[str, str | None, str | None]] = []
@@ -269,6 +274,13 @@ def plan_present(
     policy = wired if wiring.location is None else None
     changes = [*([] if policy else [wired]), FileChange(manifest_path, before.text, after.text)]
     return build(found, before, after, changes, values, cluster, policy, notes, upgrades)
+
+
+def _check_others(path: str, config: Any, found: Found) -> None:
+    """SchedulerError where an extender of others does not answer: the scheduler is restarted with the file, and would place no pod."""
+    for place, entry, why in scheduler_entries.dead(config, found.unreached) if isinstance(config, dict) else ():
+        seen, expected, cure = scheduler_entries.words(path, place, entry, why)
+        raise SchedulerError(f"found {seen}; expected {expected}: {cure}")
 
 
 def _wired_file(manifest: SchedulerManifest, wiring: Wiring, default_config: str, found: Found) -> tuple[str, str | None]:

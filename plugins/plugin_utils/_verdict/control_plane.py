@@ -17,14 +17,14 @@ import yaml
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY, NAMESPACE
 from ...module_utils._formats.failure import Failure
 from ...module_utils._scheduler import config as scheduler_config
-from ...module_utils._scheduler import proof
+from ...module_utils._scheduler import entries as scheduler_entries
+from ...module_utils._scheduler import proof, releases
 from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
 from .. import _yaml
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
 
-PREFIX = "/gpushare-scheduler"
 _VERBS = ("filterVerb", "bindVerb")
 
 
@@ -66,6 +66,43 @@ def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, m
         _running(found, manifest, mirror, noted, path)
 
 
+def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, Mapping[str, Any]]) -> VerifyFindings:
+    """Whether a scheduler leads: one that runs and does not lead places nothing. planes: host to what was seen. leases: as the API has
+    them."""
+    found = VerifyFindings("")
+    locks: dict[str, list[str]] = {}
+    for host, seen in planes.items():
+        lock = _lock(seen)
+        if lock is not None and (lock.namespace, lock.by) == (NAMESPACE, "leases"):
+            locks.setdefault(lock.name, []).append(host)
+    for name, hosts in locks.items():
+        lease = leases.get(name)
+        if lease is not None and lease["holder"] and lease["alive"]:
+            continue
+        why = "there is none" if lease is None else "it has no holder" if not lease["holder"] else f"{lease['holder']} no longer renews it"
+        says = [f"on {host}: {words}" for host in hosts for words in [planes[host]["plane"]["scheduler"]["says"]] if words]
+        cure = (
+            f"correct what the last error names, on {', '.join(hosts)} (an expired certificate of scheduler.conf, which `kubeadm certs "
+            "check-expiration` shows: `kubeadm certs renew scheduler.conf`); then move the scheduler's manifest out of its folder and "
+            "back, which starts it again"
+        )
+        words = f"; the scheduler's last error {'; '.join(says)}" if says else ""
+        found.say("scheduler_not_leading", f"the Lease {NAMESPACE}/{name}: {why}, so no pod is placed{words}", "a leader", cure)
+    return found
+
+
+def _lock(seen: Mapping[str, Any]) -> scheduler_config.SchedulerLock | None:
+    """The lock of this control plane's scheduler; None without leader election, or where its files say nothing."""
+    files = seen["plane"]["scheduler"]
+    try:
+        manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"] or ""))
+        config = files["configs"].get(manifest.location(seen["places"]["scheduler_config"]).host) if CONFIG in manifest.flags else None
+        text = _yaml.load(config["text"]) if config is not None else {}
+        return scheduler_config.lease(manifest, text if isinstance(text, dict) else {}, releases.release_of(manifest.image, ""))
+    except (yaml.YAMLError, SchedulerError, AttributeError):
+        return None
+
+
 def _others(found: VerifyFindings, others: Mapping[str, str], path: str, manifest: SchedulerManifest) -> None:
     """Other files beside the manifest that kubelet runs as kube-scheduler, too."""
     for other, text in sorted(others.items()):
@@ -91,10 +128,12 @@ def _config(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, path
     try:
         config = _yaml.load(text) or {}
         extenders = list(config.get("extenders") or [])
-        ours = [entry for entry in extenders if _is_ours(entry)]
+        ours = [entry for entry in extenders if scheduler_entries.is_ours(entry)]
     except (yaml.YAMLError, AttributeError, TypeError) as error:
         found.say("scheduler_not_configured", f"{path}: {error}", "a KubeSchedulerConfiguration", SITE)
         return
+    for place, entry, why in scheduler_entries.dead(config, seen["plane"]["scheduler"]["unreached"]):
+        found.say("extender_of_others", *scheduler_entries.words(path, place, entry, why))
     if not ours:
         found.say("scheduler_not_configured", f"no extender of ours in {path}", "it among the extenders", SITE)
         return
@@ -111,7 +150,7 @@ def _config(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, path
         found.say("extender_not_called", f"no {' and '.join(silent)} in {path}", "the verbs of the extender", SITE)
     extender = doctor.daemons.get(EXTENDER)
     listens = (extender.listens if extender else "") or f"127.0.0.1:{seen['places']['extender_port']}"
-    expected = f"{'https' if seen['places']['pki_dir'] else 'http'}://{listens}{PREFIX}"
+    expected = f"{'https' if seen['places']['pki_dir'] else 'http'}://{listens}{scheduler_entries.PREFIX}"
     prefix = str(entry.get("urlPrefix", ""))
     if _address(prefix) != _address(expected):
         cure = f"{SITE}, or write {expected} into {path} and restart the scheduler"
@@ -131,11 +170,6 @@ def _config(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, path
     if _address(expected)[2] != port:
         cure = f"{SITE}, which moves extender and scheduler to that port; or correct gpushare_extender_port"
         found.say("extender_elsewhere", f"the extender listens on {listens}", f"port {port}, as gpushare_extender_port says", cure)
-
-
-def _is_ours(entry: Mapping[str, Any]) -> bool:
-    managed = {resource.get("name") for resource in entry.get("managedResources") or []}
-    return bool(managed & {MEMORY, GPUS}) or str(entry.get("urlPrefix", "")).rstrip("/").endswith(PREFIX)
 
 
 def _address(url: str) -> tuple[str, str, int | None, str]:

@@ -33,21 +33,21 @@ _CODES = {
     ((ERROR,), (VERIFY,)): (
         "annotation_wrong capacity_over capacity_short cdi_missing cgroup_drivers_differ container_not_seen default_runtime_missing "
         "default_runtime_not_running driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong "
-        "extender_entry_differs extender_not_called files_changed gpu_count_unexpected gpu_device_missing gpu_fabric_not_ready "
-        "gpu_failing gpu_lost gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped label_missing "
-        "metrics_wrong mounts_ignored node_missing node_not_ready not_annotated not_checked policy_differs probe_failed "
-        "probe_not_called probe_not_running probe_not_scheduled rbac_differs runtime_file_broken runtime_missing runtime_silent "
-        "scheduler_not_configured scheduler_older_than_file scheduler_stopped stale_scheduler_file strategy_wrong unit_overridden "
-        "wrong_gpu wrong_gpu_count"
+        "extender_entry_differs extender_not_called extender_of_others files_changed gpu_count_unexpected gpu_device_missing "
+        "gpu_fabric_not_ready gpu_failing gpu_lost gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped "
+        "label_missing metrics_wrong mounts_ignored node_missing node_not_ready not_annotated not_checked policies_not_enforced "
+        "policy_differs probe_failed probe_not_called probe_not_running probe_not_scheduled rbac_differs runtime_file_broken "
+        "runtime_missing runtime_silent scheduler_not_configured scheduler_not_leading scheduler_older_than_file scheduler_stopped "
+        "stale_scheduler_file strategy_wrong unit_overridden wrong_gpu wrong_gpu_count"
     ),
     ((WARNING,), (VERIFY,)): (
-        "dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
+        "bindings_changed dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
         "gpu_repair_pending gpu_without_request journal_lost other_scheduler reboot_required runtime_older_than_file unit_extended "
         "uuid_twice"
     ),
-    ((ERROR, NOTE), (VERIFY,)): "gpus_visible",
-    ((ERROR, WARNING), (VERIFY,)): "no_cgroups",
-    ((NOTE,), (VERIFY,)): "not_proven policies_not_served strategy_kept",
+    ((ERROR, NOTE), (VERIFY,)): "gpus_visible not_proven",
+    ((ERROR, WARNING), (VERIFY,)): "no_cgroups webhook_silent",
+    ((NOTE,), (VERIFY,)): "policies_not_served strategy_kept",
     ((ERROR,), (DOCTOR, VERIFY)): "cdi_stale runtime_differs second_plugin",
     ((ERROR,), (DOCTOR,)): (
         "certificate_expired certificate_wrong dashboard_down dashboard_missing dashboard_not_synced dashboard_older_than_file "
@@ -68,14 +68,15 @@ _NO_API = "rbac_differs* policy_differs* token_unreadable token_foreign token_ex
 _NO_EXTENDER = "runtime_missing certificate_wrong certificate_expired extender_missing extender_down"
 _NO_CALL = (
     "extender_missing* extender_down* extender_not_synced* certificate_wrong* certificate_expired* scheduler_not_configured* "
-    "extender_not_called* extender_entry_differs* extender_address_wrong* stale_scheduler_file* scheduler_older_than_file* "
-    "scheduler_stopped*"
+    "extender_not_called* extender_of_others* extender_entry_differs* extender_address_wrong* stale_scheduler_file* "
+    "scheduler_older_than_file* scheduler_stopped* scheduler_not_leading*"
 )
 #: With the strategy cdi the device plugin takes a GPU out of use that no CDI spec gives. Ids in use stay.
 _NO_SPEC = "cdi_missing cdi_stale"
 #: Code to the codes that explain it. The first one that was found is named as the cause.
 FOLLOWS_FROM = {
     "not_checked": "runtime_differs",
+    "policies_not_enforced": "policy_differs",
     "plugin_stopped": "driver_mismatch driver_problem runtime_missing kubelet_stopped",
     "plugin_missing": "runtime_missing",
     "plugin_older_than_file": "plugin_stopped",
@@ -108,7 +109,8 @@ FOLLOWS_FROM = {
     "dashboard_down": f"runtime_missing certificate_expired port_taken {_NO_API}",
     "dashboard_older_than_file": "dashboard_down",
     "dashboard_not_synced": _NO_API,
-    "scheduler_older_than_file": "stale_scheduler_file",
+    "scheduler_not_leading": "scheduler_stopped* scheduler_not_configured* scheduler_older_than_file* node_not_ready* kubelet_stopped*",
+    "scheduler_older_than_file": "stale_scheduler_file extender_of_others",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
     "probe_not_running": f"{_NO_PLUGIN} {_NO_SPEC} default_runtime_not_running cgroup_drivers_differ {_NO_CALL}",

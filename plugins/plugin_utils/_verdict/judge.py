@@ -16,19 +16,19 @@ import yaml
 
 from ...module_utils._cluster.dra import drivers_on
 from ...module_utils._facts.nvidia_smi import SmiReport
-from ...module_utils._formats.finding import Finding, few
+from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding, few
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import proof
 from ...module_utils._scheduler.manifest import SchedulerError, SchedulerManifest
 from .. import _yaml
 from .containers import free_units, judge_containers, judge_strangers
-from .control_plane import judge_plane
+from .control_plane import judge_leader, judge_plane
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read
 from .findings import Verdict, VerifyFindings, of_verify, verdict
 from .gpu_node import judge_node
 
-_FULL, _PROBE_EACH = "no free unit", "a probe pod on every GPU node"
+_FULL, _NO_IMAGE, _PROBE_EACH = "no free unit", "no image", "a probe pod on every GPU node"
 _NAMED = 3
 _SHOWN = 80
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
@@ -39,7 +39,7 @@ class Evidence:
     """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. unproven: node to why no
-    probe pod was placed there.
+    probe pod was placed there. required: whether the user demands probe pods (gpushare_verify_probe: always).
     """
 
     hosts: Mapping[str, Mapping[str, Any] | str]
@@ -48,6 +48,7 @@ class Evidence:
     probed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     probes: Mapping[str, Mapping[str, Any] | None] | str | None = None
     unproven: Mapping[str, str] = field(default_factory=dict)
+    required: bool = False
 
     @property
     def seen(self) -> dict[str, Mapping[str, Any]]:
@@ -83,7 +84,10 @@ def judge(evidence: Evidence) -> Verdict:
         findings += found.list
     findings += _twice(evidence)
     if cluster is not None:
+        planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None}
+        findings += judge_leader(planes, cluster["leases"]).list
         findings += _objects(cluster["objects"])
+        findings += _admission(cluster["admission"])
         findings += _by_others(cluster["pods"], scheduler_names(evidence))
     proven, of_probes = _probes(evidence)
     counts = {"hosts": len(evidence.seen), "GPU nodes": len(evidence.gpu), "containers": containers, "probe pods": proven}
@@ -102,7 +106,7 @@ def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str,
         known = seen["gpu"]["images"]
         free = free_units(nodes[name], evidence.cluster["pods"]) if name in nodes else None
         if not image and not known:
-            unproven[name] = f"no image on {name} that needs no command; name one in gpushare_verify_image"
+            unproven[name] = f"{_NO_IMAGE} on {name} that needs no command; name one in gpushare_verify_image"
         elif free is None:
             unproven[name] = f"the GPUs of {name} are not known"
         elif free < 1:
@@ -216,13 +220,40 @@ def _objects(objects: Mapping[str, Any]) -> list[Finding]:
     return found.list
 
 
+def _admission(admission: Mapping[str, Any]) -> list[Finding]:
+    """Findings about the admission of pods and Bindings."""
+    found = VerifyFindings("")
+    for webhook in admission["dead"]:
+        binds = webhook["bindings"]
+        what = "no pod can be bound to a node in the namespaces that it is for" if binds else "no pod can be created there"
+        cure = (
+            f"bring the pods of the Service {webhook['service']} back; or, if its program is gone for good, remove its configuration: "
+            f"kubectl delete {webhook['object']}"
+        )
+        seen = f"webhook {webhook['webhook']}, which fails closed, with no ready endpoint of {webhook['service']}: {what}"
+        found.say("webhook_silent", seen, "an answer, or none that is needed", cure, ERROR if binds else WARNING)
+    if admission["changing"]:
+        seen = f"Bindings that {few(admission['changing'], _NAMED)} may change"
+        cure = "see that it keeps annotations of Bindings: they tell the device plugin which GPU a pod has (kubectl get TYPE NAME -o yaml)"
+        found.say("bindings_changed", seen, "Bindings as the extender writes them", cure)
+    if admission["unguarded"]:
+        cure = (
+            "check --disable-admission-plugins and --runtime-config of kube-apiserver, which must leave ValidatingAdmissionPolicy on, "
+            f"and at the binding (kubectl get validatingadmissionpolicybinding gpushare-annotations -o yaml); then {SITE}"
+        )
+        found.say("policies_not_enforced", admission["unguarded"], "a denial by the policy gpushare-annotations", cure)
+    return found.list
+
+
 def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     """(how many probe pods verified their node, what is wrong with the others)."""
     findings: list[Finding] = []
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
         cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
-        findings.append(of_verify("not_proven", f"not proven: {why}", _PROBE_EACH, cure, host_of.get(node, "")))
+        # A node whose GPUs are all in use is as it should be.
+        severity = ERROR if evidence.required and why.startswith(_NO_IMAGE) else NOTE
+        findings.append(of_verify("not_proven", f"not proven: {why}", _PROBE_EACH, cure, host_of.get(node, ""), severity))
     if evidence.probes is None:
         return 0, findings
     if isinstance(evidence.probes, str):

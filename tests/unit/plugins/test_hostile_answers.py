@@ -452,6 +452,7 @@ FOUND = {
         "managed_resources": ["aliyun.com/gpu-mem"],
     },
     "server": "v1.36.3",
+    "unreached": {},
     "policy": None,
     "files": {"/m": manifest(), "/c": None, "/etc/kubernetes/gpushare/kube-scheduler.yaml": CONFIG},
     "journal": [{"path": "/m", "original": "x", "mode": 384, "left": ["a", "b"], "others": False}],

@@ -547,7 +547,21 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
         "manifest": None,
         "others": {f"/etc/kubernetes/manifests/{name}": text for name, text in others.items()},
         "configs": {"/etc/default.yaml": config},
+        "unreached": {},
+        "says": "",
     }
+
+
+def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoot) -> None:
+    folder = "/var/log/pods/kube-system_kube-scheduler-cp1_0123/kube-scheduler"
+    line = "2026-11-29T10:00:00.5Z stderr F {}1129 10:00:00.500000       1 reflector.go:227] {}\n"
+    root.file(f"{folder}/0.log", line.format("E", "of the start before"))
+    os.utime(root.at(f"{folder}/0.log"), (1, 1))
+    said = line.format("E", 'leaderelection.go:452] "error: Unauthorized \x1b"') + line.format("W", "a warning")
+    root.file(f"{folder}/1.log", "x" * 100_000 + "\n" + said)
+    root.file("/var/log/pods/kube-system_other-cp1_1/kube-scheduler/9.log", line.format("E", "of another"))
+    found = evidence_control_plane.scheduler_files(Host(str(root)), "/none", "/none")
+    assert found["says"] == 'leaderelection.go:452] "error: Unauthorized ?"'
 
 
 def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_path: Path) -> None:

@@ -240,6 +240,7 @@ def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
         "cluster": {"text": CLUSTER, "version": "1"},
         "nodes": 3,
         "others": [],
+        "unreached": {},
         "unfinished": False,
         "running": manifest.SchedulerManifest.parsed(parsed(MANIFEST)).shape,
     }

@@ -550,14 +550,31 @@ def test_what_the_host_has_answered_is_read() -> None:
         {"path": "/b", "original": None, "mode": None, "left": ["", "3"], "others": False},
     ]
     answer = {"files": {"/a": None}, "journal": journal, "cluster": {"text": "t", "version": "7"}, "nodes": 5, "others": ["cp2"]}
+    answer["unreached"] = {"http://a": "refused"}
     entries = {
         "/a": Entry("/a", "scheduler", FileState(b"x", 0o600, 0, 0, None), ("1", "2"), True),
         "/b": Entry("/b", "scheduler", None, ("", "3"), False),
     }
-    assert Found.from_answer(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"])
+    assert Found.from_answer(answer) == Found({"/a": None}, entries, "t", "7", 5, ["cp2"], unreached={"http://a": "refused"})
     policy = {"namespace": "n", "name": "m", "text": "t", "version": "8"}
     bare = {**answer, "cluster": None, "server": "v1.36.3", "policy": policy}
-    assert Found.from_answer(bare) == Found({"/a": None}, entries, None, "", 5, ["cp2"], "v1.36.3", PolicyMap("n", "m", "t", "8"))
+    known = PolicyMap("n", "m", "t", "8")
+    assert Found.from_answer(bare) == Found({"/a": None}, entries, None, "", 5, ["cp2"], "v1.36.3", known, answer["unreached"])
+
+
+def test_a_dead_extender_of_others_ends_the_plan() -> None:
+    """The scheduler is restarted with the file, and would place no pod of the cluster."""
+    start, dead = with_others_config(), "http://127.0.0.1:9443/theirs"
+    path = next(path for path in start.files if path.startswith("/srv/"))
+    text = start.files[path] or ""
+    others = f"extenders:\n- urlPrefix: {dead}\n  filterVerb: filter\n"
+    theirs = replace(start, files={**start.files, path: text + others})
+    assert present(theirs).changed, "it answers"
+    silent = replace(theirs, unreached={dead: "Connection refused"})
+    with pytest.raises(scheduler_manifest.SchedulerError, match=rf"extenders\[0\] of {path}, .* at {dead}: Connection refused; .* any pod"):
+        present(silent)
+    passed = replace(silent, files={**start.files, path: text + others + "  ignorable: true\n"})
+    assert present(passed).changed, "pods pass without it"
 
 
 def test_a_configuration_that_a_flag_names_must_be_there() -> None:

@@ -36,7 +36,8 @@ def error(host: str, check: str, found: str = "x", severity: str = "error") -> F
     [
         ("second_plugin", "", "error"),
         ("uuid_twice", "", "warning"),
-        ("not_proven", "", "note"),
+        ("policies_not_served", "", "note"),
+        ("not_proven", "error", "error"),
         ("gpus_visible", "note", "note"),
         ("gpus_visible", "error", "error"),
     ],

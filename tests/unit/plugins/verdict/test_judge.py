@@ -143,6 +143,20 @@ def add_manifest(world: World, text: str) -> None:
     world.cp["plane"]["scheduler"]["others"][f"{MANIFEST_PATH}.bak"] = text
 
 
+DEAD = "http://127.0.0.1:9443/theirs"
+
+
+def dead_extender(world: World, more: str = "") -> None:
+    configured(world, CONFIG.replace("extenders:\n", f"extenders:\n- urlPrefix: {DEAD}\n  filterVerb: filter\n{more}"))
+    world.cp["plane"]["scheduler"]["unreached"] = {DEAD: "Connection refused"}
+
+
+def dead_webhook(world: World, *, bindings: bool) -> None:
+    world.cluster["admission"]["dead"] = [
+        {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "bindings": bindings}
+    ]
+
+
 OWN_LEASE = "--leader-elect-resource-name"
 
 OF_EXTENDER = {code for code in CODES if code.startswith(("extender", "certificate"))}
@@ -164,6 +178,14 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: configured(w, CONFIG.replace("filterVerb: filter", 'filterVerb: ""')), "cp1", "extender_not_called"),
     (lambda w: configured(w, CONFIG.replace("32766", "32767")), "cp1", "extender_address_wrong"),
     (lambda w: configured(w, CONFIG.replace("  weight: 1\n", "  ignorable: true\n  weight: 1\n")), "cp1", "extender_entry_differs"),
+    (dead_extender, "cp1", "extender_of_others"),
+    (lambda w: dead_extender(w, "  ignorable: true\n"), "cp1", ""),
+    (lambda w: w.cluster["leases"].clear(), "", "scheduler_not_leading"),
+    (lambda w: w.cluster["leases"]["kube-scheduler"].update(holder=""), "", "scheduler_not_leading"),
+    (lambda w: w.cluster["leases"]["kube-scheduler"].update(alive=False), "", "scheduler_not_leading"),
+    (lambda w: w.cluster["leases"].update(other={"holder": "", "alive": False}), "", ""),
+    (lambda w: dead_webhook(w, bindings=True), "", "webhook_silent"),
+    (lambda w: w.cluster["admission"].update(unguarded="a pod"), "", "policies_not_enforced"),
     (lambda w: w.gpu["files"]["changed"].append("/etc/gpushare/gpushare-device-plugin.env"), "gpu1", "files_changed"),
     (lambda w: w.gpu["files"]["drop_ins"].append({"path": "/a.conf", "starts": True}), "gpu1", "unit_overridden"),
     (lambda w: configured(w, CONFIG.partition("extenders:")[0]), "cp1", "scheduler_not_configured"),
@@ -540,9 +562,34 @@ def test_where_a_probe_pod_has_room(world: World) -> None:
     ]
     world.cluster["pods"] = [seen.pod(gpu=0, units=16), {**seen.pod(gpu=1, units=16), "running": []}]
     assert placeable(world.evidence(), "own:1") == ({}, {"node-1": "no free unit on node-1"})
-    world.more = {"unproven": {"node-1": "no free unit on node-1"}}
+    world.more = {"unproven": {"node-1": "no free unit on node-1"}, "required": True}
     (note,) = judge(world.evidence()).findings
     assert (note.host, note.check, note.severity, note.found) == ("gpu1", "not_proven", "note", "not proven: no free unit on node-1")
+
+
+def test_who_asks_for_probe_pods_is_not_told_that_all_is_well_without_them(world: World) -> None:
+    world.more = {"unproven": {"node-1": "no image on node-1 that needs no command"}}
+    assert judge(world.evidence()).ok
+    world.more["required"] = True
+    assert causes(world) == {("gpu1", "not_proven")}
+
+
+def test_what_concerns_others_more_than_us_is_a_warning(world: World) -> None:
+    dead_webhook(world, bindings=False)
+    world.cluster["admission"]["changing"] = ["MutatingAdmissionPolicy theirs"]
+    assert softer(world) == [("", "bindings_changed", "warning"), ("", "webhook_silent", "warning")]
+    assert judge(world.evidence()).ok
+
+
+def test_a_scheduler_that_does_not_lead_is_told_with_its_own_words(world: World) -> None:
+    world.cluster["leases"]["kube-scheduler"].update(alive=False)
+    world.cp["plane"]["scheduler"]["says"] = "error retrieving resource lock: Unauthorized"
+    (found,) = judge(world.evidence()).findings
+    assert "cp1_1 no longer renews it" in found.found
+    assert "on cp1: error retrieving resource lock: Unauthorized" in found.found
+    # One that runs without leader election has no Lease.
+    configured(world, CONFIG + "leaderElection:\n  leaderElect: false\n")
+    assert judge(world.evidence()).ok
 
 
 def test_a_probe_pod_has_room_where_a_single_unit_is_free(world: World) -> None:

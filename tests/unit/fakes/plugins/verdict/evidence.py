@@ -190,6 +190,8 @@ def plane_host() -> Json:
             "manifest": manifest(),
             "others": {},
             "configs": {CONFIG_PATH: {"text": CONFIG, "sha256": hashlib.sha256(CONFIG.encode()).hexdigest()}},
+            "unreached": {},
+            "says": "",
         }
     }
     places = {
@@ -277,9 +279,25 @@ def mirror() -> Json:
     }
 
 
+def leases() -> Json:
+    return {"kube-scheduler": {"holder": "cp1_1", "alive": True}}
+
+
+def admission() -> Json:
+    return {"dead": [], "changing": [], "unguarded": ""}
+
+
 def cluster() -> Json:
     objects: dict[str, Any] = {"missing": [], "differs": [], "unserved": []}
-    return {"nodes": [node()], "pods": [pod()], "schedulers": {"cp1": mirror()}, "objects": objects, "dra": []}
+    return {
+        "nodes": [node()],
+        "pods": [pod()],
+        "schedulers": {"cp1": mirror()},
+        "leases": leases(),
+        "admission": admission(),
+        "objects": objects,
+        "dra": [],
+    }
 
 
 class World:
