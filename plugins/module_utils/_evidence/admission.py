@@ -8,7 +8,7 @@ A webhook that fails closed and whose Service has no ready endpoint stops what i
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import NAMESPACE, PREFIX
@@ -54,9 +54,9 @@ def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str
     return {"dead": dead[:_MOST], "changing": changing[:_MOST], "unguarded": _unguarded(kubectl, wanted)}
 
 
-def _resources(rules: Iterable[Mapping[str, Any]]) -> "set[str]":
+def _resources(rules: Iterable[Mapping[str, Any]]) -> Set[str]:
     """The core resources of the rules that concern a creation."""
-    found = set()
+    found: Set[str] = set()
     for rule in rules:
         if {"", "*"} & {*rule.get("apiGroups", ())} and {"CREATE", "*"} & {*rule.get("operations", ())}:
             found.update(str(resource) for resource in rule.get("resources") or ())
