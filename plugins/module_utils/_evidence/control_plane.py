@@ -19,7 +19,7 @@ from .._scheduler.manifest import config_paths
 #: Where kubelet keeps the logs of pods (--pod-log-dir's default); the folder of a static pod's begins like this.
 _LOGS, _OF_SCHEDULER = "/var/log/pods", "kube-system_kube-scheduler-"
 #: An error in klog's form, behind what the runtime writes before it.
-_ERROR = re.compile(r"\b[EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] (.+)")
+_ERROR = re.compile(r"\b([EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] .+)")
 _LOG_BYTES = 64 * 1024
 _WORDS = 300
 #: A manifest is some kB; a file of more in the manifests folder is none.

@@ -84,8 +84,7 @@ def judge(evidence: Evidence) -> Verdict:
         findings += found.list
     findings += _twice(evidence)
     if cluster is not None:
-        planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None}
-        findings += judge_leader(planes, cluster["leases"]).list
+        findings += judge_leader(_planes(evidence), cluster["leases"]).list
         findings += _objects(cluster["objects"])
         findings += _admission(cluster["admission"])
         findings += _by_others(cluster["pods"], scheduler_names(evidence))
@@ -152,6 +151,11 @@ def scheduler_names(evidence: Evidence) -> list[str]:
             # kubectl makes all probe pods in one call, and one bad name would reject all.
             names += [name for name in scheduler_config.scheduler_names(config) if _NAME.fullmatch(name)]
     return names
+
+
+def _planes(evidence: Evidence) -> dict[str, Mapping[str, Any]]:
+    """Host to what was seen, of the control planes that were checked."""
+    return {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None}
 
 
 def _not_checked(evidence: Evidence) -> list[Finding]:
@@ -273,8 +277,10 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
     if not pod["node"]:
-        cure = "journalctl -u gpushare-extender, and the scheduler's log, say more"
-        found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}", f"it on {node}", cure)
+        says = [f"{at}: {words}" for at, plane in _planes(evidence).items() for words in [plane["plane"]["scheduler"]["says"]] if words]
+        last = f"; the scheduler's last error, on {'; '.join(says)}" if says else ""
+        cure = "do what the message states; journalctl -u gpushare-extender has the extender's part"
+        found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}", f"it on {node}", cure)
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"

@@ -426,6 +426,9 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: dict[str, An
     probed(world, {**probe_pod(), "running": [], **change})
     found = judge(world.evidence())
     assert [(one.host, one.check, one.found) for one in found.causes] == [("gpu1", code, f"{PROBE} {words}")]
+    world.cp["plane"]["scheduler"]["says"] = "E1129 no lease"
+    last = "; the scheduler's last error, on cp1: E1129 no lease" if code == "probe_not_scheduled" else ""
+    assert [one.found for one in judge(world.evidence()).causes] == [f"{PROBE} {words}{last}"]
     assert found.looked_at["probe pods"] == 0
 
 
