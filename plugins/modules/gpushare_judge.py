@@ -155,6 +155,10 @@ options:
     default: {}
   unproven: {description: RV(unproven) of an earlier call., type: dict, default: {}}
   probe: {description: Whether to place probe pods. Only with O(final=false)., type: bool, default: false}
+  required:
+    description: Whether the user demands probe pods. A node on which none can run is an error then.
+    type: bool
+    default: false
   image: {description: The image of the probe pods. By default one that each node has for its pod sandboxes., type: str, default: ""}
   final: {description: "With V(false), V(verify) never fails, and returns the probe pods to place.", type: bool, default: true}
 """

@@ -220,7 +220,9 @@ def test_the_tests_of_a_source_are_those_of_its_room_that_reach_it() -> None:
 
 
 def test_each_file_of_the_core_is_a_target_and_each_exception_names_a_file() -> None:
-    core = [path for path in files() if path.startswith(f"{RUNTIME}/core/") and path.endswith(".py") and "__init__" not in path]
+    core = [path for path in files() if path.startswith(f"{RUNTIME}/core/") and path.endswith(".py")]
+    # A file without a function, such as one of types, has nothing to mutate.
+    core = [path for path in core if "def " in (ROOT / path).read_text()]
     assert len(core) > 20
     assert [path for path in core if path not in targets()] == []
     exceptions = [*TOO_SLOW, *FURTHER, *(test for tests in FURTHER.values() for test in tests)]
