@@ -185,7 +185,7 @@ def pinned_sentences(python: Mapping[str, str]) -> list[str]:
             )
             texts = (each.value for each in ast.walk(pinned) if isinstance(each, ast.Constant)) if pinned is not None else ()
             if any(isinstance(each, str) and _SENTENCE.search(each.replace("\\", "")) for each in texts):
-                found.append(f"{path}:{node.lineno}")
+                found.append(f"{path}:{getattr(node, 'lineno', 0)}")
     return found
 
 
