@@ -14,6 +14,8 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import MOST_HELD, ReportError, is_text, natural, quote, read_versioned, typed
 
 VERSION: Final = 1
+ORPHANED: Final = "orphaned"
+"""Why of what processes use whose ids kubelet may give to others: it, or the API server, has no record of their pod."""
 GONE: Final = "gone"
 """Why of what a pod has of a GPU that is not in its node any more, and of all else that the pod has."""
 Share = tuple[int, bool]
@@ -25,8 +27,9 @@ _NOTHING: Final[Share] = (0, False)
 class HeldEntry:
     """Units of one GPU that a pod has although the pods in the API do not show them.
 
-    gpu: UUID. pod: namespace/name. why: "orphaned" (the pod object is gone, its processes are not), "unmanaged" (it has ids
-    that no scheduler gave it) or GONE. units: 0 for the whole of a GPU that is gone, whose size the node does not know.
+    gpu: UUID. pod: namespace/name. why: ORPHANED (mostly the pod object is gone and its processes are not; of a pod that the API has,
+    kubelet has lost its record), "unmanaged" (it has ids that no scheduler gave it) or GONE. units: 0 for the whole of
+    a GPU that is gone, whose size the node does not know.
     """
 
     gpu: str

@@ -58,6 +58,12 @@ class PodInfo:
 UNKNOWN_POD: Final = PodInfo()
 
 
+def restart_of(cluster: Cluster, uid: str) -> str:
+    """What follows the end of a pod, in words."""
+    owner = cluster.pods.get(uid, UNKNOWN_POD).owner
+    return "its owner starts it on another GPU" if owner else "it has no owner that would start it again, so create it again"
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A pod on no node. reported: what its scheduler reported of the last attempt, "" before the first; scheduler: spec.schedulerName."""

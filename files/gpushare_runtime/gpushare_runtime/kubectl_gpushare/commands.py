@@ -29,7 +29,7 @@ from gpushare_runtime.kubectl_gpushare.api import (
     pods_named,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, scheduler_of
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, restart_of, scheduler_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
 from gpushare_runtime.kubectl_gpushare.explain import ALONE, VERSION, alone, document, explain, headline, never, table_of, usual
@@ -38,7 +38,7 @@ from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Ta
 from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.unplaced import sentence
-from gpushare_runtime.kubectl_gpushare.views import share_state, shares
+from gpushare_runtime.kubectl_gpushare.views import RECORD_IN_WORDS, RECORD_LOST, share_state, shares
 
 FITS_NOWHERE: Final = 3
 WRONG: Final = 3
@@ -180,10 +180,12 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
             f"{unit.amount(units) if unit else f'{units} units'} of GPU {index}" for index, units in sorted((share.by_gpu or {}).items())
         ]
         state = f" ({share_state(share)[0]})" if share.mark or share.why else ""
+        if share.why == RECORD_LOST:
+            state += f": {RECORD_IN_WORDS}"
         has = ", ".join(parts) or ("" if share.gone else "GPUs that are not known")
         if share.gone and node.inventory:
             has = f"{has and has + ', and '}{gone_in_words(share.gone, node.inventory.unit)}"
-            state += ": delete it, and its owner starts it on another GPU"
+            state += f": delete it; {restart_of(cluster, share.uid)}"
         orphaned = share.pod is None and share.why == "orphaned"
         is_there = f"is deleted; its processes on node {node.name} have" if orphaned else f"is on node {node.name} and has"
         print(as_text(f"pod {share.namespace}/{share.name} {is_there} {has}{state}", 4096))

@@ -21,7 +21,7 @@ from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, why_never
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Table, TableRow
-from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed
+from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed, orphans
 
 VERSION: Final = 1
 _LESSER: Final = (
@@ -148,10 +148,10 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
         yield f"ask for at most {what}"
     orphans = _orphans(node, request)
     if orphans:
-        yield f"{_WAIT}the processes of {_some(orphans)} to end, which run although the pod is deleted"
+        yield f"{_WAIT}the processes of {some(orphans)} to end, which run although the pod is deleted"
     in_the_way = _in_the_way(node, request)
     if in_the_way:
-        yield f"end {_some(in_the_way)}"
+        yield f"end {some(in_the_way)}"
     for what, change in (("uncordon", {"cordoned": False}), ("repair", {"health": "ok"})):
         gpus = [gpu.index for gpu in node.inventory.gpus if any(getattr(gpu, name) != value for name, value in change.items())]
         for index in gpus:
@@ -172,7 +172,8 @@ def _largest(node: NodeLedger, request: Request) -> int:
     return frees[request.gpus_per_pod - 1] if len(frees) >= request.gpus_per_pod else 0
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first ones, and how many more."""
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
@@ -187,7 +188,7 @@ def _counts_as_room(node: NodeLedger, request: Request) -> bool:
 
 def _orphans(node: NodeLedger, request: Request) -> list[str]:
     """The deleted pods without whose processes it fits; [] if that would not help."""
-    gone = {entry.uid: entry.pod for entry in node.record.held.entries if entry.why == "orphaned"}
+    gone = {entry.uid: entry.pod for entry in orphans(node)}
     left = tuple(entry for entry in node.record.held.entries if entry.uid not in gone)
     other = node.copy()
     other.set_record(replace(node.record, held=replace(node.record.held, entries=left)))
@@ -292,7 +293,7 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
         return "fits on no node: no node has GPUs that are known"
     lesser = min((verdict.lesser for verdict in found if verdict.lesser), key=len, default=())
     if lesser:
-        return f"{_LESSER_OF_GROUP if _of_group(pod) else _LESSER}: end {_some(lesser)}"
+        return f"{_LESSER_OF_GROUP if _of_group(pod) else _LESSER}: end {some(lesser)}"
     change = _cheapest(pod.request, found)
     return f"fits on no node; cheapest change: {change}" if change else "fits on no node, and no single change would help"
 

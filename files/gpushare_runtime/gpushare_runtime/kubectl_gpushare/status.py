@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,20 +13,21 @@ from typing import Any, Final
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.core.ledger import NodeLedger
+from gpushare_runtime.core.node_report import HeldEntry
 from gpushare_runtime.core.placement.policies import Placement
-from gpushare_runtime.core.pods import PendingPod
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, why_never
-from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words
+from gpushare_runtime.core.pods import AllocatedPod, PendingPod
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
+from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words, some
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
-from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, selected_waiting, shares
+from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, lost_records, orphans, selected_waiting, shares
 
 VERSION: Final = 1
 ERROR, WARNING, OK = "error", "warning", "ok"
 NODE_LABEL: Final = ("gpushare.kubernetes/node", "true")
 MOST_WAITING: Final = 100
 WAITED_SECONDS: Final = 60.0
-_NAMED: Final = 3
 _MOST_LEASE_SECONDS: Final = 3600
+_UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STYLES: Final = {ERROR: BAD, WARNING: WARN, OK: GOOD}
 
 
@@ -157,8 +159,7 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
                 continue
             where = f"{node.name} GPU {view.gpu.index}"
             there = [f"{share.namespace}/{share.name}" for share in shares(node) if view.gpu.index in (share.by_gpu or ())]
-            more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-            on_it = f"; pods: {', '.join(there[:_NAMED])}{more}" if there else "; no pods"
+            on_it = f"; pods: {some(there)}" if there else "; no pods"
             if view.gpu.health != HEALTHY:
                 cure = f"follow that; kubectl gpushare drain {node.name} {view.gpu.index} moves its pods" if there else "follow that"
                 yield StatusEntry(ERROR, "gpus", where, f"bad: {view.gpu.health}{on_it}", cure)
@@ -166,12 +167,10 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
                 yield StatusEntry(WARNING, "gpus", where, f"cordoned{on_it}", f"kubectl gpushare uncordon {node.name} {view.gpu.index}")
         for uuid, had in gone_gpus(node).items():
             names = sorted(had)
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            gone = f"GPU {as_text(uuid)} is not in this node any more; pods: {', '.join(names[:_NAMED])}{more}"
+            gone = f"GPU {as_text(uuid)} is not in this node any more; pods: {some(names)}"
             namespace, name = names[0].split("/", 1)
-            yield StatusEntry(
-                ERROR, "gpus", node.name, gone, f"kubectl delete pod -n {namespace} {name}: its owner starts it on another GPU"
-            )
+            pod = next(pod for pod in node.pods if (pod.namespace, pod.name) == (namespace, name))
+            yield StatusEntry(ERROR, "gpus", node.name, gone, f"kubectl delete pod -n {namespace} {name}: {restart_of(cluster, pod.uid)}")
     yield StatusEntry(OK, "gpus", "", f"{usable} of {every} take new pods")
 
 
@@ -186,8 +185,7 @@ def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
         elif isinstance(wait.pod, PendingPod):
             others.append((wait.pod, wait))
     for words, names in list(hopeless.items())[:MOST_WAITING]:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield StatusEntry(WARNING, "waiting", f"{', '.join(names[:_NAMED])}{more}", f"can never run: {words}")
+        yield StatusEntry(WARNING, "waiting", some(names), f"can never run: {words}")
     for pod, wait in others[:MOST_WAITING]:
         created = cluster.pods.get(pod.uid, UNKNOWN_POD).created
         if GATED.search(wait.reported) or (created and now - created < WAITED_SECONDS):
@@ -209,14 +207,39 @@ def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
 
 def _drift(cluster: Cluster) -> Iterator[StatusEntry]:
     for node in cluster.nodes:
-        for why, words, cure in (
-            ("orphaned", "units are in use by processes of pods that are gone", "nvidia-smi on the node, and end these processes"),
-            ("unmanaged", "units belong to pods that no scheduler placed", "kubectl gpushare pods -A, docs/operate/failures.md"),
-        ):
-            units = sum(entry.units for entry in node.record.held.entries if entry.why == why)
-            if units:
-                yield StatusEntry(WARNING, "drift", node.name, f"{units} {words}", cure)
+        if left := orphans(node):
+            yield StatusEntry(WARNING, "drift", node.name, *_orphaned(left))
+        if lost := lost_records(node):
+            yield StatusEntry(WARNING, "drift", node.name, *_without_record(list(lost.values()), cluster))
+        units = sum(entry.units for entry in node.record.held.entries if entry.why == "unmanaged")
+        if units:
+            words = f"{units} units belong to pods that no scheduler placed"
+            yield StatusEntry(WARNING, "drift", node.name, words, "kubectl gpushare pods -A, docs/operate/failures.md")
         yield from _problems(node)
+
+
+def _orphaned(left: Sequence[HeldEntry]) -> tuple[str, str]:
+    """(found, cure). left: of pods that the API server does not have."""
+    pods = {entry.uid: entry.pod for entry in left}
+    found = f"{sum(entry.units for entry in left)} units are in use by processes of pods that the API server does not have"
+    uid = next((uid for uid in sorted(pods) if _UID.fullmatch(uid)), "")
+    # A cgroup has the UID with dashes or with underscores: a point of the pattern stands for both.
+    which = f": grep -l {uid.replace('-', '.')} /proc/[0-9]*/cgroup lists those of {pods[uid] or uid}" if uid else ""
+    names = sorted(as_text(pod or uid, 253) for uid, pod in pods.items())
+    return f"{found}: {some(names)}", f"on it, end the processes of these pods, and no others{which}"
+
+
+def _without_record(pods: Sequence[AllocatedPod], cluster: Cluster) -> tuple[str, str]:
+    """(found, cure) of pods that run."""
+    count, names = len(pods), sorted(f"{pod.namespace}/{pod.name}" for pod in pods)
+    what = "1 running pod" if count == 1 else f"{count} running pods"
+    bare = sum(not cluster.pods.get(pod.uid, UNKNOWN_POD).owner for pod in pods)
+    alone = f"; {bare} of {count} would not be started again, for want of an owner" if bare else ""
+    keep = "it keeps its GPU" if count == 1 else "they keep their GPUs"
+    return (
+        f"kubelet has no record of {what} (its checkpoint was lost): {some(names)}; {keep}",
+        f"delete {'it' if count == 1 else 'each pod'} when convenient, which ends its work{alone}",
+    )
 
 
 def _problems(node: NodeLedger) -> Iterator[StatusEntry]:

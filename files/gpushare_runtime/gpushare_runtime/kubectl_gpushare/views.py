@@ -15,7 +15,7 @@ from gpushare_runtime.core.inventory import HEALTHY, Gpu, physical_index
 from gpushare_runtime.core.ledger import GpuState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.node_ledger import gone_in_words
-from gpushare_runtime.core.node_report import GONE, HeldEntry
+from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, Waiting
@@ -24,6 +24,9 @@ from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WAR
 _MOST_NAME: Final = 253
 LEGEND: Final = {"B": "bad", "C": "cordoned", "O": "orphaned units", "W": "whole GPU"}
 CLOSED: Final = {"N": "node not ready", "S": "node cordoned", "P": "device plugin away"}
+RECORD_LOST: Final = "record lost"
+"""The state of a pod that the API server has and of which kubelet has no record any more: it runs, and keeps its GPU."""
+RECORD_IN_WORDS: Final = "kubelet has no record of it (its checkpoint was lost): it keeps its GPU; delete it when convenient"
 GPU_BAD, GPU_CORDONED, GPU_GONE, OVER = "GPU bad", "GPU cordoned", "GPU gone", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 _NOTHING: Final = Cell(ABSENT, "", -1.0)
@@ -46,8 +49,9 @@ class Selection:
 
 
 class Share(NamedTuple):
-    """The share that one pod has of one node, as far as it is known. by_gpu: None if unknown. why: "" where the API shows the pod. mark:
-    what is wrong with one of its GPUs, "" if nothing is. gone: UUID of each of its GPUs that is not in the node any more."""
+    """The share that one pod has of one node, as far as it is known. by_gpu: None if unknown. why: what its node reports
+    of it beside the API, "" for nothing; RECORD_LOST of a pod that the API has. mark: what is wrong with one of its GPUs, "" if nothing is.
+    gone: UUID of each of its GPUs that is not in the node any more."""
 
     namespace: str
     name: str
@@ -85,7 +89,9 @@ def shares(node: NodeLedger) -> Iterator[Share]:
         on = units.keys() if units else set[int]()
         return GPU_BAD if bad & on else GPU_CORDONED if cordoned & on else ""
 
-    whys = {entry.uid: entry.why for entry in node.record.held.entries if entry.why != GONE}
+    reported = [entry for entry in node.record.held.entries if entry.why != GONE]
+    orphaned = {entry.uid for entry in orphans(node)}
+    whys = {entry.uid: RECORD_LOST if entry.why == ORPHANED and entry.uid not in orphaned else entry.why for entry in reported}
     for pod in node.pods:
         bound.add(pod.uid)
         units = node.units_of(pod.uid)
@@ -96,13 +102,35 @@ def shares(node: NodeLedger) -> Iterator[Share]:
             # Its GPU is not known, and its node reports none.
             units = None
         if units or units is None or gone:
-            wrong = GPU_GONE if gone else mark(units)
-            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, whys.get(pod.uid, ""), pod, wrong, gone)
-    for uid, pods in {entry.uid: entry.pod for entry in node.record.held.entries if entry.uid not in bound and entry.uid in whys}.items():
+            wrong, why = GPU_GONE if gone else mark(units), whys.get(pod.uid, "")
+            if why == RECORD_LOST and pod.terminating:
+                why = ""
+            yield Share(pod.namespace, pod.name, pod.uid, node.name, units, pod.whole, why, pod, wrong, gone)
+    for uid, pods in {entry.uid: entry.pod for entry in reported if entry.uid not in bound}.items():
         namespace, _, name = pods.partition("/")
         whole = any(held for _, held in node.record.held.by_uid[uid].values())
         units = node.units_of(uid) or {}
         yield Share(namespace, name, uid, node.name, units, whole, whys[uid], None, mark(units))
+
+
+def orphans(node: NodeLedger) -> list[HeldEntry]:
+    """The units of processes whose pod the API server does not have. The node reports those of a pod whose record kubelet has lost, too."""
+    found = [entry for entry in node.record.held.entries if entry.why == ORPHANED]
+    known = _known(node) if found else frozenset()
+    return [entry for entry in found if entry.uid not in known and entry.pod not in known]
+
+
+def lost_records(node: NodeLedger) -> dict[str, AllocatedPod]:
+    """By UID, the pods that the API server has and whose ids kubelet could give to others: it has lost its record of them. One that is
+    being deleted is none of them: kubelet has ended it."""
+    reported = {name for entry in node.record.held.entries if entry.why == ORPHANED for name in (entry.uid, entry.pod)}
+    pods = [pod for pod in node.pods if not pod.terminating] if reported else []
+    return {pod.uid: pod for pod in pods if pod.uid in reported or (pod.mirror and f"{pod.namespace}/{pod.name}" in reported)}
+
+
+def _known(node: NodeLedger) -> frozenset[str]:
+    """UIDs of the node's pods, and the names of its static ones, which have another UID on the node than in the API."""
+    return frozenset(name for pod in node.pods for name in (pod.uid, *([f"{pod.namespace}/{pod.name}"] if pod.mirror else [])))
 
 
 def gone_gpus(node: NodeLedger) -> dict[str, dict[str, HeldEntry]]:
@@ -162,9 +190,8 @@ def gpus_of(node: NodeLedger, *, with_pods: bool = True) -> list[GpuView]:
     """By index. with_pods: whether pods are counted, which takes longer than all the rest."""
     sums = node.usage()
     orphaned: dict[str, int] = {}
-    for entry in node.record.held.entries:
-        if entry.why == "orphaned":
-            orphaned[entry.gpu] = orphaned.get(entry.gpu, 0) + entry.units
+    for entry in orphans(node):
+        orphaned[entry.gpu] = orphaned.get(entry.gpu, 0) + entry.units
     rejected = {rejection.gpu for rejection in node.rejections}
     counts: dict[int, int] = {}
     for share in shares(node) if with_pods else ():
@@ -487,6 +514,8 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         reason = "its GPU is not known"
     elif share.gone and node.inventory:
         reason = f"it has {gone_in_words(share.gone, node.inventory.unit)}: delete it"
+    elif share.why == RECORD_LOST:
+        reason = RECORD_IN_WORDS
     elif share.pod is None:
         reason = "the pod object is gone, its processes are not"
     elif share.why == "unmanaged":

@@ -375,15 +375,23 @@ def test_a_pod_that_has_ended_is_found_in_a_cluster(
 
 
 def test_the_gpus_of_a_pod_that_are_gone_or_whose_processes_only_are_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw = held(node("a", "10.0.0.1", 16), gpu0=[{"pod": "default/left", "uid": "u", "units": 3, "why": "orphaned"}])
+    raw = held(
+        node("a", "10.0.0.1", 16),
+        gpu0=[
+            {"pod": f"default/{name}", "uid": f"uid-{name}", "units": units, "why": "orphaned"}
+            for name, units in (("left", 3), ("lost", 2))
+        ],
+    )
     said = json.loads(raw["metadata"]["annotations"]["gpushare/held"])
     said["gpus"]["GPU-old"] = [{"pod": "default/p", "uid": "uid-p", "units": 2, "why": "gone"}]
     raw["metadata"]["annotations"]["gpushare/held"] = json.dumps(said)
-    items = [{**raw, "kind": "Node"}, {**pod("p", "a", gpu=0, mem=2), "kind": "Pod"}]
+    items = [{**raw, "kind": "Node"}, *({**pod(name, "a", gpu=0, mem=2), "kind": "Pod"} for name in ("p", "lost"))]
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
     for name, words in (
-        ("p", "is on node a and has 2 GiB of GPU GPU-old, which is not in this node any more (bound, GPU gone): delete it, and its owner "
-         "starts it on another GPU"),
+        ("p", "is on node a and has 2 GiB of GPU GPU-old, which is not in this node any more (bound, GPU gone): delete it; it has no "
+         "owner that would start it again, so create it again"),
+        ("lost", "is on node a and has 2 GiB of GPU 0 (record lost): kubelet has no record of it (its checkpoint was lost): it keeps its "
+         "GPU; delete it when convenient"),
         ("left", "is deleted; its processes on node a have 3 GiB of GPU 0 (orphaned)"),
     ):  # fmt: skip
         assert main(["explain", name, "--from-file", str(tmp_path / "cluster.json")]) == 0

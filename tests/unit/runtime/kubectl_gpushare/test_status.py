@@ -17,6 +17,7 @@ from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.commands import find_leases
 from gpushare_runtime.kubectl_gpushare.status import LeaseState, judge, read_lease
+from gpushare_runtime.kubectl_gpushare.views import Selection, nodes_view, pods_view
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kubectl_gpushare.command import run
 from unit.fakes.runtime.kubectl_gpushare.objects import held, node, pending, pod, read_all
@@ -182,6 +183,9 @@ def test_gpus_that_are_not_in_their_node_any_more_with_their_pods() -> None:
         ("error gpus", "gpu1", "GPU GPU-old is not in this node any more; pods: default/p0, default/p1, default/p2 and 2 more")
     ]
     [cure] = [one.cure for one in judge(cluster, [LEADS]) if one.severity == "error"]
+    assert cure == "kubectl delete pod -n default p0: it has no owner that would start it again, so create it again"
+    cluster.set_pod(owned(pod("p0", "gpu1", gpu=1, mem=2)))
+    [cure] = [one.cure for one in judge(cluster, [LEADS]) if one.severity == "error"]
     assert cure == "kubectl delete pod -n default p0: its owner starts it on another GPU"
 
 
@@ -221,9 +225,46 @@ def test_pods_that_can_never_run_and_what_to_write() -> None:
     assert judge(cluster, [LEADS])[-1].found == "7 pods wait, none although GPUs have room"
 
 
-def test_drift() -> None:
-    raw = held(ours("gpu1"), gpu0=[{"pod": "lab/gone", "uid": "u", "units": 3, "why": "orphaned"}])
-    assert found(read_all([raw], [])) == [("warning drift", "gpu1", "3 units are in use by processes of pods that are gone")]
+def owned(raw: dict[str, Any]) -> dict[str, Any]:
+    raw["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web-7c"}]
+    return raw
+
+
+def left(*names: str, uid: str = "uid-{}") -> list[dict[str, Any]]:
+    """Entries of `gpushare/held`: kubelet could give the ids of these pods to others."""
+    return [{"pod": f"default/{name}", "uid": uid.format(name), "units": 3, "why": "orphaned"} for name in names]
+
+
+UID = "8f1c2d3e-0000-4000-8000-0123456789ab"
+
+
+def test_processes_of_pods_that_the_api_server_does_not_have_can_be_told_from_others() -> None:
+    cluster = read_all([held(ours("gpu1"), gpu0=[*left("gone", uid=UID), *left("odd", uid="; reboot")])], [pod("p", "gpu1", gpu=1, mem=2)])
+    words = "6 units are in use by processes of pods that the API server does not have: default/gone, default/odd"
+    assert found(cluster) == [("warning drift", "gpu1", words)]
+    assert [one.cure for one in judge(cluster, [LEADS]) if one.check == "drift"] == [
+        "on it, end the processes of these pods, and no others: grep -l 8f1c2d3e.0000.4000.8000.0123456789ab /proc/[0-9]*/cgroup lists "
+        "those of default/gone"
+    ]
+
+
+def test_pods_that_run_and_whose_record_kubelet_has_lost_are_not_ended_as_processes_of_no_pod() -> None:
+    """As after rm /var/lib/kubelet/device-plugins/*: the node reports them like pods that are gone, and the API server has them."""
+    static = pod("s", "gpu1", mem=3)
+    static["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    ending = pod("e", "gpu1", gpu=1, mem=3)
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    pods = [owned(pod("a", "gpu1", gpu=0, mem=3)), pod("b", "gpu1", gpu=0, mem=3), static, ending]
+    cluster = read_all([held(ours("gpu1"), gpu0=[*left("a", "b"), *left("s", uid="of-kubelet")], gpu1=left("e"))], pods)
+    words = "kubelet has no record of 3 running pods (its checkpoint was lost): default/a, default/b, default/s; they keep their GPUs"
+    assert found(cluster) == [("warning drift", "gpu1", words)]
+    assert [one.cure for one in judge(cluster, [LEADS]) if one.check == "drift"] == [
+        "delete each pod when convenient, which ends its work; 2 of 3 would not be started again, for want of an owner"
+    ]
+    cells = {row.cells[0].text: [cell.text for cell in row.cells[-2:]] for row in pods_view(cluster, Selection(namespace="default")).rows}
+    lost = "kubelet has no record of it (its checkpoint was lost): it keeps its GPU; delete it when convenient"
+    assert cells == {**{name: ["record lost", lost] for name in "abs"}, "e": ["terminating", ""]}
+    assert [one.text for one in nodes_view(cluster, Selection()).rows[0].grid] == ["9/16", "3/16"], "no orphaned units"
 
 
 @pytest.mark.parametrize(

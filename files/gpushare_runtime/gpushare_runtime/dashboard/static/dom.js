@@ -113,7 +113,7 @@ export function bar(node, gpu, pods = [], namespace = "") {
   const parts = pods.map((pod) => {
     const part = element("i", { title: `${pod.key}: ${pod.units} ${node.unit ?? "units"}` });
     part.style.width = `${Math.min(100, (100 * pod.units) / units)}%`;
-    if (/^(orphaned|unmanaged)/.test(pod.state)) part.className = "odd";
+    if (/^(orphaned|record lost|unmanaged)/.test(pod.state)) part.className = "odd";
     else paint(part, pod.namespace);
     if (namespace && !pod.namespace.startsWith(namespace)) part.classList.add("dim");
     return part;

@@ -23,6 +23,7 @@ export const POD_STATES = {
   whole: "whole GPU",
   terminating: "terminating",
   orphaned: "orphaned",
+  "record lost": "record lost",
   unmanaged: "unmanaged",
   unknown: "GPU unknown",
 };
