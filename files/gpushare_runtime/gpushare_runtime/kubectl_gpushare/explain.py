@@ -19,6 +19,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.kubectl_gpushare.causes import cause_in
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, why_never
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import CLOSED, closed, orphans
@@ -37,8 +38,6 @@ _NAMED: Final = 3
 _MOST_SPANS: Final = 6
 OUR_SCHEDULERS: Final = ("", "default-scheduler", "gpushare-scheduler")
 """kube-scheduler as site.yml configures it, and the one that runs as pods where gpushare is installed in the cluster."""
-EXTENDER_SILENT: Final = re.compile(r"connection refused|context deadline exceeded|\bEOF\b|connection reset|x509|certificate")
-"""What kube-scheduler reports if it calls the extender and gets no answer."""
 GATED: Final = re.compile(r"non-empty scheduling gates")
 """What the API server reports of a pod that kube-scheduler must not see yet, such as one in a queue of Kueue."""
 # The reasons that kube-scheduler reports about other things than GPUs, in its words, and in ours; and what excludes nodes such as control
@@ -50,9 +49,7 @@ _OTHER_REASONS: Final = (
     (re.compile(r"Too many pods"), "a node with room for one more pod"),
     (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
     (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
-    (EXTENDER_SILENT, "the extender, which does not answer"),
     (GATED, "the removal of its scheduling gates"),
-    (re.compile(r"lease"), "the extender, which waits after a change of leader"),
     (re.compile(rf"{RESERVED_FOR}([^\s,;]{{1,80}})"), r"the group \1, for which room is reserved"),
     (re.compile(r"\bminCount\b|pod group is unschedulable"), "room for all pods of its group at once"),
 )
@@ -300,6 +297,8 @@ def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
 
 def _waits_for(reported: str, fitting: int) -> str:
     """fitting: nodes whose GPUs have room. Taints and selectors count only where other reasons do not explain all of these."""
+    if cause := cause_in(reported):
+        return cause.in_words()
     matches = ((pattern.search(reported), words) for pattern, words in _OTHER_REASONS)
     found = [match.expand(words) for match, words in matches if match]
     counts = [int(count) for count, reason in _COUNTED.findall(reported) if any(pattern.search(reason) for pattern, _ in _OTHER_REASONS)]

@@ -16,8 +16,9 @@ from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.node_report import HeldEntry
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
+from gpushare_runtime.kubectl_gpushare.causes import EXTENDER, FOREIGN, POLICY, UNLED, WEBHOOK, Cause, cause_in
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
-from gpushare_runtime.kubectl_gpushare.explain import EXTENDER_SILENT, GATED, explain, headline, names_in_words, some
+from gpushare_runtime.kubectl_gpushare.explain import GATED, explain, headline, names_in_words, some
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, lost_records, orphans, selected_waiting, shares
 
@@ -27,6 +28,9 @@ NODE_LABEL: Final = ("gpushare.kubernetes/node", "true")
 MOST_WAITING: Final = 100
 WAITED_SECONDS: Final = 60.0
 _MOST_LEASE_SECONDS: Final = 3600
+_MOST_CAUSES: Final = 20
+_MOST_EVIDENCE: Final = 300
+"""Characters of a message of others that is quoted as evidence."""
 _UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STYLES: Final = {ERROR: BAD, WARNING: WARN, OK: GOOD}
 
@@ -80,8 +84,8 @@ def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
     """Everything, what is worst first. leases: () where there is no cluster to ask."""
     pods = next((f"-n {lease.namespace} -l app.kubernetes.io/part-of=gpushare" for lease in leases if lease.scheduler == IN_CLUSTER), "")
     found = [
-        *(finding for lease in leases for finding in _scheduler(lease, cluster.now(), pods)),
-        *_extender(cluster, pods),
+        *(finding for lease in leases for finding in _scheduler(lease, cluster.now(), pods, cluster)),
+        *_stopped(cluster, pods),
         *_nodes(cluster, pods),
         *_gpus(cluster),
         *_waiting(cluster),
@@ -90,14 +94,25 @@ def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
     return sorted([*found, *_drift(cluster)], key=lambda finding: order.index(finding.severity))
 
 
-def _scheduler(lease: LeaseState, now: float, pods: str) -> Iterator[StatusEntry]:
+def _scheduler(lease: LeaseState, now: float, pods: str, cluster: Cluster) -> Iterator[StatusEntry]:
     """pods: how kubectl selects ours, "" where the daemons are services of hosts."""
     ours = lease.scheduler == IN_CLUSTER
     cure = "kubectl get pods -n kube-system -l component=kube-scheduler, and its log on each control plane"
     if ours:
         cure = f"kubectl get pods {pods}, and kubectl logs {pods} -c kube-scheduler"
     age = max(0, int(now - lease.renewed))
-    if lease.problem:
+    asked = Cause(UNLED, f"{lease.namespace}/{lease.scheduler}")
+    unled = sum(cause_in(wait.reported) == asked for wait in cluster.waiting.values())
+    if unled:
+        words = f"{lease.scheduler} tries {_pods(unled)} without having the Lease {asked.name}, so the extender does not answer it"
+        yield StatusEntry(
+            ERROR,
+            "scheduler",
+            "",
+            f"{words}: its leader election is off, or it has another Lease or host name",
+            "start it with --leader-elect=true",
+        )
+    elif lease.problem:
         yield StatusEntry(
             WARNING, "scheduler", "", f"the leader is not known: {lease.problem}", "choose a user who may get Leases in kube-system"
         )
@@ -110,15 +125,36 @@ def _scheduler(lease: LeaseState, now: float, pods: str) -> Iterator[StatusEntry
         yield StatusEntry(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {age} s ago")
 
 
-def _extender(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
-    silent = [wait for wait in cluster.waiting.values() if EXTENDER_SILENT.search(wait.reported)]
-    if silent:
-        words = as_text(silent[0].reported, 200)
-        cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
-        if pods:
-            cure = f"kubectl logs {pods} -c extender"
-        yield StatusEntry(ERROR, "extender", "", f"kube-scheduler gets no answer for {_pods(len(silent))}: {words}", cure)
-    else:
+def _stopped(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
+    """The extenders, webhooks and policies that stop pods which wait. A message that names another one is never blamed on ours."""
+    stopped: dict[Cause, list[Waiting]] = {}
+    for wait in cluster.waiting.values():
+        if cause := cause_in(wait.reported):
+            stopped.setdefault(cause, []).append(wait)
+    for cause, waiting in list(stopped.items())[:_MOST_CAUSES]:
+        many, words = _pods(len(waiting)), as_text(waiting[0].reported, _MOST_EVIDENCE)
+        if cause.kind == EXTENDER:
+            what = "gets no answer" if cause.silent else f"gets the HTTP status {cause.code}"
+            cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
+            cure = f"kubectl logs {pods} -c extender" if pods else cure
+            yield StatusEntry(ERROR, "extender", "", f"kube-scheduler {what} for {many}: {words}", cure)
+        elif cause.kind == FOREIGN:
+            what = "gets no answer from" if cause.silent else f"gets the HTTP status {cause.code} from"
+            found = f"kube-scheduler {what} an extender that is not gpushare's, at {cause.name}, for {many}: {words}"
+            cure = (
+                "on each control plane, remove its entry from kube-scheduler's configuration, or start its program; verify names the file"
+            )
+            yield StatusEntry(ERROR, "extender", "", found, cure)
+        elif cause.kind in (WEBHOOK, POLICY):
+            what = "does not answer the API server" if cause.silent else "rejects what kube-scheduler does"
+            lists = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+            if cause.kind == POLICY:
+                lists = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+            start = "start the program of its service, or" if cause.silent else "if that is not meant,"
+            cure = f"{start} except pods/binding in it: kubectl get {lists} -o yaml"
+            severity = ERROR if cause.silent else WARNING
+            yield StatusEntry(severity, "admission", "", f"the {cause.kind} {cause.name} {what} for {many}: {words}", cure)
+    if not any(cause.kind in (EXTENDER, FOREIGN) for cause in stopped):
         yield StatusEntry(OK, "extender", "", "no waiting pod reports an extender error")
 
 

@@ -229,7 +229,7 @@ CPU = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are av
          "the GPUs fit on 1 node: it waits for main memory"),
         ({"mem": 3}, "0/3 nodes are available: 3 node(s) had untolerated taint {a: b}.",
          "the GPUs fit on 1 node: it waits for a node without a taint that it does not tolerate"),
-        ({"mem": 3}, "Post https://127.0.0.1:32766: connection refused",
+        ({"mem": 3}, 'Post "https://127.0.0.1:32766/gpushare-scheduler/filter": dial tcp 127.0.0.1:32766: connect: connection refused',
          "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
         ({"mem": 3}, "Scheduling is blocked due to non-empty scheduling gates",
          "the GPUs fit on 1 node: it waits for the removal of its scheduling gates"),

@@ -24,6 +24,17 @@ from unit.fakes.runtime.kubectl_gpushare.objects import held, node, pending, pod
 from unit.fakes.runtime.pods import gpu
 
 NOW = 1767225600.0
+SILENT = 'Post "https://127.0.0.1:32766/gpushare-scheduler/filter": dial tcp 127.0.0.1:32766: connect: connection refused'
+FOREIGN = 'Post "http://127.0.0.1:9443/filter": dial tcp 127.0.0.1:9443: connect: connection refused'
+WEBHOOK = (
+    'the API server does not bind pod default/w to node gpu1: Internal error occurred: failed calling webhook "guard.example.com": '
+    'failed to call webhook: Post "https://guard.infra.svc:443/?timeout=10s": connect: connection refused (500 InternalError)'
+)
+UNLED = (
+    "lease kube-system/kube-scheduler is held by nobody, and this extender serves the scheduler of host cp1: expected it to ask only while "
+    "it holds that lease. If this continues, it runs with leader election off"
+)
+ENTRY = "on each control plane, remove its entry from kube-scheduler's configuration, or start its program; verify names the file"
 LEADS = LeaseState("cp1", NOW - 3, 15)
 
 
@@ -81,7 +92,7 @@ OURS = LeaseState("gpushare-scheduler-7c", NOW - 40, 15, scheduler="gpushare-sch
 
 
 def test_where_the_daemons_are_pods_their_scheduler_counts_and_cures_are_kubectls() -> None:
-    cluster = read_all([ours("gpu1", offered="0")], [pending("silent", "Post: connection refused", mem=2)])
+    cluster = read_all([ours("gpu1", offered="0")], [pending("silent", SILENT, mem=2)])
     cluster.now = lambda: NOW
     wrong = [one for one in judge(cluster, [OURS, LEADS]) if one.severity == "error"]
     assert [(one.check, one.found.partition(":")[0]) for one in wrong] == [
@@ -192,7 +203,7 @@ def test_gpus_that_are_not_in_their_node_any_more_with_their_pods() -> None:
 def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_answer() -> None:
     new = pending("new", "", mem=2)
     new["metadata"]["creationTimestamp"] = "2025-12-31T23:59:30Z"
-    silent = pending("silent", 'Post "https://127.0.0.1:32766/gpushare-scheduler/filter": connect: connection refused', mem=2)
+    silent = pending("silent", SILENT, mem=2)
     # Its queue is not ours.
     queued = pending("queued", "Scheduling is blocked due to non-empty scheduling gates", mem=2)
     cpu = pending("cpu", "0/1: 1 Insufficient cpu", mem=2)
@@ -203,6 +214,35 @@ def test_pods_that_wait_although_there_is_room_and_an_extender_that_does_not_ans
         ("default/cpu", "the GPUs fit on 1 node: it waits for CPU"),
         ("default/silent", "the GPUs fit on 1 node: it waits for the extender, which does not answer"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("reported", "check", "begins", "cure"),
+    [
+        (FOREIGN, "error extender", "kube-scheduler gets no answer from an extender that is not gpushare's, at http://127.0.0.1:9443, for "
+         "2 pods: Post", ENTRY),
+        ("failed filter with extender at URL http://127.0.0.1:9443/x/filter, code 500", "error extender", "kube-scheduler gets the HTTP "
+         "status 500 from an extender that is not gpushare's, at http://127.0.0.1:9443/x, for 2 pods: failed", ENTRY),
+        (WEBHOOK, "error admission", "the webhook guard.example.com does not answer the API server for 2 pods: the API server does not",
+         "start the program of its service, or except pods/binding in it: kubectl get "
+         "mutatingwebhookconfigurations,validatingwebhookconfigurations -o yaml"),
+        ("ValidatingAdmissionPolicy 'no-gpus' with binding 'all' denied request: closed", "warning admission", "the policy no-gpus rejects "
+         "what kube-scheduler does for 2 pods: Valid", "if that is not meant, except pods/binding in it: kubectl get "
+         "validatingadmissionpolicies,validatingadmissionpolicybindings -o yaml"),
+        (UNLED, "error scheduler", "kube-scheduler tries 2 pods without having the Lease kube-system/kube-scheduler, so the extender does "
+         "not answer it: its leader election is off", "start it with --leader-elect=true"),
+    ],
+)  # fmt: skip
+def test_what_stops_pods_is_named_by_the_message_and_not_blamed_on_the_extender(reported: str, check: str, begins: str, cure: str) -> None:
+    cluster = read_all([ours("gpu1")], [pending("v", reported + 2000 * " x\x1b", mem=2), pending("w", reported + 2000 * " x\x1b", mem=2)])
+    cluster.now = lambda: NOW
+    one = judge(cluster, [LEADS])[0]
+    assert f"{one.severity} {one.check}" == check
+    assert one.found.startswith(begins)
+    assert one.cure == cure
+    assert len(one.found) < 600
+    assert one.found.isprintable()
+    assert any(good.check == "extender" and good.severity == "ok" for good in judge(cluster, [LEADS])) is (check != "error extender")
 
 
 def test_pods_that_can_never_run_and_what_to_write() -> None:
