@@ -9,6 +9,7 @@ import math
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Literal
@@ -31,6 +32,7 @@ METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s
 PAGE: Final = 500
 LOST_SECONDS: Final = 30.0
 # A budget answers 429. Such a request is not repeated at once: the budget changes when another pod is ready.
+_SAME_CLOCK_SECONDS: Final = 3.0
 _EVICTION_WITHIN: Final = 1.0
 
 # Why a request got no answer; `KubeError.reason` when `KubeError.status` is 0.
@@ -100,6 +102,17 @@ class KubeClient:
         self._user_agent = f"{user_agent}/{__version__}"
         self._session: aiohttp.ClientSession | None = None
         self._poster: Poster | None = None
+        self._dated = "", 0.0
+
+    def now(self) -> float:
+        """Unix time by the API server's clock, as far as its last answer tells; a person's computer may be wrong by hours."""
+        date, at = self._dated
+        try:
+            ahead = parsedate_to_datetime(date).timestamp() - at
+        except (TypeError, ValueError, OverflowError):
+            ahead = 0.0
+        # The header has whole seconds, and an answer takes some: what is less is no difference of clocks.
+        return time.time() + (ahead if abs(ahead) > _SAME_CLOCK_SECONDS else 0.0)
 
     @property
     def server(self) -> str:
@@ -251,6 +264,7 @@ class KubeClient:
                     async with self._send(method, path, params, sent, body, timeout, authorization) as response:
                         status, data = response.status, await (_at_most(response, most) if most else response.read())
                         wait = response.headers.get("Retry-After", "1")
+                        self._dated = response.headers.get("Date", "")[:64], time.time()
             except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise self._no_answer(method, path, error) from None
             if status == 401 and not reloaded and time.monotonic() < send_by and self._reload(authorization):

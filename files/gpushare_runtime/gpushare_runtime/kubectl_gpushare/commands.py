@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +50,16 @@ MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 
 
-def read(arguments: argparse.Namespace, name: str = "") -> tuple[Cluster, str]:
+@dataclass
+class Beside:
+    """The facts that `explain` reads beside nodes and pods, as far as the user may. leases: of the schedulers."""
+
+    leases: list[status.LeaseState] = field(default_factory=list)
+
+
+def read(arguments: argparse.Namespace, name: str = "", beside: Beside | None = None) -> tuple[Cluster, str]:
     """The cluster as far as it may be read, which it says itself, and the namespace that is meant. InputError where not even the pods of
-    that one may be. name: of pods that are kept whatever they request."""
+    that one may be. name: of pods that are kept whatever they request. beside: is filled."""
     cluster = Cluster()
     cluster.remember = name
     if arguments.from_file:
@@ -68,6 +76,10 @@ def read(arguments: argparse.Namespace, name: str = "") -> tuple[Cluster, str]:
                 # Of those that have ended, too, which are not in the list.
                 everywhere = arguments.all_namespaces and cluster.complete
                 cluster.named = list(await pods_named(client, "" if everywhere else own, name))
+            if beside is not None and cluster.waiting:
+                with contextlib.suppress(KubeError):
+                    beside.leases = await find_leases(client)
+            cluster.now = client.now
 
     try:
         asyncio.run(go())
@@ -84,7 +96,8 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
     everywhere = arguments.all_namespaces
     if bool(arguments.pod) == bool(arguments.filename) and not (everywhere and not arguments.pod):
         raise UsageError("expected the name of a pod, or -f FILE with one, or -A for all pods that wait")
-    cluster, namespace = read(arguments, arguments.pod or "")
+    beside = Beside()
+    cluster, namespace = read(arguments, arguments.pod or "", None if arguments.filename else beside)
     everywhere = everywhere and cluster.complete
     if arguments.filename:
         [raw, _], *others = read_manifests(arguments.filename)
@@ -94,10 +107,10 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         if not cluster.complete and isinstance(pod, PendingPod) and not never(pod, cluster.largest()):
             # kube-scheduler has reported nothing of a pod that is not in the cluster.
             need_all(cluster, "explain -f", f"create the pod, then kubectl gpushare explain {pod.name}")
-        return _explain_one(cluster, Waiting(pod, "", (), scheduler_of(raw)), form)
+        return _explain_one(cluster, Waiting(pod, "", (), scheduler_of(raw)), form, beside)
     if not arguments.pod:
         need_all(cluster, "explain -A", "kubectl gpushare pods")
-        return _explain_all(cluster, form)
+        return _explain_all(cluster, form, beside)
     waiting = [
         wait for wait in cluster.waiting.values() if wait.pod.name == arguments.pod and (everywhere or wait.pod.namespace == namespace)
     ]
@@ -106,10 +119,10 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
         return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
-    return _explain_one(cluster, waiting[0], form)
+    return _explain_one(cluster, waiting[0], form, beside)
 
 
-def _explain_one(cluster: Cluster, wait: Waiting, form: Format) -> int:
+def _explain_one(cluster: Cluster, wait: Waiting, form: Format, beside: Beside) -> int:
     pod, reported, largest, complete = wait.pod, wait.reported, cluster.largest(), cluster.complete
     if isinstance(pod, InvalidPod):
         print(as_text(f"{pod}: {pod.error}", 4096))
@@ -119,6 +132,8 @@ def _explain_one(cluster: Cluster, wait: Waiting, form: Format) -> int:
         sentence, known = headline(pod, verdicts, reported, largest, wait.scheduler), True
     else:
         sentence, known = alone(pod, reported, cluster.told.get(pod.uid, ""), largest, wait.scheduler)
+    unled = _nothing_scheduled(cluster, wait, beside, largest)
+    sentence, known = unled or sentence, known or bool(unled)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(document(pod, reported, verdicts, sentence, complete), form.name))
     else:
@@ -126,14 +141,14 @@ def _explain_one(cluster: Cluster, wait: Waiting, form: Format) -> int:
         print(f"requests {amount(pod.request)}" + (f"; kube-scheduler reported: {reported}" if reported else ""))
         table = table_of(verdicts, each=form.name == "wide")
         # Of a request that no GPU is large enough for, every node has the same to say.
-        for line in ["", *form.lines(table)] if table.rows and (form.name == "wide" or not never(pod, largest)) else ():
+        for line in ["", *form.lines(table)] if table.rows and not unled and (form.name == "wide" or not never(pod, largest)) else ():
             print(line)
         if not complete:
             print(f"\n{ALONE}")
     return 0 if any(verdict.fits for verdict in verdicts) else FITS_NOWHERE if known else UNKNOWN
 
 
-def _explain_all(cluster: Cluster, form: Format) -> int:
+def _explain_all(cluster: Cluster, form: Format, beside: Beside) -> int:
     """A line for each pod that waits: its verdict. FITS_NOWHERE if one of them fits nowhere."""
     largest = cluster.largest()
     table, made, fits = Table((Column("NAMESPACE"), Column("NAME"), Column("FITS"), Column("VERDICT", flexible=True))), [], True
@@ -142,7 +157,9 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
     for wait in waiting[:MOST_EXPLAINED]:
         pod = wait.pod
         verdicts = [] if isinstance(pod, InvalidPod) else explain(cluster, pod, placement)
-        sentence = pod.error if isinstance(pod, InvalidPod) else headline(pod, verdicts, wait.reported, largest, wait.scheduler)
+        sentence = pod.error if isinstance(pod, InvalidPod) else _nothing_scheduled(cluster, wait, beside, largest)
+        if isinstance(pod, PendingPod) and not sentence:
+            sentence = headline(pod, verdicts, wait.reported, largest, wait.scheduler)
         good = any(verdict.fits for verdict in verdicts)
         fits &= good
         names = [as_text(pod.namespace, 253), as_text(pod.name, 253)]
@@ -159,6 +176,13 @@ def _explain_all(cluster: Cluster, form: Format) -> int:
     if len(waiting) > MOST_EXPLAINED:
         print(f"warning: {len(waiting) - MOST_EXPLAINED} more pods wait; give their names", file=sys.stderr)
     return 0 if fits else FITS_NOWHERE
+
+
+def _nothing_scheduled(cluster: Cluster, wait: Waiting, beside: Beside, largest: Largest | None) -> str:
+    """Whether room, no cure that makes some helps; what is wrong with the pod itself remains. "" where there is a leader."""
+    sentence = status.nothing_scheduled(beside.leases, wait, cluster.now())
+    own = never(wait.pod, largest) if sentence and isinstance(wait.pod, PendingPod) else ""
+    return f"{sentence}; it {own}" if own else sentence
 
 
 def _pending(raw: dict[str, object], file: str) -> PendingPod | InvalidPod:
@@ -302,14 +326,14 @@ async def find_leases(client: KubeClient) -> list[status.LeaseState]:
     own = await _leases_named(client, status.IN_CLUSTER, protocol.IN_CLUSTER_NAMESPACE)
     found = await _leases_named(client, name, status.LeaseState.namespace)
     # Without leader election, or on a control plane that others run, there is none: that only matters to pods of ours that it places.
-    return [*own, *(found or ([] if own else [status.LeaseState(scheduler=name)]))]
+    return [*own, *(found or ([] if own else [status.LeaseState(scheduler=name, exists=False)]))]
 
 
 async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[status.LeaseState]:
     """In any namespace, where those of all may be listed; else in this one."""
     try:
         items = (await client.get(f"{_LEASES}/leases", fieldSelector=f"metadata.name={name}", limit=_LISTED)).get("items") or []
-        return [status.read_lease(lease) for lease in items]
+        return [lease for lease in map(status.read_lease, items) if lease.scheduler == name]
     except KubeError as error:
         if error.status == 404:
             return []
@@ -348,6 +372,7 @@ def run_status(arguments: argparse.Namespace, form: Format) -> int:
         async def go() -> list[status.LeaseState]:
             async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
                 await fill(client, cluster, "", context_namespace(file, arguments.context))
+                cluster.now = client.now
                 return await find_leases(client)
 
         try:

@@ -18,7 +18,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.causes import EXTENDER, FOREIGN, POLICY, UNLED, WEBHOOK, Cause, cause_in
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
-from gpushare_runtime.kubectl_gpushare.explain import GATED, explain, headline, names_in_words, some
+from gpushare_runtime.kubectl_gpushare.explain import GATED, OUR_SCHEDULERS, explain, headline, names_in_words, some
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, lost_records, orphans, selected_waiting, shares
 
@@ -43,7 +43,8 @@ IN_CLUSTER: Final = "gpushare-scheduler"
 class LeaseState:
     """The leader of a scheduler. problem: why that is not known, "" if it is. renewed: Unix time. seconds: how long a renewal holds.
 
-    scheduler: the Lease's name. namespace: where it is.
+    scheduler: the Lease's name. namespace: where it is. exists: whether there is such a Lease. kube-scheduler makes one at its first start
+    and never deletes it, unless its leader election is off.
     """
 
     holder: str = ""
@@ -52,6 +53,19 @@ class LeaseState:
     problem: str = ""
     scheduler: str = "kube-scheduler"
     namespace: str = "kube-system"
+    exists: bool = True
+
+    def age(self, now: float) -> int:
+        """Seconds since it was renewed."""
+        return max(0, int(now - self.renewed))
+
+    def is_led(self, now: float) -> bool:
+        return bool(self.holder) and self.age(now) <= 2 * self.seconds
+
+    def unled(self, now: float) -> str:
+        """The sentence about one that nobody renews."""
+        last = f"; {self.holder} was the last one, {self.age(now)} s ago" if self.holder else ""
+        return f"{self.scheduler} has no leader{last}"
 
 
 @dataclass(frozen=True)
@@ -76,8 +90,8 @@ def read_lease(raw: Mapping[str, Any]) -> LeaseState:
     length = seconds if isinstance(seconds, int) and 0 < seconds <= _MOST_LEASE_SECONDS else LeaseState.seconds
     # The identity is HOST_UUID, the host's name a pod's where the scheduler is one.
     names = {key: as_text(str((raw.get("metadata") or {}).get(key) or ""), 253) for key in ("name", "namespace")}
-    where = {"scheduler": names["name"] or LeaseState.scheduler, "namespace": names["namespace"] or LeaseState.namespace}
-    return LeaseState(as_text(holder.partition("_")[0], 253), renewed, length, **where)
+    name, namespace = names["name"] or LeaseState.scheduler, names["namespace"] or LeaseState.namespace
+    return LeaseState(as_text(holder.partition("_")[0], 253), renewed, length, scheduler=name, namespace=namespace)
 
 
 def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
@@ -94,13 +108,23 @@ def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
     return sorted([*found, *_drift(cluster)], key=lambda finding: order.index(finding.severity))
 
 
+def nothing_scheduled(leases: Iterable[LeaseState], wait: Waiting, now: float) -> str:
+    """The sentence about a pod whose scheduler has no leader; "" where it has one, or where that is not known."""
+    cause = cause_in(wait.reported)
+    if wait.scheduler not in OUR_SCHEDULERS or (cause is not None and cause.kind == UNLED):
+        return ""
+    own = [lease for lease in leases if (lease.scheduler == IN_CLUSTER) == (wait.scheduler == IN_CLUSTER)]
+    if not own or any(lease.problem or not lease.exists or lease.is_led(now) for lease in own):
+        return ""
+    return f"nothing is scheduled: {own[0].unled(now)} (kubectl gpushare status has what to do)"
+
+
 def _scheduler(lease: LeaseState, now: float, pods: str, cluster: Cluster) -> Iterator[StatusEntry]:
     """pods: how kubectl selects ours, "" where the daemons are services of hosts."""
     ours = lease.scheduler == IN_CLUSTER
     cure = "kubectl get pods -n kube-system -l component=kube-scheduler, and its log on each control plane"
     if ours:
         cure = f"kubectl get pods {pods}, and kubectl logs {pods} -c kube-scheduler"
-    age = max(0, int(now - lease.renewed))
     asked = Cause(UNLED, f"{lease.namespace}/{lease.scheduler}")
     unled = sum(cause_in(wait.reported) == asked for wait in cluster.waiting.values())
     if unled:
@@ -116,13 +140,13 @@ def _scheduler(lease: LeaseState, now: float, pods: str, cluster: Cluster) -> It
         yield StatusEntry(
             WARNING, "scheduler", "", f"the leader is not known: {lease.problem}", "choose a user who may get Leases in kube-system"
         )
-    elif not lease.holder or age > 2 * lease.seconds:
-        last = f"; {lease.holder} was the last one, {age} s ago" if lease.holder else ""
-        yield StatusEntry(
-            ERROR, "scheduler", "", f"{lease.scheduler} has no leader{last}: all new {'GPU pods' if ours else 'pods'} wait", cure
-        )
+    elif not lease.exists:
+        words = f"{lease.scheduler} has no Lease: it runs without leader election, or has never run"
+        yield StatusEntry(WARNING, "scheduler", "", words, cure)
+    elif not lease.is_led(now):
+        yield StatusEntry(ERROR, "scheduler", "", f"{lease.unled(now)}: all new {'GPU pods' if ours else 'pods'} wait", cure)
     else:
-        yield StatusEntry(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {age} s ago")
+        yield StatusEntry(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {lease.age(now)} s ago")
 
 
 def _stopped(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import time
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -446,3 +449,38 @@ def test_pods_of_lower_priority_that_nobody_can_evict_come_first() -> None:
     assert explain(read_all([node("a", "10.0.0.1", 16)], [pod("low", "a", gpu=0, mem=1)]), important(1, count=1))[0].lesser == (
         "default/low",
     )
+
+
+def lease(seconds_ago: float) -> dict[str, Any]:
+    renewed = datetime.fromtimestamp(time.time() - seconds_ago, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    spec = {"holderIdentity": "cp1_7f-1", "renewTime": renewed, "leaseDurationSeconds": 15}
+    return {"metadata": {"name": "kube-scheduler", "namespace": "kube-system"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("asks_for", "items", "words"),
+    [
+        (9, [lease(86)], r"team/w: nothing is scheduled: kube-scheduler has no leader; cp1 was the last one, \d+ s ago \(kubectl gpushare "
+         r"status has what to do\)\nrequests 9 units\n"),
+        (99, [lease(86)],
+         r"team/w: nothing is scheduled: .*; it fits on no GPU, even an empty one: 99 .*; write at most 16\nrequests .*\n"),
+        (9, [lease(1)], r"team/w: the GPUs fit on 1 node; kube-scheduler has reported nothing yet\n(.*\n)+"),
+        # Without leader election there is none: it cannot be told from a scheduler that has never run.
+        (9, [], r"team/w: the GPUs fit on 1 node; kube-scheduler has reported nothing yet\n(.*\n)+"),
+    ],
+)  # fmt: skip
+def test_without_a_leader_no_change_of_a_pod_helps(
+    asks_for: int, items: list[Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setitem(command.OBJECTS, "/apis/coordination.k8s.io/v1/leases", {"items": items})
+    monkeypatch.setitem(command.OBJECTS, "/api/v1/namespaces/team/pods/w", pending("w", mem=asks_for, namespace="team"))
+    command.run(tmp_path, "explain", "w", "-n", "team")
+    printed = capsys.readouterr().out
+    assert re.fullmatch(words, printed), printed
+    (tmp_path / ".kube/config").unlink()
+    (tmp_path / ".kube").rmdir()
+    command.run(tmp_path, "explain", "-A", "-o", "json")
+    verdict = json.loads(capsys.readouterr().out)["pods"][0]["verdict"]
+    assert re.sub(r"\d+ s ago", "", f"team/w: {verdict}") == re.sub(r"\d+ s ago", "", printed.partition("\n")[0])

@@ -19,7 +19,7 @@ from gpushare_runtime.kubectl_gpushare.commands import find_leases
 from gpushare_runtime.kubectl_gpushare.status import LeaseState, judge, read_lease
 from gpushare_runtime.kubectl_gpushare.views import Selection, nodes_view, pods_view
 from gpushare_runtime.kubectl_program.main import main
-from unit.fakes.runtime.kubectl_gpushare.command import run
+from unit.fakes.runtime.kubectl_gpushare import command
 from unit.fakes.runtime.kubectl_gpushare.objects import held, node, pending, pod, read_all
 from unit.fakes.runtime.pods import gpu
 
@@ -81,6 +81,10 @@ def test_nothing_is_wrong() -> None:
             ("error scheduler", "", "kube-scheduler has no leader; cp1 was the last one, 31 s ago: all new pods wait"),
         ),
         (LeaseState(), ("error scheduler", "", "kube-scheduler has no leader: all new pods wait")),
+        (
+            LeaseState(exists=False),
+            ("warning scheduler", "", "kube-scheduler has no Lease: it runs without leader election, or has never run"),
+        ),
         (LeaseState(problem="you may not get it"), ("warning scheduler", "", "the leader is not known: you may not get it")),
     ],
 )
@@ -160,6 +164,7 @@ KUBE, OWN = ("leases", "kube-scheduler"), ("leases", "gpushare-scheduler")
 def test_the_leases_of_every_way_to_install(answers: dict[tuple[str, str], Any], expected: list[tuple[str, str, str, str]]) -> None:
     leases = asyncio.run(find_leases(Asked(answers)))  # type: ignore[arg-type]
     assert [(one.scheduler, one.namespace, one.holder, one.problem) for one in leases] == expected
+    assert [one.exists for one in leases] == [bool(one.holder or one.problem) for one in leases]
 
 
 def test_nodes_whose_plugin_does_not_serve() -> None:
@@ -325,10 +330,11 @@ def test_a_lease(spec: Any, lease: LeaseState) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    code, api = run(tmp_path, "status")
+    monkeypatch.setitem(command.OBJECTS, "/apis/coordination.k8s.io/v1/leases", {"items": [a_lease("kube-scheduler", "kube-system")]})
+    code, api = command.run(tmp_path, "status")
     printed = capsys.readouterr().out
     assert code == 3
-    assert "kube-scheduler has no leader: all new pods wait" in printed
+    assert "kube-scheduler has no leader; cp1 was the last one, " in printed
     asked = [(path, query.get("fieldSelector")) for _, path, query in api.requests]
     assert ("/apis/coordination.k8s.io/v1/leases", "metadata.name=kube-scheduler") in asked
     file = tmp_path / "cluster.json"
