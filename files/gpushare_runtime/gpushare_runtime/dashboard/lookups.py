@@ -10,26 +10,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import OBJECT_NAME, as_text, quote
 from gpushare_runtime.core.quantity import parse_quantity
 from gpushare_runtime.kube.client import KubeError, path
+from gpushare_runtime.kubectl_gpushare.events import MOST_BYTES, MOST_READ, SECONDS, read_event
 
 Json = dict[str, Any]
 Get = Callable[..., Awaitable[Json]]
 """`KubeClient.get`, with the rights of the person who asks."""
 
 MOST_EVENTS: Final = 50
-MOST_MESSAGE: Final = 1024
 MOST_QUOTAS: Final = 50
-MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of one answer: who may create Events decides how long they are."""
-_READ_EVENTS: Final = 500
 _AT_ONCE: Final = 4
-_SECONDS: Final = 10.0
 _NAME: Final = re.compile(OBJECT_NAME)
 _PREFIX: Final = "requests."
 _OFFLINE: Final = "a file has none of them"
@@ -64,7 +59,7 @@ class Lookups:
         where = path("api/v1", "namespaces", namespace, kind)
         try:
             async with self._turns:
-                answer = await get(where, limit=_READ_EVENTS, within=_SECONDS, most=MOST_BYTES, **selectors)
+                answer = await get(where, limit=MOST_READ, within=SECONDS, most=MOST_BYTES, **selectors)
         except KubeError as error:
             if error.status == 403:
                 return [], f"the rights to list {kind} in the namespace {namespace} are missing"
@@ -75,27 +70,8 @@ class Lookups:
 
 def _event(raw: Any) -> Json | None:
     """None for anything else than an Event."""
-    if not isinstance(raw, dict):
-        return None
-    series, source = _mapping(raw.get("series")), _mapping(raw.get("source"))
-    times = (series.get("lastObservedTime"), raw.get("lastTimestamp"), raw.get("eventTime"), raw.get("firstTimestamp"))
-    count = next((each for each in (series.get("count"), raw.get("count")) if isinstance(each, int)), 1)
-    return {
-        "type": as_text(str(raw.get("type") or ""), 40),
-        "reason": as_text(str(raw.get("reason") or ""), 128),
-        "message": as_text(str(raw.get("message") or ""), MOST_MESSAGE),
-        "count": max(1, min(count, _MOST_AMOUNT)),
-        "time": next((found for found in map(_time, times) if found), 0),
-        "source": as_text(str(raw.get("reportingComponent") or source.get("component") or ""), 128),
-    }
-
-
-def _time(text: object) -> int:
-    """Unix time, 0 for none."""
-    try:
-        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if isinstance(text, str) and len(text) < 40 else 0
-    except (ValueError, OverflowError):
-        return 0
+    event = read_event(raw)
+    return None if event is None else {key: getattr(event, key) for key in ("type", "reason", "message", "count", "time", "source")}
 
 
 def _quota(raw: Any) -> Iterator[Json]:

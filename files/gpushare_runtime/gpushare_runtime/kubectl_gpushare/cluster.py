@@ -21,6 +21,7 @@ from gpushare_runtime.core.placement.explain import Largest, largest_of, too_lar
 from gpushare_runtime.core.placement.gpu_sizes import GpuSizes
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import UNITS, Unit, parse_quantity
+from gpushare_runtime.kubectl_gpushare.stalls import Stall, not_ready_since, stall_in
 
 _MOST_ADDRESS: Final = 64
 _MOST_SCHEDULER: Final = 80
@@ -49,10 +50,12 @@ UNKNOWN_NODE: Final = NodeInfo("unknown")
 
 @dataclass(frozen=True)
 class PodInfo:
-    """The facts that are shown of a pod beside its GPUs. created: Unix time, 0 if unknown; owner: as KIND/NAME, "" without one."""
+    """The facts that are shown of a pod beside its GPUs. created: Unix time, 0 if unknown; owner: as KIND/NAME, "" without one; stall: of a
+    pod on a node that does not run."""
 
     created: float = 0.0
     owner: str = ""
+    stall: Stall | None = None
 
 
 UNKNOWN_POD: Final = PodInfo()
@@ -156,7 +159,7 @@ class Cluster:
         if isinstance(record, AllocatedPod):
             self.ledger.apply(record)
             self.changed.nodes.add(record.node)
-            self.pods[uid] = _info_of(raw["metadata"])
+            self.pods[uid] = _info_of(raw["metadata"], stall_of(raw))
             return uid
         self.ledger.remove(uid)
         self.pods.pop(uid, None)
@@ -230,10 +233,20 @@ def reason_of(wait: Waiting, largest: Largest | None, told: str = "") -> str:
     return as_text(why_never(wait.pod, largest) or told or wait.reported, MOST_REASON)
 
 
-def _info_of(metadata: Mapping[str, Any]) -> PodInfo:
+def stall_of(raw: Mapping[str, Any]) -> Stall | None:
+    """Of a v1.Pod; None for one that runs, or is on no node."""
+    stall = stall_in(raw, 0.0)
+    if stall is None:
+        return None
+    since = not_ready_since((raw.get("status") or {}).get("conditions")) or raw["metadata"].get("creationTimestamp")
+    return replace(stall, since=_time_of(since))
+
+
+def _info_of(metadata: Mapping[str, Any], stall: Stall | None = None) -> PodInfo:
     owners = metadata.get("ownerReferences")
     owner = next((reference for reference in owners if isinstance(reference, dict)), {}) if isinstance(owners, list) else {}
-    return PodInfo(_time_of(metadata.get("creationTimestamp")), f"{owner.get('kind')}/{owner.get('name')}" if owner else "")
+    created = _time_of(metadata.get("creationTimestamp"))
+    return PodInfo(created, f"{owner.get('kind')}/{owner.get('name')}" if owner else "", stall)
 
 
 def _time_of(text: object) -> float:

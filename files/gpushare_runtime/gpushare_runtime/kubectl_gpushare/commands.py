@@ -8,9 +8,10 @@ import argparse
 import asyncio
 import contextlib
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text, quote
@@ -30,13 +31,15 @@ from gpushare_runtime.kubectl_gpushare.api import (
     pods_named,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Waiting, restart_of, scheduler_of
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, UNKNOWN_POD, Cluster, Waiting, restart_of, scheduler_of, stall_of
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
+from gpushare_runtime.kubectl_gpushare.events import PodEvent, last_warning
 from gpushare_runtime.kubectl_gpushare.explain import ALONE, VERSION, alone, document, explain, headline, never, table_of, usual
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.output import Format, written
+from gpushare_runtime.kubectl_gpushare.stalls import MOST_EVIDENCE, Stall
 from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.unplaced import sentence
 from gpushare_runtime.kubectl_gpushare.views import RECORD_IN_WORDS, RECORD_LOST, share_state, shares
@@ -52,9 +55,11 @@ _LISTED: Final = 20
 
 @dataclass
 class Beside:
-    """The facts that `explain` reads beside nodes and pods, as far as the user may. leases: of the schedulers."""
+    """The facts that `explain` reads beside nodes and pods, as far as the user may. leases: of the schedulers. warnings: by UID, kubelet's
+    last one about a pod that does not run."""
 
     leases: list[status.LeaseState] = field(default_factory=list)
+    warnings: dict[str, PodEvent] = field(default_factory=dict)
 
 
 def read(arguments: argparse.Namespace, name: str = "", beside: Beside | None = None) -> tuple[Cluster, str]:
@@ -79,6 +84,8 @@ def read(arguments: argparse.Namespace, name: str = "", beside: Beside | None = 
             if beside is not None and cluster.waiting:
                 with contextlib.suppress(KubeError):
                     beside.leases = await find_leases(client)
+            if beside is not None:
+                beside.warnings = await _last_warnings(client, cluster.named)
             cluster.now = client.now
 
     try:
@@ -86,6 +93,17 @@ def read(arguments: argparse.Namespace, name: str = "", beside: Beside | None = 
     except KubeError as error:
         raise InputError(explain_error(error, credentials.server, f"pods in namespace {own} (-n names another)")) from None
     return cluster, own
+
+
+async def _last_warnings(client: KubeClient, pods: Sequence[Mapping[str, Any]]) -> dict[str, PodEvent]:
+    """By UID, of the first ones of these that are on a node and do not run; none without the right to read them."""
+    found: dict[str, PodEvent] = {}
+    for raw in [raw for raw in pods if stall_of(raw) is not None][:_LISTED]:
+        metadata = raw["metadata"]
+        with contextlib.suppress(KubeError):
+            if event := await last_warning(client, metadata["namespace"], metadata["uid"]):
+                found[event.uid] = event
+    return found
 
 
 def run_explain(arguments: argparse.Namespace, form: Format) -> int:
@@ -118,7 +136,7 @@ def run_explain(arguments: argparse.Namespace, form: Format) -> int:
         names = ", ".join(sorted(wait.pod.namespace for wait in waiting)[:_LISTED])
         raise InputError(f"found {len(waiting)} pods {quote(arguments.pod)}; choose one of the namespaces with -n: {as_text(names, 1000)}")
     if not waiting:
-        return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod)
+        return _on_a_node(cluster, "" if everywhere else namespace, arguments.pod, beside)
     return _explain_one(cluster, waiting[0], form, beside)
 
 
@@ -195,7 +213,7 @@ def _pending(raw: dict[str, object], file: str) -> PendingPod | InvalidPod:
     return pod
 
 
-def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
+def _on_a_node(cluster: Cluster, namespace: str, name: str, beside: Beside) -> int:
     """namespace: "" for all."""
     found = [(node, share) for node in cluster.nodes for share in shares(node) if share.name == name and namespace in ("", share.namespace)]
     for node, share in found:
@@ -210,6 +228,10 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
         if share.gone and node.inventory:
             has = f"{has and has + ', and '}{gone_in_words(share.gone, node.inventory.unit)}"
             state += f": delete it; {restart_of(cluster, share.uid)}"
+        stall = cluster.pods.get(share.uid, UNKNOWN_POD).stall
+        if stall is not None:
+            words = _stalled(stall, beside.warnings.get(share.uid), cluster)
+            print(as_text(f"pod {share.namespace}/{share.name} does not run: {words}", 4096))
         orphaned = share.pod is None and share.why == "orphaned"
         is_there = f"is deleted; its processes on node {node.name} have" if orphaned else f"is on node {node.name} and has"
         print(as_text(f"pod {share.namespace}/{share.name} {is_there} {has}{state}", 4096))
@@ -224,6 +246,14 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str) -> int:
     there = ", ".join(waiting[:_LISTED]) or "none"
     where = f"in namespace {quote(namespace)}" if namespace else "in any namespace"
     raise InputError(f"found no pod {quote(name)} {where}; waiting for GPUs there: {as_text(there, 1000)}")
+
+
+def _stalled(stall: Stall, event: PodEvent | None, cluster: Cluster) -> str:
+    """kubelet's state, and its last Warning in its own words."""
+    if event is None:
+        return stall.in_words()
+    ago = f", {max(0, int(cluster.now() - event.time))} s ago" if event.time else ""
+    return f"{stall.in_words()}; the last Warning of {event.source or 'kubelet'}{ago}: {event.reason}: {event.message[:MOST_EVIDENCE]}"
 
 
 def run_simulate(arguments: argparse.Namespace, form: Format) -> int:

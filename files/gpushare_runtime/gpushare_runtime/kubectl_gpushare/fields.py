@@ -59,7 +59,9 @@ class _Spec(TypedDict, total=False):
 
 
 class _ContainerStatus(TypedDict, total=False):
+    name: Any
     state: Any
+    lastState: Any
 
 
 class _Condition(TypedDict, total=False):
@@ -67,6 +69,7 @@ class _Condition(TypedDict, total=False):
     status: Any
     reason: Any
     message: Any
+    lastTransitionTime: Any
 
 
 class _Status(TypedDict, total=False):

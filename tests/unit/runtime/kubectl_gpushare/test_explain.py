@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import read_pending
@@ -24,6 +25,7 @@ from gpushare_runtime.core.reservation import Group
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
+from unit.fakes.runtime.kube.fake_api import status
 from unit.fakes.runtime.kubectl_gpushare import command
 from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod, read_all
 from unit.fakes.runtime.pods import gpu
@@ -451,9 +453,9 @@ def test_pods_of_lower_priority_that_nobody_can_evict_come_first() -> None:
     )
 
 
-def lease(seconds_ago: float) -> dict[str, Any]:
+def lease(seconds_ago: float, lasts: int = 15) -> dict[str, Any]:
     renewed = datetime.fromtimestamp(time.time() - seconds_ago, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
-    spec = {"holderIdentity": "cp1_7f-1", "renewTime": renewed, "leaseDurationSeconds": 15}
+    spec = {"holderIdentity": "cp1_7f-1", "renewTime": renewed, "leaseDurationSeconds": lasts}
     return {"metadata": {"name": "kube-scheduler", "namespace": "kube-system"}, "spec": spec}
 
 
@@ -464,7 +466,7 @@ def lease(seconds_ago: float) -> dict[str, Any]:
          r"status has what to do\)\nrequests 9 units\n"),
         (99, [lease(86)],
          r"team/w: nothing is scheduled: .*; it fits on no GPU, even an empty one: 99 .*; write at most 16\nrequests .*\n"),
-        (9, [lease(1)], r"team/w: the GPUs fit on 1 node; kube-scheduler has reported nothing yet\n(.*\n)+"),
+        (9, [lease(1, 3600)], r"team/w: the GPUs fit on 1 node; kube-scheduler has reported nothing yet\n(.*\n)+"),
         # Without leader election there is none: it cannot be told from a scheduler that has never run.
         (9, [], r"team/w: the GPUs fit on 1 node; kube-scheduler has reported nothing yet\n(.*\n)+"),
     ],
@@ -484,3 +486,54 @@ def test_without_a_leader_no_change_of_a_pod_helps(
     command.run(tmp_path, "explain", "-A", "-o", "json")
     verdict = json.loads(capsys.readouterr().out)["pods"][0]["verdict"]
     assert re.sub(r"\d+ s ago", "", f"team/w: {verdict}") == re.sub(r"\d+ s ago", "", printed.partition("\n")[0])
+
+
+def warned(name: str, reason: str, message: str, **fields: Any) -> dict[str, Any]:
+    at = datetime.fromtimestamp(time.time() - 40, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = {"uid": f"uid-{name}", "name": name, "namespace": "default"}
+    made = {"type": "Warning", "reason": reason, "message": message, "source": {"component": "kubelet"}, "lastTimestamp": at}
+    return {**made, "involvedObject": about, "metadata": {}, **fields}
+
+
+SANDBOX = 'Failed to create pod sandbox: rpc error: code = Unknown: failed to get sandbox image "registry.k8s.io/pause:3.10": not found'
+CRASHED = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container=main pod=p_default(uid-p)"}}
+ENDED_WITH = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "events", "words"),
+    [
+        ([{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}], [warned("p", "FailedCreatePodSandBox", SANDBOX)],
+         f"ContainerCreating; the last Warning of kubelet, N s ago: FailedCreatePodSandBox: {SANDBOX}"),
+        ([], [], "ContainerCreating"),
+        ([{"name": "main", "state": CRASHED, "lastState": ENDED_WITH}], [],
+         f"CrashLoopBackOff of container main: {CRASHED['waiting']['message']}; it ended with exit code 137 (OOMKilled)"),
+        ([{"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}],
+         # Of a pod with the same name before, of its scheduling, and about its GPU.
+         [warned("p", "Failed", "old", involvedObject={"uid": "other"}), warned("p", "FailedScheduling", "0/3"),
+          warned("p", "GPUShareUnmanaged", "x"), warned("p", "BackOff", 2000 * "\x1b", lastTimestamp=None)],
+         f"ImagePullBackOff of container main: not found; the last Warning of kubelet: BackOff: {300 * ' '}"),
+        ([{"name": "i", "state": {"waiting": {"reason": "CreateContainerError", "message": "unresolvable CDI devices"}}},
+          {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}], 403,
+         "CreateContainerError of container i: unresolvable CDI devices"),
+        ([{"name": "main", "state": {"running": {}}}], [warned("p", "Unhealthy", "Readiness probe failed")], ""),
+    ],
+)  # fmt: skip
+def test_a_pod_that_is_on_a_node_and_does_not_run_has_kubelets_words_first(
+    statuses: list[Any], events: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    raw = pod("p", "gpu1", gpu=1, mem=6, phase="Pending")
+    raw["status"]["containerStatuses"] = statuses
+    monkeypatch.setitem(command.OBJECTS, "/api/v1/namespaces/default/pods/p", raw)
+    for number, event in enumerate(events if isinstance(events, list) else ()):
+        monkeypatch.setitem(command.OBJECTS, f"/api/v1/namespaces/default/events/{number}", event)
+
+    async def forbidden(request: web.Request) -> web.StreamResponse | None:
+        return status(events, "Forbidden", "no") if isinstance(events, int) and request.path.endswith("/events") else None
+
+    assert command.run(tmp_path, "explain", "p", faults=lambda: 20 * [forbidden])[0] == 0
+    first = f"pod default/p does not run: {words}\n" if words else ""
+    printed = re.sub(r"\d+ s ago", "N s ago", capsys.readouterr().out)
+    assert printed == f"{first}pod default/p is on node gpu1 and has 6 GiB of GPU 1\n"
