@@ -111,7 +111,7 @@ class KubeClient:
             ahead = parsedate_to_datetime(date).timestamp() - at
         except (TypeError, ValueError, OverflowError):
             ahead = 0.0
-        # The header has whole seconds, and an answer takes some: what is less is no difference of clocks.
+        # The header has whole seconds, and an answer takes some: less does not show that the clocks differ.
         return time.time() + (ahead if abs(ahead) > _SAME_CLOCK_SECONDS else 0.0)
 
     @property

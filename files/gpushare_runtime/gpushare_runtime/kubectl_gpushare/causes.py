@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who has stopped an attempt to place a pod, by the message that its scheduler reported: an extender, a webhook, a policy, or the election
-of a leader. Pure.
+"""The component that has stopped an attempt to place a pod, by the message of its scheduler: an extender, a webhook, a policy, or the
+election of a leader. Pure.
 
 The texts of others are those of Kubernetes 1.29 to 1.38: pkg/scheduler/extender.go, apiserver/pkg/util/webhook/error.go,
 apiserver/pkg/admission/plugin/webhook/errors and …/policy, read on 2026-11-29.
@@ -53,11 +53,12 @@ class Cause:
     code: str = ""
 
     def in_words(self) -> str:
-        """What the pod waits for."""
+        """The object of "the pod waits for"."""
         does = "does not answer" if self.silent else f"answers with HTTP status {self.code}" if self.code else "rejects it"
         return {
             EXTENDER: f"the extender, which {does}",
-            FOREIGN: f"an extender that is not gpushare's, at {self.name}, which {does}",
+            FOREIGN: f"an extender that is not gpushare's, at {self.name}, which {does}: start its program, or remove its entry from "
+            "kube-scheduler's configuration",
             WEBHOOK: f"the admission webhook {self.name}, which {'does not answer the API server' if self.silent else does}",
             POLICY: f"the admission policy {self.name}, which {does}",
             UNLED: f"a kube-scheduler that has the Lease {self.name}. If this continues, the one that asks runs with leader election off: "

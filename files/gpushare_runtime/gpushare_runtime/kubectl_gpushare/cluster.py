@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, as_text
+from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, as_text, shared
 from gpushare_runtime.core.constraints import Labels, labels_of
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, NodeRecord
@@ -23,7 +23,9 @@ from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import UNITS, Unit, parse_quantity
 from gpushare_runtime.kubectl_gpushare.stalls import Stall, not_ready_since, stall_in
 
+SYSTEM: Final = "kube-system"
 _MOST_ADDRESS: Final = 64
+_MOST_WORDS: Final = 64
 _MOST_SCHEDULER: Final = 80
 _MOST_WARNINGS: Final = 1000
 # The original's guess: no GPU of its time had more GiB than this, and none fewer MiB.
@@ -50,19 +52,20 @@ UNKNOWN_NODE: Final = NodeInfo("unknown")
 
 @dataclass(frozen=True)
 class PodInfo:
-    """The facts that are shown of a pod beside its GPUs. created: Unix time, 0 if unknown; owner: as KIND/NAME, "" without one; stall: of a
-    pod on a node that does not run."""
+    """The facts that are shown of a pod beside its GPUs. created: Unix time, 0 if unknown. owner: as KIND/NAME, "" without one. stall: of a
+    pod on a node that does not run. scheduler: spec.schedulerName of a pod on a node."""
 
     created: float = 0.0
     owner: str = ""
     stall: Stall | None = None
+    scheduler: str = ""
 
 
 UNKNOWN_POD: Final = PodInfo()
 
 
 def restart_of(cluster: Cluster, uid: str) -> str:
-    """What follows the end of a pod, in words."""
+    """The clause about the next start of a pod that ends."""
     owner = cluster.pods.get(uid, UNKNOWN_POD).owner
     return "its owner starts it on another GPU" if owner else "it has no owner that would start it again, so create it again"
 
@@ -105,6 +108,7 @@ NOTHING_KNOWN: Final = Used()
 class Cluster:
     """The cluster, filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
 
+    schedulers: UID → name of each pod of kube-system that is a kube-scheduler by its name or image.
     named: the pods with the name `remember`, as they were set, whatever they request.
     complete: whether it has every pod. Where it has not, it is unknown what is free. knows_nodes: whether nodes could be read.
     sizes: of the GPUs, where nodes could not be read. told: pod UID → the extender's Event about a pod that waits, where not even these are
@@ -125,6 +129,7 @@ class Cluster:
         self.told: dict[str, str] = {}
         self.used: Used = NOTHING_KNOWN
         self.changed = Changed()
+        self.schedulers: dict[str, str] = {}
         self.remember = ""
         self.named: list[Mapping[str, Any]] = []
         self._read_pod = PodReader(self._warn)
@@ -154,12 +159,14 @@ class Cluster:
         if self.remember and raw["metadata"]["name"] == self.remember:
             self.named.append(raw)
         record, uid = self._read_pod(raw), str(raw["metadata"]["uid"])
+        if raw["metadata"]["namespace"] == SYSTEM and _is_kube_scheduler(raw):
+            self.schedulers[uid] = str(raw["metadata"]["name"])
         self._touch(uid)
         self.waiting.pop(uid, None)
         if isinstance(record, AllocatedPod):
             self.ledger.apply(record)
             self.changed.nodes.add(record.node)
-            self.pods[uid] = _info_of(raw["metadata"], stall_of(raw))
+            self.pods[uid] = _info_of(raw["metadata"], stall_of(raw), shared(scheduler_of(raw)))
             return uid
         self.ledger.remove(uid)
         self.pods.pop(uid, None)
@@ -181,6 +188,7 @@ class Cluster:
 
     def remove_pod(self, uid: str) -> None:
         """The pod is gone."""
+        self.schedulers.pop(uid, None)
         self._touch(uid)
         self.waiting.pop(uid, None)
         self.pods.pop(uid, None)
@@ -242,11 +250,11 @@ def stall_of(raw: Mapping[str, Any]) -> Stall | None:
     return replace(stall, since=_time_of(since))
 
 
-def _info_of(metadata: Mapping[str, Any], stall: Stall | None = None) -> PodInfo:
+def _info_of(metadata: Mapping[str, Any], stall: Stall | None = None, scheduler: str = "") -> PodInfo:
     owners = metadata.get("ownerReferences")
     owner = next((reference for reference in owners if isinstance(reference, dict)), {}) if isinstance(owners, list) else {}
     created = _time_of(metadata.get("creationTimestamp"))
-    return PodInfo(created, f"{owner.get('kind')}/{owner.get('name')}" if owner else "", stall)
+    return PodInfo(created, f"{owner.get('kind')}/{owner.get('name')}" if owner else "", stall, scheduler)
 
 
 def _time_of(text: object) -> float:
@@ -280,6 +288,23 @@ def _reported(raw: Mapping[str, Any]) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return as_text(str(condition.get("message") or condition.get("reason") or ""), MOST_REASON)
     return ""
+
+
+def _is_kube_scheduler(raw: Mapping[str, Any]) -> bool:
+    containers = (raw.get("spec") or {}).get("containers") or ()
+    images = (str(container.get("image") or "") for container in containers)
+    return "kube-scheduler" in str(raw["metadata"]["name"]) or any("kube-scheduler" in image for image in images)
+
+
+def has_no_configuration(raw: Mapping[str, Any]) -> bool:
+    """Whether a v1.Pod runs a kube-scheduler without a file or a policy: it places pods of default-scheduler, and calls no extender."""
+    for container in (raw.get("spec") or {}).get("containers") or ():
+        words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
+        text = " ".join(words)
+        if any(word.rpartition("/")[2] == "kube-scheduler" for word in text.split()[:_MOST_WORDS]):
+            flags = {word.partition("=")[0] for word in text.split()}
+            return not flags & {"--config", "--policy-config-file", "--policy-configmap"}
+    return False
 
 
 def scheduler_of(raw: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare import simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
+    FORBIDDEN,
     MOST_REPLICAS,
     TIMEOUT_SECONDS,
     explain_error,
@@ -31,10 +32,20 @@ from gpushare_runtime.kubectl_gpushare.api import (
     pods_named,
     read_manifests,
 )
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, UNKNOWN_POD, Cluster, Waiting, restart_of, scheduler_of, stall_of
+from gpushare_runtime.kubectl_gpushare.cluster import (
+    SYSTEM,
+    UNKNOWN_NODE,
+    UNKNOWN_POD,
+    Cluster,
+    Waiting,
+    has_no_configuration,
+    restart_of,
+    scheduler_of,
+    stall_of,
+)
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
-from gpushare_runtime.kubectl_gpushare.events import PodEvent, last_warning
+from gpushare_runtime.kubectl_gpushare.events import PodEvent, last_warning, with_reason
 from gpushare_runtime.kubectl_gpushare.explain import ALONE, VERSION, alone, document, explain, headline, never, table_of, usual
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
@@ -51,6 +62,8 @@ _LEASES: Final = "/apis/coordination.k8s.io/v1"
 _OF_EXTENDER: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/gpushare-extender"
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
+_ASKED: Final = 3
+_HOUR: Final = 3600.0
 
 
 @dataclass
@@ -390,27 +403,59 @@ async def _lease_of_extender(client: KubeClient) -> str:
     return next((str(name) for rule in rules if "leases" in (rule.get("resources") or ()) for name in rule.get("resourceNames") or ()), "")
 
 
+async def find_evidence(client: KubeClient, cluster: Cluster) -> status.StatusEvidence:
+    """The facts that `status` reads beside nodes and pods. A user who may not read Events is told so. KubeError."""
+    found = status.StatusEvidence(await find_leases(client))
+    if not cluster.complete:
+        return found
+    warnings: dict[str, PodEvent] = {}
+    try:
+        since = cluster.now() - _HOUR
+        found.unmanaged = await with_reason(client, protocol.EVENT_UNMANAGED, since)
+        found.seconds = await with_reason(client, protocol.EVENT_SECOND_SCHEDULER, since)
+        for pods in list(status.hanging(cluster).values())[:_LISTED]:
+            for pod, _ in pods[:_ASKED]:
+                event = await last_warning(client, pod.namespace, pod.uid)
+                if event is not None:
+                    warnings[pod.uid] = event
+                    break
+    except KubeError as error:
+        found.problem = "you may not list them" if error.status == FORBIDDEN else quote(error.message)
+    found.warnings = warnings
+    found.schedulers = [seen for name in sorted(cluster.schedulers.values())[:_LISTED] if (seen := await _scheduler_pod(client, name))]
+    return found
+
+
+async def _scheduler_pod(client: KubeClient, name: str) -> status.SchedulerPod | None:
+    """None if it cannot be read any more."""
+    try:
+        raw = await client.get(path("api/v1", "namespaces", SYSTEM, "pods", name))
+    except KubeError:
+        return None
+    return status.SchedulerPod(as_text(name, 253), has_no_configuration(raw))
+
+
 def run_status(arguments: argparse.Namespace, form: Format) -> int:
     """0 if nothing is wrong, WRONG if something is."""
-    cluster, leases = Cluster(), list[status.LeaseState]()
+    cluster, evidence = Cluster(), status.StatusEvidence()
     if arguments.from_file:
         fill_from_files(cluster, arguments.from_file)
     else:
         file = find_kubeconfig(arguments.kubeconfig)
         credentials = load_kubeconfig(file, context=arguments.context)
 
-        async def go() -> list[status.LeaseState]:
+        async def go() -> status.StatusEvidence:
             async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
                 await fill(client, cluster, "", context_namespace(file, arguments.context))
                 cluster.now = client.now
-                return await find_leases(client)
+                return await find_evidence(client, cluster)
 
         try:
-            leases = asyncio.run(go())
+            evidence = asyncio.run(go())
         except KubeError as error:
             raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
     need_all(cluster, "status", "kubectl gpushare pods")
-    findings = status.judge(cluster, leases)
+    findings = status.judge(cluster, evidence)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(status.document(findings), form.name))
     else:

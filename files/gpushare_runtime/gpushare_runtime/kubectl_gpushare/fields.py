@@ -34,6 +34,7 @@ class _Metadata(TypedDict, total=False):
 
 class _Container(TypedDict, total=False):
     name: Any
+    image: Any
     resources: Any
     restartPolicy: Any
 

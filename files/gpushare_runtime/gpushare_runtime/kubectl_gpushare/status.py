@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.core.ledger import NodeLedger
@@ -18,8 +19,10 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.causes import EXTENDER, FOREIGN, POLICY, UNLED, WEBHOOK, Cause, cause_in
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
+from gpushare_runtime.kubectl_gpushare.events import PodEvent
 from gpushare_runtime.kubectl_gpushare.explain import GATED, OUR_SCHEDULERS, explain, headline, names_in_words, some
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
+from gpushare_runtime.kubectl_gpushare.stalls import CRASHES, HANGS_SECONDS, MOST_EVIDENCE, STARTING, Stall
 from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, lost_records, orphans, selected_waiting, shares
 
 VERSION: Final = 1
@@ -29,8 +32,10 @@ MOST_WAITING: Final = 100
 WAITED_SECONDS: Final = 60.0
 _MOST_LEASE_SECONDS: Final = 3600
 _MOST_CAUSES: Final = 20
-_MOST_EVIDENCE: Final = 300
-"""Characters of a message of others that is quoted as evidence."""
+_NAMED: Final = 3
+_RECENT_SECONDS: Final = 600.0
+_FIRST_SECONDS: Final = 60.0
+_LABELLED: Final = "it has the label of a GPU node, and no device plugin has ever published GPUs"
 _UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STYLES: Final = {ERROR: BAD, WARNING: WARN, OK: GOOD}
 
@@ -63,9 +68,30 @@ class LeaseState:
         return bool(self.holder) and self.age(now) <= 2 * self.seconds
 
     def unled(self, now: float) -> str:
-        """The sentence about one that nobody renews."""
+        """The sentence about a Lease that is not renewed any more."""
         last = f"; {self.holder} was the last one, {self.age(now)} s ago" if self.holder else ""
         return f"{self.scheduler} has no leader{last}"
+
+
+@dataclass(frozen=True)
+class SchedulerPod:
+    """A pod of kube-system that is a kube-scheduler by its name or image. plain: it has no configuration, and so calls no extender."""
+
+    name: str
+    plain: bool
+
+
+@dataclass
+class StatusEvidence:
+    """The facts beside nodes and pods. warnings: by UID, kubelet's last one about a pod that hangs. unmanaged, seconds: Events
+    GPUShareUnmanaged and GPUShareSecondScheduler of the last hour, one a pod. problem: why no Events are known, "" where they are."""
+
+    leases: Sequence[LeaseState] = ()
+    warnings: Mapping[str, PodEvent] = field(default_factory=dict)
+    unmanaged: Sequence[PodEvent] = ()
+    seconds: Sequence[PodEvent] = ()
+    schedulers: Sequence[SchedulerPod] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,14 +120,18 @@ def read_lease(raw: Mapping[str, Any]) -> LeaseState:
     return LeaseState(as_text(holder.partition("_")[0], 253), renewed, length, scheduler=name, namespace=namespace)
 
 
-def judge(cluster: Cluster, leases: Sequence[LeaseState]) -> list[StatusEntry]:
-    """Everything, what is worst first. leases: () where there is no cluster to ask."""
+def judge(cluster: Cluster, evidence: StatusEvidence) -> list[StatusEntry]:
+    """Everything, what is worst first. evidence: empty where there is no cluster to ask."""
+    leases = evidence.leases
     pods = next((f"-n {lease.namespace} -l app.kubernetes.io/part-of=gpushare" for lease in leases if lease.scheduler == IN_CLUSTER), "")
     found = [
         *(finding for lease in leases for finding in _scheduler(lease, cluster.now(), pods, cluster)),
+        *_second_scheduler(cluster, evidence),
         *_stopped(cluster, pods),
         *_nodes(cluster, pods),
         *_gpus(cluster),
+        *_hanging(cluster, evidence),
+        *_unmanaged(cluster, evidence),
         *_waiting(cluster),
     ]
     order = (ERROR, WARNING, OK)
@@ -156,7 +186,7 @@ def _stopped(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
         if cause := cause_in(wait.reported):
             stopped.setdefault(cause, []).append(wait)
     for cause, waiting in list(stopped.items())[:_MOST_CAUSES]:
-        many, words = _pods(len(waiting)), as_text(waiting[0].reported, _MOST_EVIDENCE)
+        many, words = _pods(len(waiting)), as_text(waiting[0].reported, MOST_EVIDENCE)
         if cause.kind == EXTENDER:
             what = "gets no answer" if cause.silent else f"gets the HTTP status {cause.code}"
             cure = "on the control plane of the leader: gpushare-doctor, then systemctl restart gpushare-extender"
@@ -196,8 +226,11 @@ def _nodes(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
             log = f"kubectl get pods {pods} -o wide, and kubectl logs {pods} -c device-plugin"
         if not info.ready:
             why = "not Ready: new pods go elsewhere", "kubectl describe node"
+        elif inventory is None and node and node.inventory_error:
+            why = node.inventory_error, log
         elif inventory is None:
-            why = (node.inventory_error if node else "") or "no device plugin has published GPUs", log
+            # A plugin that has stopped leaves its annotation: none has ever run there.
+            why = _LABELLED, log
         elif info.offered == 0 and any(gpu.usable and gpu.units for gpu in inventory.gpus):
             why = "no device plugin: kubelet publishes no GPU memory, so new GPU pods wait or fail", log
         else:
@@ -205,7 +238,13 @@ def _nodes(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
             continue
         groups.setdefault(why, []).append(name)
     for (found, cure), names in groups.items():
+        if found == _LABELLED:
+            cure = f"if it is not a GPU node: kubectl label node {' '.join(names[:_NAMED])} {NODE_LABEL[0]}-; else {cure}"
         yield StatusEntry(ERROR, "nodes", names_in_words(names), found, cure)
+    cordoned = [name for name, info in cluster.infos.items() if info.cordoned and name in known and known[name].inventory]
+    if cordoned:
+        cure = f"kubectl uncordon {' '.join(sorted(cordoned)[:_NAMED])}, once what it was for is done"
+        yield StatusEntry(WARNING, "nodes", names_in_words(cordoned), "takes no new pods: kubectl cordon", cure)
     if fine or not groups:
         yield StatusEntry(OK, "nodes", "", f"{fine} with a device plugin")
 
@@ -232,6 +271,92 @@ def _gpus(cluster: Cluster) -> Iterator[StatusEntry]:
             pod = next(pod for pod in node.pods if (pod.namespace, pod.name) == (namespace, name))
             yield StatusEntry(ERROR, "gpus", node.name, gone, f"kubectl delete pod -n {namespace} {name}: {restart_of(cluster, pod.uid)}")
     yield StatusEntry(OK, "gpus", "", f"{usable} of {every} take new pods")
+
+
+def hanging(cluster: Cluster) -> dict[tuple[str, str], list[tuple[AllocatedPod, Stall]]]:
+    """(node, kubelet's state) → its pods with GPUs that have been in it for some minutes, the longest first. Of STARTING they hang only
+    if kubelet has a Warning about one."""
+    found: dict[tuple[str, str], list[tuple[AllocatedPod, Stall]]] = {}
+    now = cluster.now()
+    for node in cluster.nodes:
+        for pod in node.pods:
+            stall = cluster.pods.get(pod.uid, UNKNOWN_POD).stall
+            if stall is not None and stall.hangs(now):
+                found.setdefault((node.name, stall.state), []).append((pod, stall))
+    for stalled in found.values():
+        stalled.sort(key=lambda pair: (pair[1].since, pair[0].namespace, pair[0].name))
+    return dict(sorted(found.items(), key=lambda group: -len(group[1])))
+
+
+def _hanging(cluster: Cluster, evidence: StatusEvidence) -> Iterator[StatusEntry]:
+    """Those of one node in the same state together: the cause is mostly one."""
+    told = now_hanging = 0
+    for (node, state), pods in hanging(cluster).items():
+        warned = next((pod for pod, stall in pods if _shows(evidence.warnings.get(pod.uid), stall, cluster.now())), None)
+        if state == STARTING and warned is None:
+            continue
+        now_hanging += len(pods)
+        told += 1
+        if told > _MOST_CAUSES:
+            continue
+        first, stall = next(((pod, stall) for pod, stall in pods if pod is warned), pods[0])
+        event = evidence.warnings.get(first.uid)
+        words = f"{event.reason}: {event.message}" if event else "; ".join(filter(None, (stall.words, stall.ended)))
+        said = f"; of {first.namespace}/{first.name}: {words[:MOST_EVIDENCE]}" if words else ""
+        what = f"{_pods(len(pods))} with GPUs {'does' if len(pods) == 1 else 'do'} not run, {state}"
+        names = some([f"{pod.namespace}/{pod.name}" for pod, _ in pods])
+        look = "kubectl logs -p" if state == CRASHES else "kubectl describe pod"
+        look += f" -n {first.namespace} {first.name}"
+        yield StatusEntry(WARNING, "pods", node, f"{what}: {names}{said}", look)
+    if evidence.problem:
+        yield StatusEntry(WARNING, "pods", "", f"Events are not known: {evidence.problem}", "choose a user who may list Events")
+    elif not now_hanging:
+        yield StatusEntry(OK, "pods", "", f"none with GPUs hangs on its node for {HANGS_SECONDS:.0f} s")
+
+
+def _shows(event: PodEvent | None, stall: Stall, now: float) -> bool:
+    """Whether kubelet still fails: a Warning of the first moments may be over, and kubelet repeats one at least every 5 minutes."""
+    return event is not None and now - event.time < _RECENT_SECONDS and event.time - stall.since > _FIRST_SECONDS
+
+
+def _unmanaged(cluster: Cluster, evidence: StatusEvidence) -> Iterator[StatusEntry]:
+    """Pods that got GPUs on a node without the extender."""
+    if not evidence.unmanaged:
+        return
+    ours = IN_CLUSTER if any(lease.scheduler == IN_CLUSTER for lease in evidence.leases) else "default-scheduler"
+    names = sorted(f"{event.namespace}/{event.name}" for event in evidence.unmanaged)
+    schedulers = sorted({cluster.pods[event.uid].scheduler for event in evidence.unmanaged if event.uid in cluster.pods} - {""})
+    by = f" (schedulerName {some(schedulers)})" if schedulers else ""
+    found = (
+        f"{_pods(len(names))}{by} came to a node without the extender in the last hour, Event {protocol.EVENT_UNMANAGED}: {some(names)}; "
+        "the node gave them GPUs by what was free, without policies and rules"
+    )
+    others = [name for name in schedulers if name != ours]
+    cure = f"write schedulerName: {ours} into their manifests" if others else ""
+    if not others or ours in schedulers:
+        look = "check whether they have spec.nodeName, whether a second kube-scheduler runs, "
+        look += "and whether a webhook or policy changes pods/binding"
+        cure = f"{cure}; of those with {ours}, {look}" if cure else look
+    yield StatusEntry(WARNING, "unmanaged", "", found, cure)
+
+
+def _second_scheduler(cluster: Cluster, evidence: StatusEvidence) -> Iterator[StatusEntry]:
+    """As far as the API shows one: pods that run kube-scheduler, and Bindings that our extender did not make."""
+    # Where ours runs as pods, or that is not known, the cluster's own needs no configuration.
+    used = {info.scheduler for info in cluster.pods.values()} | {wait.scheduler for wait in cluster.waiting.values()}
+    in_cluster = IN_CLUSTER in used or any(lease.scheduler == IN_CLUSTER or lease.problem for lease in evidence.leases)
+    plain = [] if in_cluster else [pod.name for pod in evidence.schedulers if pod.plain]
+    if plain and any(node.inventory for node in cluster.nodes):
+        found = f"kube-scheduler without --config, which calls no extender: {some(sorted(plain))}; pods that it places get GPUs by chance"
+        cure = "remove it if it is a second one; on a control plane run site, which gives it the configuration"
+        yield StatusEntry(WARNING, "scheduler", "kube-system", found, cure)
+    if evidence.seconds:
+        event = max(evidence.seconds, key=lambda event: event.time)
+        where = f"{event.namespace}/{event.name}"
+        others = f"; in kube-system: {some(sorted(pod.name for pod in evidence.schedulers))}" if evidence.schedulers else ""
+        words = event.message[:MOST_EVIDENCE]
+        found = f"{_pods(len(evidence.seconds))} got GPUs by another client than the extender in the last hour: {words}"
+        yield StatusEntry(WARNING, "scheduler", where, found, f"run one kube-scheduler, with the same Lease on all control planes{others}")
 
 
 def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
@@ -292,9 +417,15 @@ def _orphaned(left: Sequence[HeldEntry]) -> tuple[str, str]:
 def _without_record(pods: Sequence[AllocatedPod], cluster: Cluster) -> tuple[str, str]:
     """(found, cure) of pods that run."""
     count, names = len(pods), sorted(f"{pod.namespace}/{pod.name}" for pod in pods)
-    what = "1 running pod" if count == 1 else f"{count} running pods"
+    what = "a running pod" if count == 1 else f"{count} running pods"
     bare = sum(not cluster.pods.get(pod.uid, UNKNOWN_POD).owner for pod in pods)
-    alone = f"; {bare} of {count} would not be started again, for want of an owner" if bare else ""
+    alone = (
+        ""
+        if not bare
+        else "; it has no owner that would start it again"
+        if count == 1
+        else f"; {bare} of {count} have no owner that would start them again"
+    )
     keep = "it keeps its GPU" if count == 1 else "they keep their GPUs"
     return (
         f"kubelet has no record of {what} (its checkpoint was lost): {some(names)}; {keep}",

@@ -8,8 +8,10 @@ import pytest
 
 from gpushare_runtime.extender.leadership import TAKEOVER_SECONDS, Leadership, Lease
 from gpushare_runtime.kubectl_gpushare.causes import cause_in
+from unit.golden import Golden
 
 LEASE = "kube-system/kube-scheduler"
+ENTRY = ": start its program, or remove its entry from kube-scheduler's configuration"
 REFUSED = "dial tcp 127.0.0.1:9443: connect: connection refused"
 
 
@@ -32,10 +34,11 @@ def waits_for(reported: str) -> str:
         ("failed bind with extender at URL http://127.0.0.1:32766/gpushare-scheduler/bind, code 404",
          "the extender, which answers with HTTP status 404"),
         (f'Post "http://127.0.0.1:9443/filter": {REFUSED}',
-         "an extender that is not gpushare's, at http://127.0.0.1:9443, which does not answer"),
-        (f'Post "http://[::1:9443/filter": {REFUSED}', "an extender that is not gpushare's, at http://[::1:9443, which does not answer"),
+         "an extender that is not gpushare's, at http://127.0.0.1:9443, which does not answer" + ENTRY),
+        (f'Post "http://[::1:9443/filter": {REFUSED}',
+         "an extender that is not gpushare's, at http://[::1:9443, which does not answer" + ENTRY),
         (f'Post "http://{200 * "a"}/filter": {REFUSED}',
-         f"an extender that is not gpushare's, at http://{73 * 'a'}, which does not answer"),
+         f"an extender that is not gpushare's, at http://{73 * 'a'}, which does not answer" + ENTRY),
         ('Internal error occurred: failed calling webhook "guard.example.com": failed to call webhook: Post '
          f'"https://guard.infra.svc:443/gpushare-scheduler/bind?timeout=10s": {REFUSED}',
          "the admission webhook guard.example.com, which does not answer the API server"),
@@ -65,7 +68,7 @@ def test_a_message_about_something_else_names_nobody(reported: str) -> None:
     assert cause_in(reported) is None
 
 
-def test_the_words_of_our_extender_about_the_lease() -> None:
+def test_the_words_of_our_extender_about_the_lease(golden: Golden) -> None:
     """As `Leadership` writes them: one who asks without the Lease is none who has just become the leader."""
     now = [100.0]
     leadership = Leadership(LEASE, "cp1", clock=lambda: now[0], on_foreign_binding=lambda pod, words: None)
@@ -77,10 +80,5 @@ def test_the_words_of_our_extender_about_the_lease() -> None:
     now[0] += TAKEOVER_SECONDS
     leadership.observe(Lease("uid", "cp1_1", 0), now[0])
     said.append(waits_for(leadership.problem()))
-    assert said == [
-        f"the extender, which cannot read the Lease {LEASE}",
-        f"a kube-scheduler that has the Lease {LEASE}. If this continues, the one that asks runs with leader election off: start it with "
-        "--leader-elect=true",
-        "the extender, which waits after a change of leader",
-        "the extender, which waits after a change of leader",
-    ]
+    for words in said:
+        golden(words)
