@@ -7,20 +7,15 @@ Read-only. Every cluster has an authority of its own, and node names are the sam
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import re
 from typing import Optional, Tuple
 
+from .._formats.certificate import certificates
 from .._formats.yaml_scalars import scalars
 from .._host.host import Host
 
 _KEY = "authentication.x509.clientCAFile"
 _USUAL = ("/etc/kubernetes/pki/ca.crt", "/var/lib/rancher/rke2/agent/client-ca.crt", "/var/lib/rancher/k3s/agent/client-ca.crt")
-_PEM = re.compile(r"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]{1,20000})-----END CERTIFICATE-----")
-#: While an authority is exchanged there are two.
-_MOST = 8
 
 
 def authorities(host: Host, config: Optional[str]) -> Tuple[str, ...]:
@@ -38,12 +33,4 @@ def authorities(host: Host, config: Optional[str]) -> Tuple[str, ...]:
 
 def hashes(pem: str) -> Tuple[str, ...]:
     """Of the certificates in this text, in DER."""
-    found = set()
-    for match in list(_PEM.finditer(pem))[:_MOST]:
-        try:
-            content = base64.b64decode("".join(match.group(1).split()), validate=True)
-        except (binascii.Error, ValueError):
-            continue
-        if content:
-            found.add(hashlib.sha256(content).hexdigest())
-    return tuple(sorted(found))
+    return tuple(sorted({hashlib.sha256(content).hexdigest() for content in certificates(pem)}))
