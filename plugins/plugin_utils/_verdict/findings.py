@@ -55,7 +55,7 @@ _CODES = {
         "metrics_open plugin_missing plugin_not_registered plugin_not_synced plugin_older_than_file plugin_stopped port_taken "
         "state_not_kept token_expired token_exposed token_forbidden token_foreign token_missing token_rejected token_unreadable"
     ),
-    ((WARNING,), (DOCTOR,)): "dashboard_not_at_boot extender_not_at_boot plugin_not_at_boot socket_stopped token_not_renewed",
+    ((WARNING,), (DOCTOR,)): "dashboard_not_at_boot extender_not_at_boot plugin_not_at_boot socket_stopped token_not_renewed trigger_stopped",
 }
 CHECKS = {code: key for key, codes in _CODES.items() for code in codes.split()}
 

@@ -12,7 +12,7 @@ from typing import Final
 from gpushare_runtime.doctor import cdi, endpoints, identity, kubelet, ports, work
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import DASHBOARD, EXTENDER, DaemonUnit, HostReader
-from gpushare_runtime.doctor.units import judge_unit
+from gpushare_runtime.doctor.units import judge_trigger, judge_unit
 
 _ATTEMPTS: Final = 3
 
@@ -53,6 +53,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
 def _common(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path) -> bool:
     """Whether it runs."""
     runs = judge_unit(found, unit, str(environment))
+    judge_trigger(found, host, unit)
     identity.judge_tokens(found, host, unit, time.time(), identity.api_status)
     work.judge_state_folder(found, host, unit)
     ports.judge_ports(found, host, unit, runs)

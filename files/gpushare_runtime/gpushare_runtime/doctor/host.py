@@ -41,7 +41,8 @@ _SHOWN: Final = 300
 _STATUS_SHOWN: Final = 4000
 _SYSTEMCTL_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.2
-_PROPERTIES: Final = ("ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText")
+_PROPERTIES: Final = ("LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText", "Result", "InvocationID")
+_INVOCATION: Final = re.compile(r"[0-9a-f]{32}")
 _SETTINGS: Final = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _START: Final = re.compile(r'^GPUSHARE_COMMAND="([^"\n]*)"$', re.MULTILINE)
 _STAMP: Final = re.compile(rf"^{GENERATION}=(\S+)$", re.MULTILINE)
@@ -60,7 +61,8 @@ class DaemonUnit:
 
     text: None without a file. settings: of the file that the unit reads at each start. arguments: with which they start it; file_stamp,
     stamp: the generations of the settings and of the process, "" for one without, None for no process. says: its last status text, of
-    which a message shows the first words. status: more of it, with each part of the daemon.
+    which a message shows the first words. status: more of it, with each part of the daemon. load: whether systemd has read the unit, such
+    as "masked". result: how its last process ended, such as "oom-kill".
     """
 
     name: str
@@ -73,6 +75,8 @@ class DaemonUnit:
     pid: int = 0
     stamp: str | None = None
     status: str = ""
+    load: str = ""
+    result: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -156,7 +160,7 @@ class HostReader:
         settings = _SETTINGS.search(text or "")
         active, state, says = properties.get("ActiveState", "unknown"), properties.get("SubState", ""), properties.get("StatusText", "")
         if not says and (active == "failed" or state == "auto-restart"):
-            says = self._last_line(file)
+            says = self._last_line(properties.get("InvocationID", ""))
         return DaemonUnit(
             name,
             text,
@@ -168,11 +172,18 @@ class HostReader:
             pid,
             self._stamp(pid),
             shown(says, _STATUS_SHOWN),
+            properties.get("LoadState", ""),
+            properties.get("Result", ""),
         )
 
     def active(self, unit: str) -> str:
         """The state of any unit, such as "active". CannotLook if systemd does not answer."""
         return self._show(unit, "ActiveState").get("ActiveState", "unknown")
+
+    def at_boot(self, unit: str) -> tuple[str, str]:
+        """The state of any unit, and whether it starts at boot, such as "enabled" or "masked". CannotLook if systemd does not answer."""
+        found = self._show(unit, "ActiveState", "UnitFileState")
+        return found.get("ActiveState", "unknown"), found.get("UnitFileState", "")
 
     def mode_and_owner(self, path: str) -> tuple[int, int] | None:
         """The permission bits and the user of a regular file, None without one. Not through a link in its last place."""
@@ -195,12 +206,19 @@ class HostReader:
         """The first words of a process's command line, to be shown only."""
         return shown(b" ".join((self.read(f"/proc/{pid}/cmdline", 4096) or b"").split(b"\0")[:3]).decode("utf-8", "replace"))
 
-    def _last_line(self, unit: str) -> str:
-        """The last line of its last process, such as an option that it does not know; "" without a journal."""
-        try:
-            return self._ask(["journalctl", "-q", "-o", "cat", "-n", "1", f"_SYSTEMD_UNIT={unit}"]).strip()
-        except CannotLook:
+    def _last_line(self, invocation: str) -> str:
+        """The last line of the process of this start, such as an option that it does not know. Where it has written none, what systemd says
+        of that start as an error, such as a folder that is missing. "" without a journal: the words of a process before explain nothing."""
+        if not _INVOCATION.fullmatch(invocation):
             return ""
+        for words in ([f"_SYSTEMD_INVOCATION_ID={invocation}"], ["-p", "err", f"INVOCATION_ID={invocation}"]):
+            try:
+                line = self._ask(["journalctl", "-q", "-o", "cat", "-n", "1", *words]).strip()
+            except CannotLook:
+                return ""
+            if line:
+                return line
+        return ""
 
     def _show(self, unit: str, *properties: str) -> dict[str, str]:
         lines = (line.partition("=") for line in self._ask(["systemctl", "show", unit, f"--property={','.join(properties)}"]).splitlines())

@@ -14,7 +14,7 @@ import pytest
 from gpushare_runtime.doctor import host as doctor_host
 from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import EXTENDER, MOST_BYTES, PLUGIN, CannotLook, DaemonUnit, HostReader, printed, shown
-from gpushare_runtime.doctor.units import judge_unit
+from gpushare_runtime.doctor.units import TRIGGERS, judge_trigger, judge_unit
 from unit.fakes.runtime.doctor.fake_host import COPIES, ENVIRONMENT, STAMP, UNITS, FakeHost, said, settings
 
 
@@ -31,7 +31,7 @@ def test_a_unit_with_the_generations_of_its_settings_and_of_its_process(host: Fa
     host.file("/proc/77/cmdline", b"/opt/x/gpushare-extender\0--metrics-token-file\0/etc/shadow\0")
     host.file("/proc/77/environ", b"XGPUSHARE_GENERATION=x\0A=1\0GPUSHARE_GENERATION=old\0GPUSHARE_GENERATION=later\0")
     unit = host.unit(EXTENDER)
-    assert unit == DaemonUnit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old", "a=b")
+    assert unit == DaemonUnit(EXTENDER, UNITS[EXTENDER], lines, "active", "running", True, "a=b", 77, "old", "a=b", "loaded")
     assert unit.arguments == ["/opt/x/gpushare-extender", "--token-file", "y", "--listen", "127.0.0.1:1"]
     assert (unit.file_stamp, unit.option("token-file"), unit.option("tls-cert")) == ("new", "y", "")
 
@@ -44,7 +44,7 @@ def test_a_unit_of_which_less_is_there(host: FakeHost) -> None:
     host.install(EXTENDER, text=text, ActiveState="inactive", SubState="dead", UnitFileState="disabled", MainPID="")
     host.file("/proc/0/environ", b"")
     unit = host.unit(EXTENDER)
-    assert unit == DaemonUnit(EXTENDER, text, "", "inactive", "dead")
+    assert unit == DaemonUnit(EXTENDER, text, "", "inactive", "dead", load="loaded")
     assert (unit.file_stamp, unit.arguments) == ("", [])
     host.states["gpushare-extender.service"]["MainPID"] = "78"
     assert host.unit(EXTENDER).stamp is None
@@ -57,7 +57,7 @@ def test_systemd_is_asked_about_the_unit_by_its_file_name(host: FakeHost) -> Non
     host.unit("x")
     ((program, verb, name, properties),) = host.asked
     assert (program, verb, name) == ("systemctl", "show", "x.service")
-    wanted = {"ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText"}
+    wanted = {"LoadState", "ActiveState", "SubState", "UnitFileState", "MainPID", "StatusText", "Result", "InvocationID"}
     assert set(properties.removeprefix("--property=").split(",")) == wanted
 
 
@@ -89,7 +89,8 @@ def test_nothing_but_a_regular_file_is_read_and_of_it_not_more_than_the_limit(ho
 
 def test_a_daemon_that_failed_before_it_said_anything_is_quoted_from_its_journal(host: FakeHost) -> None:
     wrong = "gpushare-device-plugin: error: argument --memory-unit: invalid choice: '512MiB'"
-    host.last_lines[f"{PLUGIN}.service"] = f"{wrong}\n"
+    start = "a1" * 16
+    host.last_lines[f"_SYSTEMD_INVOCATION_ID={start}"] = f"{wrong}\n"
     for changes, words in (
         ({"ActiveState": "failed"}, wrong),
         ({"ActiveState": "activating", "SubState": "auto-restart"}, wrong),
@@ -97,11 +98,21 @@ def test_a_daemon_that_failed_before_it_said_anything_is_quoted_from_its_journal
         ({"ActiveState": "inactive", "SubState": "dead"}, ""),
         ({"ActiveState": "failed", "StatusText": "no GPU"}, "no GPU"),
     ):
-        host.install(PLUGIN, **{"StatusText": "", **changes})
+        host.install(PLUGIN, **{"StatusText": "", "InvocationID": start, **changes})
         assert host.unit(PLUGIN).says == words
-    del host.last_lines[f"{PLUGIN}.service"]
-    host.install(PLUGIN, StatusText="", ActiveState="failed")
+    del host.last_lines[f"_SYSTEMD_INVOCATION_ID={start}"]
+    host.install(PLUGIN, StatusText="", ActiveState="failed", InvocationID=start)
     assert host.unit(PLUGIN).says == ""
+    # Such as a folder that is missing: the process was never its own program.
+    host.last_lines[f"INVOCATION_ID={start}"] = "Failed at step NAMESPACE spawning /bin/mkdir: No such file or directory\n"
+    assert host.unit(PLUGIN).says.startswith("Failed at step NAMESPACE")
+
+
+def test_the_words_of_an_earlier_and_healthy_process_are_no_last_words(host: FakeHost) -> None:
+    host.last_lines[f"_SYSTEMD_INVOCATION_ID={'b2' * 16}"] = "INFO gpushare_runtime.device_plugin.main stopped\n"
+    for now in ("a1" * 16, "", "x"):
+        host.install(PLUGIN, StatusText="", ActiveState="failed", InvocationID=now)
+        assert host.unit(PLUGIN).says == ""
 
 
 def test_what_others_wrote_is_shown_in_one_line_and_not_in_full() -> None:
@@ -201,6 +212,71 @@ def test_a_plugin_that_is_down_is_called_stopped(host: FakeHost) -> None:
     found = Findings()
     judge_unit(found, DaemonUnit(PLUGIN, None), ENVIRONMENT)
     assert said(found) == [("plugin_missing", f"no unit {PLUGIN}.service")]
+
+
+@pytest.mark.parametrize(
+    ("result", "words", "cure"),
+    [
+        ("success", "failed (failed)", f"journalctl -u {PLUGIN} -n 50"),
+        ("exit-code", "failed (failed)", f"journalctl -u {PLUGIN} -n 50"),
+        ("oom-kill", "oom-kill: the kernel ended it for lack of memory", "-p MemoryMax -p DropInPaths"),
+        ("signal", "signal: a signal ended it", "dmesg"),
+        ("watchdog", "watchdog: it hung", "nvidia-smi"),
+    ],
+)
+def test_what_ended_a_daemon_is_said_as_systemd_knows_it(host: FakeHost, result: str, words: str, cure: str) -> None:
+    host.install(PLUGIN, ActiveState="failed", SubState="failed", StatusText="", Result=result)
+    found = Findings()
+    judge_unit(found, host.unit(PLUGIN), ENVIRONMENT)
+    (one,) = found.findings
+    assert one.check == "plugin_stopped"
+    assert words in one.found
+    assert one.cure.startswith(f"systemctl restart {PLUGIN};")
+    assert cure in one.cure
+
+
+def test_a_masked_unit_is_unmasked_before_anything_else(host: FakeHost) -> None:
+    host.install(PLUGIN, ActiveState="inactive", SubState="dead", LoadState="masked")
+    found = Findings()
+    judge_unit(found, host.unit(PLUGIN), ENVIRONMENT)
+    assert found.findings[0].cure == f"systemctl unmask {PLUGIN}; systemctl restart {PLUGIN}"
+    # As `systemctl mask` leaves it where somebody has moved the file away before.
+    path = host.at(f"/etc/systemd/system/{PLUGIN}.service")
+    path.unlink()
+    path.symlink_to("/dev/null")
+    found = Findings()
+    judge_unit(found, host.unit(PLUGIN), ENVIRONMENT)
+    assert said(found) == [("plugin_missing", f"no unit {PLUGIN}.service, but a mask in its place")]
+    assert found.findings[0].cure == f"systemctl unmask {PLUGIN}; then run site.yml again"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"ActiveState": "active", "UnitFileState": "enabled"}, []),
+        ({"ActiveState": "active", "UnitFileState": "enabled-runtime"}, []),
+        ({"ActiveState": "inactive", "UnitFileState": "disabled"}, ["gpushare-pki.timer inactive (disabled): nothing renews"]),
+        ({"ActiveState": "inactive", "UnitFileState": "enabled"}, ["gpushare-pki.timer inactive (enabled): nothing renews"]),
+        ({"ActiveState": "active", "UnitFileState": "disabled"}, ["gpushare-pki.timer active (disabled): nothing renews"]),
+    ],
+)
+def test_a_timer_that_is_off_is_told_before_the_certificates_run_out(host: FakeHost, state: dict[str, str], expected: list[str]) -> None:
+    host.install(EXTENDER)
+    found = Findings()
+    host.states["gpushare-pki.timer"] = state
+    judge_trigger(found, host, host.unit(EXTENDER))
+    assert said(found) == [], "plain http has no certificates, and so no timer"
+    host.file("/etc/systemd/system/gpushare-pki.timer", "[Timer]\n")
+    judge_trigger(found, host, host.unit(EXTENDER))
+    assert [code for code, _ in said(found)] == ["warning trigger_stopped"] * len(expected)
+    assert all(one.found.startswith(words) for one, words in zip(found.findings, expected, strict=True))
+    assert all(one.cure == "systemctl enable --now gpushare-pki.timer" for one in found.findings)
+
+
+def test_what_starts_others_is_what_the_installer_writes() -> None:
+    from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import units
+
+    assert {name for name, _ in TRIGGERS.values()} == {name for name in units() if name.endswith((".timer", ".path"))}
 
 
 def test_the_doctor_reads_what_the_installer_writes(host: FakeHost) -> None:

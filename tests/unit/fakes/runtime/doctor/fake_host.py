@@ -72,6 +72,7 @@ class FakeHost(HostReader):
         super().__init__(folder, self._answer, patience)
         self.states: dict[str, dict[str, str]] = {}
         self.asked: list[list[str]] = []
+        # By the condition under which journalctl is asked for them.
         self.last_lines: dict[str, str] = {}
 
     def file(self, path: str, content: str | bytes = "") -> None:
@@ -95,7 +96,7 @@ class FakeHost(HostReader):
         self.file(f"/etc/gpushare/{name}.env", settings(name, command))
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
         says = SAYS if name == PLUGIN else ""
-        running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "MainPID": str(pid), "StatusText": says}
+        running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "LoadState": "loaded", "MainPID": str(pid), "StatusText": says}
         self.states[f"{name}.service"] = {**running, **state}
         for end in (".socket", "-metrics.socket"):
             self.states[name + end] = {"ActiveState": "active"}
@@ -111,7 +112,7 @@ class FakeHost(HostReader):
     def _answer(self, arguments: Sequence[str]) -> str:
         self.asked.append(list(arguments))
         if arguments[0] == "journalctl":
-            return self.last_lines.get(arguments[-1].removeprefix("_SYSTEMD_UNIT="), "")
+            return self.last_lines.get(arguments[-1], "")
         assert list(arguments[:2]) == ["systemctl", "show"]
         state = self.states.get(arguments[2], {"ActiveState": "inactive", "SubState": "dead", "MainPID": "0"})
         return "".join(f"{key}={value}\n" for key, value in state.items())
