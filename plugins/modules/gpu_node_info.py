@@ -253,6 +253,19 @@ authorities:
   returned: when V(system) is gathered
   type: list
   elements: str
+kubelet_unit:
+  description:
+    - The service of a kubelet that does not run, as systemd sees it.
+    - Missing where kubelet runs.
+  returned: success
+  type: dict
+  contains:
+    name: {description: The name of the service., type: str}
+    load: {description: "Its C(LoadState), such as V(masked).", type: str}
+    active: {description: "Its C(ActiveState).", type: str}
+    state: {description: "Its C(SubState).", type: str}
+    result: {description: "Its C(Result), such as V(exit-code).", type: str}
+    says: {description: The last error that kubelet has logged since its last start., type: str}
 cgroups:
   description: The cgroup drivers of kubelet and of the runtime that makes pods, V(systemd) or V(cgroupfs), empty where it cannot be said.
   returned: when V(runtimes) is gathered

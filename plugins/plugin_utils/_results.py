@@ -18,6 +18,7 @@ from ..module_utils._facts.cgroup_drivers import CgroupDrivers
 from ..module_utils._facts.device_managers import GpuManager
 from ..module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ..module_utils._facts.driver import Driver
+from ..module_utils._facts.kubelet_unit import StoppedKubelet
 from ..module_utils._facts.node import NodeFacts
 from ..module_utils._facts.nvidia_smi import SmiReport
 from ..module_utils._facts.system import System
@@ -75,10 +76,10 @@ _SEEN = {
     "places": Places,
     "now": float,
     "node_name": str,
-    "kubelet": {"running": bool},
+    "kubelet": {"running": bool, "unit": Maybe(StoppedKubelet)},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
-    "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool}]},
+    "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool, "stops": [str]}]},
     "gpu": Maybe(_GPU),
     "plane": Maybe({"scheduler": _SCHEDULER}),
 }

@@ -181,6 +181,27 @@ def kubelet_stopped(cluster: Cluster, later: contextlib.ExitStack) -> None:
     cluster.on("gpu1", "systemctl", "stop", "kubelet")
 
 
+def kubelet_masked(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    cluster.on("gpu1", "systemctl", "mask", "--now", "kubelet")
+
+
+def plugin_hardened(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """A security team's drop-in for all units of one prefix: without devices, and with less memory than the plugin needs."""
+    folder = "/etc/systemd/system/gpushare-.service.d"
+    settings = "[Service]\nPrivateDevices=yes\nMemoryMax=20M\n"
+    sh(cluster, "gpu2", f"mkdir -p {folder}; cat > {folder}/10-hardening.conf", settings)
+    sh(cluster, "gpu2", f"systemctl daemon-reload; systemctl restart --no-block {PLUGIN}")
+
+    def fails() -> bool:
+        return cluster.on("gpu2", "systemctl", "show", "-P", "NRestarts", PLUGIN).strip() not in ("", "0")
+
+    cluster.until("the plugin does not stay", fails, 60)
+
+
+def timer_off(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    cluster.on(CONTROL_PLANE, "systemctl", "disable", "--now", "gpushare-pki.timer")
+
+
 def runtime_silent(cluster: Cluster, later: contextlib.ExitStack) -> None:
     cluster.on("gpu2", "systemctl", "stop", "containerd")
 

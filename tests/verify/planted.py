@@ -101,6 +101,11 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
     "no leader": (
         Planted(faults.scheduler_not_leading, ANYWHERE, "scheduler_not_leading", "kubeadm certs renew", by_hand=faults.scheduler_leads),
     ),
+    "units": (
+        Planted(faults.kubelet_masked, "gpu1", "kubelet_stopped", "systemctl unmask kubelet; systemctl start kubelet"),
+        Planted(faults.plugin_hardened, "gpu2", "unit_overridden", "rm /etc/systemd/system/gpushare-.service.d/10-hardening.conf"),
+        Planted(faults.timer_off, CONTROL_PLANE, "trigger_stopped", "systemctl enable --now gpushare-pki.timer", "warning"),
+    ),
     "a flag": (
         Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),
         Planted(faults.state_not_kept, "gpu1", "state_not_kept", "mount -o remount,rw"),

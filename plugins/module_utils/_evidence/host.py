@@ -62,7 +62,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
     if only is None:
         facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
-        seen["kubelet"] = {"running": facts.kubelet.running}
+        seen["kubelet"] = {"running": facts.kubelet.running, "unit": None if facts.kubelet_unit is None else asdict(facts.kubelet_unit)}
         seen["runtime"] = daemons.runtime(host, places.install_dir)
         seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
         seen["files"] = evidence_files.files(host)

@@ -19,6 +19,7 @@ from .driver import Driver, Pci, PciGpu, driver, pci
 from .gpus import gpus
 from .ground import Ground, ground
 from .kubelet_checkpoint import Sharing, registered, sharing
+from .kubelet_unit import StoppedKubelet, kubelet_unit
 from .kubernetes import ControlPlane, Distribution, KubeletFacts, Runtime, control_plane, distribution, kubelet, runtimes
 from .nvidia_smi import SmiReport
 from .system import Kernel, Python, System, kernel, python_packages, pythons, system
@@ -37,7 +38,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts of one host. A part that was not gathered is None."""
+    """The facts of one host. A part that was not gathered is None. kubelet_unit: of a kubelet that does not run."""
 
     distribution: Distribution
     kubelet: KubeletFacts
@@ -59,6 +60,7 @@ class NodeFacts:
     toolkit: Optional[device_strategy.ToolkitFacts] = None
     authorities: Optional[Tuple[str, ...]] = None
     cgroups: Optional[CgroupDrivers] = None
+    kubelet_unit: Optional[StoppedKubelet] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
@@ -101,6 +103,7 @@ class NodeFacts:
             toolkit=fact("toolkit", device_strategy.ToolkitFacts),
             authorities=tuple(values["authorities"]) if "authorities" in values else None,
             cgroups=fact("cgroups", CgroupDrivers),
+            kubelet_unit=fact("kubelet_unit", StoppedKubelet),
         )
 
 
@@ -131,6 +134,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
         authorities=authorities(host, node.config) if "system" in subsets else None,
         cgroups=None if installed is None else cgroup_drivers(host, node, installed),
+        kubelet_unit=None if node.running else kubelet_unit(host),
     )
 
 

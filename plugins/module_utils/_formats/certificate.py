@@ -45,7 +45,7 @@ def end_of(pem: str) -> Optional[float]:
 
 
 def _not_after(der: bytes) -> float:
-    """ValueError or IndexError for what is no certificate."""
+    """ValueError or IndexError for anything else."""
     to_be_signed = _inside(_inside(der, _SEQUENCE), _SEQUENCE)
     # The version may be left out; the serial number, the algorithm and the issuer come before the validity.
     at = _element(to_be_signed, 0)[2] if to_be_signed[0] == _VERSION else 0

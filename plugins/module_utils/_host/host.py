@@ -34,6 +34,9 @@ _LIMIT = 4 * 1024 * 1024
 _PIECE = 64 * 1024
 _LINKS = 40
 _SHOWN = 80
+# Arguments with which a program answers a question and ends: of kubelet, containerd, CRI-O, docker and k3s.
+_ASKED = re.compile(r"--?(?:version|help)(?:=.*)?")
+_ASKS = ("version", "help", "config", "status", "completion")
 # The text that Linux adds to the path of a program that is no longer there.
 _REPLACED = " (deleted)"
 _OF_ROOT = re.compile(r"^Uid:\t0\t0\t0\t0$", re.MULTILINE)
@@ -174,6 +177,13 @@ class Host:
     def exists(self, path: str) -> bool:
         return self._mode(path) is not None
 
+    def changed_at(self, path: str) -> Optional[float]:
+        """The Unix time of the last change of its content; None if there is none."""
+        try:
+            return os.stat(self.outside(path)).st_mtime
+        except (OSError, ValueError):
+            return None
+
     def is_folder(self, path: str) -> bool:
         mode = self._mode(path)
         return mode is not None and stat.S_ISDIR(mode)
@@ -237,8 +247,10 @@ class Host:
         return self._processes
 
     def process(self, *names: str) -> Optional[RunningProcess]:
-        """The first process of the host's root that runs a program of one of these names."""
-        return next((process for process in self.processes if any(self.runs(process, name) for name in names)), None)
+        """The first process of the host's root that runs a program of one of these names. One that is asked for its version, or for its
+        configuration, does not run: the next moment it is gone."""
+        running = (process for process in self.processes if any(self.runs(process, name) for name in names))
+        return next((process for process in running if not _only_answers(process.argv[1:])), None)
 
     def runs(self, process: RunningProcess, name: str) -> bool:
         """Whether the host's root runs the program of this name there, also one that is several programs by several names."""
@@ -307,3 +319,7 @@ class Host:
             return os.stat(self.outside(path)).st_mode
         except (OSError, ValueError):
             return None
+
+
+def _only_answers(arguments: Sequence[str]) -> bool:
+    return any(_ASKED.fullmatch(word) for word in arguments) or next(iter(arguments), "") in _ASKS

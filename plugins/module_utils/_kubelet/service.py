@@ -18,6 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.transaction import Service
 from .._change.undo import Rejected
+from .._facts.kubelet_unit import COMPLAINT
 from .._formats.failure import Failure
 from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
@@ -186,7 +187,7 @@ class KubeletService(Service):
         since = f"--since=@{int(self.restarted_at or self.unit.since)}"
         outcome = self._run(["journalctl", "--unit", self.unit.name, since, "--no-pager", "--output=cat"], ASK_SECONDS)
         lines = outcome.out.splitlines()
-        errors = [line for line in lines if re.match(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate", line)]
+        errors = [line for line in lines if COMPLAINT.match(line)]
         return "\n".join(line[:500] for line in (errors or lines)[-10:]) or "(its journal is empty)"
 
     def _reason(self, unit: KubeletUnit, paths: Sequence[str]) -> Optional[str]:

@@ -20,6 +20,7 @@ from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.driver import PIN_FILE
 from ...module_utils._facts.driver_branches import PAST, branch, lasting
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
+from ...module_utils._facts.kubelet_unit import StoppedKubelet, stopped
 from ...module_utils._facts.node import NodeFacts
 from ...module_utils._facts.system import Python, preferred
 from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
@@ -367,10 +368,10 @@ def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
         return
     version = numbers(kubelet.version)
     if not kubelet.running:
-        cure = "journalctl -u kubelet says why; start it"
+        words, cure = stopped(facts.kubelet_unit or StoppedKubelet())
         if version is not None and version[:2] >= (1, kubernetes_ends.NO_CGROUP_V1) and kubernetes_ends.fails_on_cgroup_v1(facts):
             cure = f"kubelet {kubelet.version} does not start on cgroup v1 by default: {kubernetes_ends.cgroup_cure(facts)}"
-        found.error("kubelet", "a kubelet that does not run", "a running one", cure)
+        found.error("kubelet", words, "a running one", cure)
     if version is None:
         found.warn("kubelet", "a kubelet that does not print its version", OLDEST_IN_WORDS, "run `kubelet --version` on the host")
     elif version[:2] < OLDEST_KUBERNETES:

@@ -56,11 +56,14 @@ def judge_files(found: VerifyFindings, files: Mapping[str, Any]) -> None:
     if files["changed"]:
         seen = f"{', '.join(files['changed'])} changed or removed by others"
         found.say("files_changed", seen, "the files as the roles wrote them, which the next restart reads", f"{diff}; {SITE}")
-    starts = [drop_in["path"] for drop_in in files["drop_ins"] if drop_in["starts"]]
-    others = [drop_in["path"] for drop_in in files["drop_ins"] if not drop_in["starts"]]
-    if starts:
-        cure = f"rm {' '.join(starts)}; then {SITE}: it reloads systemd where that hurts no container, and restarts the daemon"
-        found.say("unit_overridden", f"drop-ins that start something else: {', '.join(starts)}", "the unit as the role wrote it", cure)
+    wrong = [drop_in for drop_in in files["drop_ins"] if drop_in["starts"] or drop_in["stops"]]
+    others = [drop_in["path"] for drop_in in files["drop_ins"] if drop_in not in wrong]
+    if wrong:
+        paths = " ".join(drop_in["path"] for drop_in in wrong)
+        cure = f"rm {paths}; then {SITE}: it reloads systemd where that hurts no container, and restarts the daemon"
+        words = (f"{drop_in['path']} ({', '.join(drop_in['stops'])})" if drop_in["stops"] else drop_in["path"] for drop_in in wrong)
+        seen = f"drop-ins that start something else, or may stop what is started: {', '.join(words)}"
+        found.say("unit_overridden", seen, "the unit as the role wrote it", cure)
     if others:
         cure = "keep it if it is yours and wanted, else remove it and run site.yml again"
         found.say("unit_extended", f"drop-ins of our units: {', '.join(others)}", "none", cure)

@@ -55,7 +55,10 @@ _CODES = {
         "metrics_open plugin_missing plugin_not_registered plugin_not_synced plugin_older_than_file plugin_stopped port_taken "
         "state_not_kept token_expired token_exposed token_forbidden token_foreign token_missing token_rejected token_unreadable"
     ),
-    ((WARNING,), (DOCTOR,)): "dashboard_not_at_boot extender_not_at_boot plugin_not_at_boot socket_stopped token_not_renewed trigger_stopped",
+    (
+        (WARNING,),
+        (DOCTOR,),
+    ): "dashboard_not_at_boot extender_not_at_boot plugin_not_at_boot socket_stopped token_not_renewed trigger_stopped",
 }
 CHECKS = {code: key for key, codes in _CODES.items() for code in codes.split()}
 
@@ -77,7 +80,7 @@ _NO_SPEC = "cdi_missing cdi_stale"
 FOLLOWS_FROM = {
     "not_checked": "runtime_differs",
     "policies_not_enforced": "policy_differs",
-    "plugin_stopped": "driver_mismatch driver_problem runtime_missing kubelet_stopped",
+    "plugin_stopped": "driver_mismatch driver_problem runtime_missing unit_overridden kubelet_stopped",
     "plugin_missing": "runtime_missing",
     "plugin_older_than_file": "plugin_stopped",
     "plugin_not_registered": "driver_mismatch driver_problem second_plugin plugin_stopped kubelet_stopped",
@@ -100,13 +103,13 @@ FOLLOWS_FROM = {
     "node_not_ready": "kubelet_stopped default_runtime_not_running runtime_silent cgroup_drivers_differ",
     "certificate_wrong": "runtime_missing",
     "extender_missing": "runtime_missing",
-    "extender_down": "runtime_missing port_taken certificate_wrong certificate_expired",
+    "extender_down": "runtime_missing unit_overridden port_taken certificate_wrong certificate_expired",
     "extender_older_than_file": "extender_down",
     "extender_not_synced": f"{_NO_EXTENDER} {_NO_API}",
     "extender_address_wrong": "extender_down extender_missing stale_scheduler_file",
     "extender_not_called": "stale_scheduler_file",
     "dashboard_missing": "runtime_missing",
-    "dashboard_down": f"runtime_missing certificate_expired port_taken {_NO_API}",
+    "dashboard_down": f"runtime_missing unit_overridden certificate_expired port_taken {_NO_API}",
     "dashboard_older_than_file": "dashboard_down",
     "dashboard_not_synced": _NO_API,
     "scheduler_not_leading": "scheduler_stopped* scheduler_not_configured* scheduler_older_than_file* node_not_ready* kubelet_stopped*",

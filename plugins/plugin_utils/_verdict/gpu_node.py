@@ -16,6 +16,7 @@ from ...module_utils._facts.cgroup_drivers import CgroupDrivers, two_drivers
 from ...module_utils._facts.device_managers import DRA_CURE, DRA_DRIVERS, OTHER_CURE, dra_title
 from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
+from ...module_utils._facts.kubelet_unit import StoppedKubelet, stopped
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import few
 from .._preflight.gpus import Expected, judge_gpus
@@ -50,7 +51,8 @@ def judge_node(
     for finding in judge_gpus(report, expected, driver is not None and driver.lacks_fabric_manager):
         found.add(finding)
     if not seen["kubelet"]["running"]:
-        found.say("kubelet_stopped", "no kubelet that runs", "a running one", "systemctl restart kubelet; journalctl -u kubelet says why")
+        words, cure = stopped(StoppedKubelet(**(seen["kubelet"]["unit"] or {})))
+        found.say("kubelet_stopped", words, "a running one", cure)
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
     _second_plugin(found, gpu, doctor, report, dra)
     if gpu["container_runtime"] is not None:

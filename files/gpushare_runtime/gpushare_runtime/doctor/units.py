@@ -17,7 +17,7 @@ TRIGGERS: Final = {
     PLUGIN: ("gpushare-cdi-refresh.path", "the CDI spec does not follow the driver"),
 }
 """Units of ours that start another one at its time, by the daemon that needs it: (unit, what does not happen without it)."""
-# What systemd says of a process that did not end by itself (systemd.exec(5), $SERVICE_RESULT): what it means, and where to look.
+# The result by which systemd knows how a process ended (systemd.exec(5), $SERVICE_RESULT): its meaning, and the next step.
 _KILLED: Final = {
     "oom-kill": (
         "the kernel ended it for lack of memory",

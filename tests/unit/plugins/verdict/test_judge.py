@@ -187,7 +187,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: dead_webhook(w, bindings=True), "", "webhook_silent"),
     (lambda w: w.cluster["admission"].update(unguarded="a pod"), "", "policies_not_enforced"),
     (lambda w: w.gpu["files"]["changed"].append("/etc/gpushare/gpushare-device-plugin.env"), "gpu1", "files_changed"),
-    (lambda w: w.gpu["files"]["drop_ins"].append({"path": "/a.conf", "starts": True}), "gpu1", "unit_overridden"),
+    (lambda w: w.gpu["files"]["drop_ins"].append({"path": "/a.conf", "starts": True, "stops": []}), "gpu1", "unit_overridden"),
     (lambda w: configured(w, CONFIG.partition("extenders:")[0]), "cp1", "scheduler_not_configured"),
     (lambda w: w.cp["plane"]["scheduler"].update(manifest=None), "cp1", "scheduler_stopped"),
     (lambda w: w.cluster["schedulers"]["cp1"]["metadata"]["annotations"].clear(), "cp1", "scheduler_older_than_file"),

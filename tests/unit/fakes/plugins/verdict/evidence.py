@@ -167,7 +167,7 @@ def gpu_host() -> Json:
         "device_strategy": "auto",
         "runtime_default": "auto",
     }
-    kubelet = {"running": True}
+    kubelet = {"running": True, "unit": None}
     return {
         "places": places,
         "node_name": "node-1",
@@ -206,7 +206,7 @@ def plane_host() -> Json:
         "scheduler_manifest": MANIFEST_PATH,
         "scheduler_config": CONFIG_PATH,
     }
-    kubelet = {"running": True}
+    kubelet = {"running": True, "unit": None}
     return {
         "places": places,
         "node_name": "cp1",

@@ -96,7 +96,14 @@ class FakeHost(HostReader):
         self.file(f"/etc/gpushare/{name}.env", settings(name, command))
         self.file(f"/proc/{pid}/environ", f"A=1\0GPUSHARE_GENERATION={STAMP}\0".encode())
         says = SAYS if name == PLUGIN else ""
-        running = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled", "LoadState": "loaded", "MainPID": str(pid), "StatusText": says}
+        running = {
+            "ActiveState": "active",
+            "SubState": "running",
+            "UnitFileState": "enabled",
+            "LoadState": "loaded",
+            "MainPID": str(pid),
+            "StatusText": says,
+        }
         self.states[f"{name}.service"] = {**running, **state}
         for end in (".socket", "-metrics.socket"):
             self.states[name + end] = {"ActiveState": "active"}

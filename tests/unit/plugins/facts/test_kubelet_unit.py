@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Why no kubelet runs, by its service, and the cure that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_unit import StoppedKubelet, kubelet_unit, stopped
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+
+from unit.fakes.plugins.fake_root import FakeRoot, debian, kubelet
+
+JOURNAL = """\
+I1129 11:00:00.000000       1 server.go:206] "Kubelet version" kubeletVersion="v1.36.3"
+E1129 11:00:00.000001       1 run.go:72] "command failed" err="failed to load kubelet config file\x1b[2J"
+systemd's own words
+"""
+
+
+def look(tmp_path: Path, **properties: str) -> StoppedKubelet:
+    root = FakeRoot(tmp_path)
+    root.program("/usr/bin/systemctl", "".join(f"{key}={value}\n" for key, value in properties.items()))
+    root.program("/usr/bin/journalctl", JOURNAL)
+    return kubelet_unit(Host(str(root)))
+
+
+def test_a_masked_kubelet_is_unmasked(tmp_path: Path) -> None:
+    found = look(tmp_path, LoadState="masked", ActiveState="inactive", SubState="dead", Result="success", InvocationID="")
+    assert stopped(found) == (
+        "no kubelet that runs (kubelet.service inactive: dead, masked)",
+        "systemctl unmask kubelet; systemctl start kubelet",
+    )
+
+
+def test_a_kubelet_that_fails_is_quoted_by_the_error_of_its_last_start(tmp_path: Path) -> None:
+    found = look(
+        tmp_path, LoadState="loaded", ActiveState="activating", SubState="auto-restart", Result="exit-code", InvocationID="a1" * 16
+    )
+    seen, cure = stopped(found)
+    assert seen.startswith(
+        "no kubelet that runs (kubelet.service activating: auto-restart, exit-code); its last words: E1129 11:00:00.000001"
+    )
+    assert "failed to load kubelet config file [2J" in seen
+    assert cure == "systemctl restart kubelet; if it does not stay, correct what its last words name"
+
+
+def test_a_kubelet_that_was_stopped_has_no_last_words_of_a_start_before(tmp_path: Path) -> None:
+    found = look(tmp_path, LoadState="loaded", ActiveState="inactive", SubState="dead", Result="success", InvocationID="")
+    assert stopped(found) == ("no kubelet that runs (kubelet.service inactive: dead)", "systemctl restart kubelet")
+
+
+@pytest.mark.parametrize(
+    ("state", "cure"),
+    [
+        ({"result": "start-limit-hit"}, "systemctl reset-failed kubelet; systemctl restart kubelet"),
+        ({"load": "not-found"}, "install kubelet's package, which brings kubelet.service; then: systemctl enable --now kubelet"),
+        ({"name": "x; rm -r /.service"}, "systemctl restart kubelet"),
+        ({"name": "snap.kubelet.service"}, "systemctl restart snap.kubelet"),
+        ({}, "systemctl restart kubelet"),
+    ],
+)
+def test_the_cure_of_each_state(state: dict[str, str], cure: str) -> None:
+    assert stopped(StoppedKubelet(**state))[1] == cure
+
+
+def test_the_host_cannot_write_a_long_or_broken_line(tmp_path: Path) -> None:
+    seen, _cure = stopped(StoppedKubelet(active="a" * 10**6, says="b\n" * 10**6))
+    assert len(seen) < 1000
+    assert seen.isprintable()
+
+
+def test_the_service_is_the_one_that_the_device_plugins_unit_names(tmp_path: Path) -> None:
+    FakeRoot(tmp_path).file("/etc/systemd/system/gpushare-device-plugin.service", "[Unit]\nBefore=snap.kubelet.service\n")
+    assert look(tmp_path).name == "snap.kubelet.service"
+
+
+@pytest.mark.parametrize("question", ["--version", "--version=raw", "--help"])
+def test_a_kubelet_that_is_asked_for_its_version_does_not_run(tmp_path: Path, question: str) -> None:
+    root = kubelet(debian(FakeRoot(tmp_path)))
+    facts = gather(Host(str(root)), ())
+    assert (facts.kubelet.running, facts.kubelet_unit) == (True, None)
+    root.file("/proc/30/cmdline", f"/usr/bin/kubelet\0{question}\0".encode())
+    facts = gather(Host(str(root)), ())
+    assert (facts.kubelet.running, facts.kubelet_unit) == (False, StoppedKubelet())
+    assert NodeFacts.from_dict(facts.as_dict()) == facts
+
+
+def test_a_containerd_that_prints_its_configuration_does_not_run(tmp_path: Path) -> None:
+    root = kubelet(debian(FakeRoot(tmp_path)))
+    assert Host(str(root)).process("containerd") is not None
+    root.file("/proc/20/cmdline", b"/usr/bin/containerd\0config\0dump\0")
+    assert Host(str(root)).process("containerd") is None
