@@ -58,6 +58,11 @@ _GPU = {
     "managers": [GpuManager],
     "container_runtime": Maybe(dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str)),
     "images": [IMAGE],
+    "sandbox": {"image": Maybe(IMAGE), "missing": bool, "puller": re.compile("crictl pull|docker pull|ctr -n k8s.io images pull")},
+    "forgotten": [str],
+    "kubelet_life": Maybe((float, float)),
+    "kubelet_roots": (str, str),
+    "mps": bool,
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
     "cgroups": CgroupDrivers,
@@ -107,7 +112,7 @@ FOUND: Shape = {
     "running": Any,
 }
 _POD = {
-    **dict.fromkeys(("namespace", "name", "node", "scheduler", "phase", "message", "scheduling"), str),
+    **dict.fromkeys(("namespace", "name", "uid", "node", "scheduler", "phase", "message", "scheduling"), str),
     "deleted": bool,
     "probe": bool,
     "annotations": Map(str),

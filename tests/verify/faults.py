@@ -297,7 +297,32 @@ def cdi_missing(cluster: Cluster, later: contextlib.ExitStack) -> None:
     cluster.on("gpu1", "rm", "/run/cdi/nvidia.yaml")
 
 
+def cdi_twice(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """A second program has written a spec beside the toolkit's, on a node with the strategy volume-mounts."""
+    later.callback(cluster.on, "gpu2", "rm", "-f", "/run/cdi/others.yaml")
+    cluster.on("gpu2", "cp", "/run/cdi/nvidia.yaml", "/run/cdi/others.yaml")
+
+
+SANDBOX = "/run/test-sandbox.tar"
+
+
+def sandbox_image_gone(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """Every pause image, as a clean-up by hand takes them."""
+    list_ = "ctr -n k8s.io images ls -q | grep /pause"
+    sh(cluster, "gpu2", f"ctr -n k8s.io images export {SANDBOX} $({list_} | grep -v @); ctr -n k8s.io images rm --sync $({list_})")
+
+
+def sandbox_image_back(cluster: Cluster) -> None:
+    """The lab has no registry: by the second way that the cure names."""
+    sh(cluster, "gpu2", f"ctr -n k8s.io images import {SANDBOX}; rm {SANDBOX}")
+
+
 # Tokens, certificates, rights, state.
+
+
+def files_exposed(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """A restored backup with the number of another user."""
+    sh(cluster, CONTROL_PLANE, "chown -R 65534 /etc/gpushare; chown 0 /etc/gpushare/*.token")
 
 
 def certificate_expired(cluster: Cluster, later: contextlib.ExitStack) -> None:

@@ -104,7 +104,12 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
     "units": (
         Planted(faults.kubelet_masked, "gpu1", "kubelet_stopped", "systemctl unmask kubelet; systemctl start kubelet"),
         Planted(faults.plugin_hardened, "gpu2", "unit_overridden", "rm /etc/systemd/system/gpushare-.service.d/10-hardening.conf"),
+        Planted(faults.files_exposed, CONTROL_PLANE, "files_exposed", "chown -h 0 /etc/gpushare"),
         Planted(faults.timer_off, CONTROL_PLANE, "trigger_stopped", "systemctl enable --now gpushare-pki.timer", "warning"),
+    ),
+    "images and specs": (
+        Planted(faults.sandbox_image_gone, "gpu2", "sandbox_image_missing", "pull ", by_hand=faults.sandbox_image_back),
+        Planted(faults.cdi_twice, "gpu2", "cdi_twice", "rm /", "warning"),
     ),
     "a flag": (
         Planted(faults.scheduler_stopped, CONTROL_PLANE, "scheduler_stopped", "correct that", by_hand=faults.flag_removed),
@@ -168,6 +173,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             "driver_problem",
+            "gpu_compute_mode",
             "gpu_device_missing",
             "gpu_fabric_not_ready",
             "gpu_failing",
@@ -212,6 +218,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
         ),
         _FOLLOWS,
     ),
+    "record_lost": "its cure ends every pod of the node, those of the suite as well",
+    **dict.fromkeys(("kubelet_certificate", "kubelet_root_differs"), "needs a kubelet with another life or folder than the lab's"),
     **dict.fromkeys(("container_not_seen", "node_missing", "not_annotated", "probe_failed", "token_not_renewed"), _LOOKS),
     **dict.fromkeys(("dashboard_down", "dashboard_unexpected"), "tests/e2e/test_dashboard_service.py"),
     **dict.fromkeys(("not_checked", "not_proven", "probe_not_running"), "tests of their own in tests/verify/test_faults.py"),

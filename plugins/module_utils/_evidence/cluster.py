@@ -117,6 +117,7 @@ def pod(item: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         "namespace": metadata.get("namespace", ""),
         "name": metadata["name"],
+        "uid": metadata.get("uid", ""),
         "node": spec.get("nodeName", ""),
         "scheduler": spec.get("schedulerName", ""),
         "phase": status.get("phase", ""),

@@ -17,6 +17,7 @@ from .._facts.cdi_specs import specs
 from .._facts.kubelet_checkpoint import held, holding
 from .._facts.nvidia_smi import CAPS
 from .._facts.pods import Pods, uids_in
+from .._formats import toml
 from .._host.command import RunWithin
 from .._host.container_runtimes import KINDS, socket_path
 from .._host.host import Host
@@ -31,6 +32,10 @@ _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
 _PARAMS = "/proc/driver/nvidia/params"
 # NVIDIA's default of NVreg_DeviceFileMode.
 _DEVICE_MODE = 0o666
+# As the controller takes one (plugin_utils/_results.py).
+_IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]{0,500}[A-Za-z0-9])?")
+_IMAGES_PLUGIN = "io.containerd.cri.v1.images"
+_CRI_SECONDS = 10.0
 #: Images are named to the probe, the best first; more would be of no use.
 _IMAGES = 5
 _MOST_STRANGERS = 20
@@ -74,9 +79,56 @@ def images(host: Host, endpoint: Optional[str]) -> List[str]:
     """Images on the node that run without a command and do no harm: those of the pod sandbox. endpoint: kubelet's; any runtime's."""
     address = host.outside(socket_path(endpoint))
     try:
-        return pause_images(cri.call(address, "/runtime.v1.ImageService/ListImages", b"", 10.0))
+        return pause_images(cri.call(address, "/runtime.v1.ImageService/ListImages", b"", _CRI_SECONDS))
     except (OSError, EOFError, ValueError, LookupError, cri.CriError):
         return []
+
+
+def sandbox(host: Host, endpoint: Optional[str], runtime: Optional[str]) -> Dict[str, Any]:
+    """image: that of which the runtime makes every pod's sandbox, None where it cannot be said. missing: whether the runtime does not have
+    it, and would have to pull it first. puller: the command that does."""
+    address = host.outside(socket_path(endpoint))
+    found: Dict[str, Any] = {"image": None, "missing": False, "puller": _puller(host, runtime)}
+    try:
+        name = str(_sandbox_image(host, address, runtime) or "")
+        if not _IMAGE.fullmatch(name):
+            return found
+        wanted = _text(1, _text(1, name.encode()))
+        reply = cri.call(address, "/runtime.v1.ImageService/ImageStatus", wanted, _CRI_SECONDS)
+        # An ImageStatusResponse whose field `image` is not there. The runtime resolves the name as it does for a pod.
+        return dict(found, image=name, missing=all(number != 1 for number, _value in cri.fields(reply)))
+    except (OSError, EOFError, ValueError, LookupError, cri.CriError):
+        return found
+
+
+def _sandbox_image(host: Host, address: str, runtime: Optional[str]) -> Any:
+    """containerd 1.x and CRI-O have it in the verbose Status (pkg/cri/config/config.go of containerd 1.7.36, server/runtime_status.go of
+    CRI-O), containerd 2 in the configuration of its image plugin (internal/cri/config/config.go of 2.3.7 and 2.4.2). cri-dockerd has an
+    argument. Read on 2026-11-29."""
+    if runtime == "docker":
+        adapter = host.process("cri-dockerd")
+        return None if adapter is None else adapter.flag("pod-infra-container-image")
+    name = cri.status(address, _CRI_SECONDS).config.get("sandboxImage")
+    if name or runtime != "containerd":
+        return name
+    process = host.process("containerd")
+    config = (process.flag("config") or process.flag("c")) if process is not None else None
+    outcome = host.ask(host.program("containerd"), [*(["--config", config] if config else []), "config", "dump"])
+    plugins = toml.loads(outcome.out if outcome is not None and outcome.ok else "").get("plugins", {})
+    pinned = plugins.get(_IMAGES_PLUGIN, {}).get("pinned_images", {})
+    return pinned.get("sandbox") if isinstance(pinned, dict) else None
+
+
+def _puller(host: Host, runtime: Optional[str]) -> str:
+    if runtime == "docker":
+        return "docker pull"
+    return "ctr -n k8s.io images pull" if runtime == "containerd" and not host.program("crictl") else "crictl pull"
+
+
+def _text(number: int, content: bytes) -> bytes:
+    """A field of protobuf with a text of less than 16 KiB."""
+    size = len(content)
+    return bytes([number << 3 | 2]) + (bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])) + content
 
 
 def pause_images(reply: bytes) -> List[str]:

@@ -14,8 +14,10 @@ from typing import Any, Collection, Dict, List, Optional
 
 from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from .._facts.device_managers import managers
+from .._facts.kubelet_checkpoint import forgotten
 from .._facts.node import NodeFacts, gather
 from .._facts.nvidia_smi import MINIMUM_DRIVER
+from .._formats.certificate import life_of
 from .._host import command
 from .._host.container_runtimes import KINDS
 from .._host.host import Host
@@ -25,6 +27,9 @@ from . import daemons
 from . import files as evidence_files
 from . import gpu_node as evidence_gpu_node
 
+#: kubelet's own: it renews it, and its --root-dir does not move it.
+_KUBELET_CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+MPS = "gpushare-mps"
 PARTS = ("containers", "extender")
 
 
@@ -100,6 +105,11 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         if runtime in KINDS
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
+        "sandbox": evidence_gpu_node.sandbox(host, facts.kubelet.endpoint, facts.kubelet.runtime),
+        "forgotten": forgotten(host),
+        "kubelet_life": life_of(host.text(_KUBELET_CERTIFICATE) or ""),
+        "kubelet_roots": [facts.kubelet.root, facts.sharing.kubelet_root if facts.sharing is not None else ""],
+        "mps": any(name.startswith(MPS) for name in host.names(UNITS)),
         "cdi": evidence_gpu_node.cdi(host),
         "devices": evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None] if smi else []),
         "strangers": evidence_gpu_node.strangers(host),

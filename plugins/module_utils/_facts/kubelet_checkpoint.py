@@ -25,11 +25,13 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 _CLAIMS = "dra_manager_state"
 _STATE = f"/var/lib/{PLUGIN}/held.json"
 _STATE_BYTES = 32 * 1024 * 1024
+_MOST_FORGOTTEN = 500
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
 _UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
 _STRATEGY = re.compile(r"--device-strategy[ =]([^\s\"]+)")
+_ROOT = re.compile(r"--kubelet-root[ =](/[^\s\"]{0,1023})")
 # The fields of a device plugin's answer for a container, by strategy; one without either names GPUs in its variables.
 _ANSWERED = ((b"/var/run/nvidia-container-devices", "volume-mounts"), (b"nvidia.com/gpu=", "cdi"))
 _BY_VARIABLE = "envvar"
@@ -41,19 +43,21 @@ _LOOSEST = (_BY_VARIABLE, "volume-mounts", "cdi")
 class Sharing:
     """unit: of the device plugin that this collection has installed, "" for none. pods: UIDs of the pods that have memory of the
     GPUs and a process that runs. holders: these, and those with whole GPUs. strategy: the device plugin's; without one of ours, the
-    loosest by which a holder has its GPUs, such as the original's, "" for none. limited: those of pods that the driver limits."""
+    loosest by which a holder has its GPUs, such as the original's, "" for none. limited: those of pods that the driver limits.
+    kubelet_root: the folder of kubelet that the device plugin was told, "" for none."""
 
     unit: str
     pods: Tuple[str, ...]
     holders: Tuple[str, ...] = ()
     strategy: str = ""
     limited: Tuple[str, ...] = ()
+    kubelet_root: str = ""
 
 
 def sharing(host: Host) -> Sharing:
     settings = _SETTINGS.search(host.text(_UNIT_FILE) or "")
     text = (host.text(settings.group(1)) if settings else None) or ""
-    unit, strategy = _UNIT.search(text), _STRATEGY.search(text)
+    unit, strategy, root = _UNIT.search(text), _STRATEGY.search(text), _ROOT.search(text)
     # The device plugin's own default counts where its unit does not name one.
     now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
     known = [entry for entry in _entries(host) if entry.get("ResourceName") in (MEMORY, GPUS)]
@@ -61,13 +65,24 @@ def sharing(host: Host) -> Sharing:
     # Those that the driver limits.
     limits = _uids(_state(host), "limited") if unit and pods else set()
     limited = tuple(uid for uid in pods if uid in limits)
-    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders), limited)
+    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders), limited, root.group(1) if root else "")
 
 
 def held(host: Host) -> Set[str]:
     """UIDs of the pods whose GPUs our device plugin holds in this boot, also of those that kubelet has forgotten while they run."""
     state = _state(host)
     return _uids(state, "pods") if state.get("boot") == host.line(_BOOT) else set()
+
+
+def forgotten(host: Host) -> List[str]:
+    """UIDs of the pods with GPUs by our device plugin that have a process, and that kubelet has no record of, as after a loss of its
+    checkpoint. In this order: kubelet records what a container gets before the plugin does, and both before it starts."""
+    groups = (host.text(f"/proc/{process.pid}/cgroup") or "" for process in Host(host.root).processes)
+    alive = {uid for text in groups for uid in uids_in(text)}
+    ours = held(host) & alive
+    if not ours or not host.exists(_CHECKPOINT):
+        return []
+    return sorted(ours - {uid for uids in holding(host).values() for uid in uids})[:_MOST_FORGOTTEN]
 
 
 def _state(host: Host) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Certificates in PEM, and when one ends: a host's Python has no parser of X.509.
 
-Pure. Of the DER the way to `notAfter` is read, and nothing else: RFC 5280, sections 4.1 and 4.1.2.5 (read on 2026-11-29).
+Pure. Of the DER the way to the validity is read, and nothing else: RFC 5280, sections 4.1 and 4.1.2.5 (read on 2026-11-29).
 """
 
 from __future__ import annotations
@@ -37,14 +37,20 @@ def certificates(pem: str) -> List[bytes]:
 
 def end_of(pem: str) -> Optional[float]:
     """The Unix time at which the first certificate in this text ends; None where there is none that can be read."""
+    found = life_of(pem)
+    return None if found is None else found[1]
+
+
+def life_of(pem: str) -> Optional[Tuple[float, float]]:
+    """The Unix times at which the first certificate in this text begins and ends; None where there is none that can be read."""
     first = next(iter(certificates(pem)), None)
     try:
-        return None if first is None else _not_after(first)
+        return None if first is None else _validity(first)
     except (ValueError, IndexError):
         return None
 
 
-def _not_after(der: bytes) -> float:
+def _validity(der: bytes) -> Tuple[float, float]:
     """ValueError or IndexError for anything else."""
     to_be_signed = _inside(_inside(der, _SEQUENCE), _SEQUENCE)
     # The version may be left out; the serial number, the algorithm and the issuer come before the validity.
@@ -52,7 +58,11 @@ def _not_after(der: bytes) -> float:
     for _skipped in ("serialNumber", "signature", "issuer"):
         at = _element(to_be_signed, at)[2]
     validity = _inside(to_be_signed[at:], _SEQUENCE)
-    kind, value, _after = _element(validity, _element(validity, 0)[2])
+    kind, begin, second = _element(validity, 0)
+    return _time(kind, begin), _time(*_element(validity, second)[:2])
+
+
+def _time(kind: int, value: bytes) -> float:
     if kind == _UTC_TIME and _UTC.fullmatch(value):
         # Two digits of the year: from 1950 to 2049.
         value = (b"19" if value[:2] >= b"50" else b"20") + value

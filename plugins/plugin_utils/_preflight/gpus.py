@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
-from ...module_utils._formats.finding import WARNING, Finding, few
+from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
 from ...module_utils._formats.versions import numbers
 
 _RESET_CURE = "stop what uses the GPU (drain the node), then run `nvidia-smi --gpu-reset -i {index}`, or reboot the host"
@@ -26,6 +26,17 @@ class Expected:
     minimum_driver: str = MINIMUM_DRIVER
     gpus: int = 0
     memory_mib: int = 0
+
+
+def judge_compute_modes(report: SmiReport) -> Iterator[Finding]:
+    """The GPUs whose compute mode keeps containers away; MPS sets one of these for itself."""
+    for gpu in report.gpus:
+        name, cure = f"GPU {gpu.index} ({gpu.model})", f"nvidia-smi -i {gpu.index} -c DEFAULT"
+        if gpu.compute_mode == "Prohibited":
+            yield Finding("gpu_compute_mode", f"{name} in compute mode Prohibited", "Default", cure, ERROR)
+        elif gpu.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
+            words = f"without MPS only one container at a time can use it: {cure}"
+            yield Finding("gpu_compute_mode", f"{name} in compute mode {gpu.compute_mode}", "Default", words, WARNING)
 
 
 def judge_gpus(report: SmiReport, expected: Expected, lacks_fabric_manager: bool = False) -> Iterator[Finding]:

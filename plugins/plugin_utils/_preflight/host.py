@@ -28,7 +28,7 @@ from ...module_utils._formats.versions import newer, numbers
 from ...module_utils._host.container_runtimes import KINDS
 from . import kubernetes_ends
 from .device_managers import judge_managers
-from .gpus import Expected, judge_gpus
+from .gpus import Expected, judge_compute_modes, judge_gpus
 from .memory_unit import judge_unit
 from .reasons import OLDEST_IN_WORDS, OLDEST_KUBERNETES, Judgement
 
@@ -264,15 +264,10 @@ def _gpus(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
             continue
         found.add(finding, check="gpus")
     for gpu in report.gpus:
-        name = f"GPU {gpu.index} ({gpu.model})"
         if gpu.memory_mib is None:
             found.add(without_memory(gpu), check="gpus", severity=WARNING if len(report.gpus) > 1 else ERROR)
-        if gpu.compute_mode == "Prohibited":
-            found.error("gpus", f"{name} in compute mode Prohibited", "Default", f"nvidia-smi -i {gpu.index} -c DEFAULT")
-        elif gpu.compute_mode in ("Exclusive_Process", "Exclusive_Thread"):
-            seen = f"{name} in compute mode {gpu.compute_mode}"
-            cure = f"without MPS only one container at a time can use it: nvidia-smi -i {gpu.index} -c DEFAULT"
-            found.warn("gpus", seen, "Default", cure)
+    for finding in judge_compute_modes(report):
+        found.add(finding, check="gpus")
 
 
 def _memory_unit(found: HostFindings, facts: NodeFacts, unit: str) -> None:

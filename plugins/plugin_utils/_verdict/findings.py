@@ -42,14 +42,16 @@ _CODES = {
     ),
     ((WARNING,), (VERIFY,)): (
         "bindings_changed dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
-        "gpu_repair_pending gpu_without_request journal_lost other_scheduler reboot_required runtime_older_than_file unit_extended "
-        "uuid_twice"
+        "gpu_repair_pending gpu_without_request journal_lost kubelet_root_differs other_scheduler reboot_required record_lost "
+        "runtime_older_than_file unit_extended uuid_twice"
     ),
     ((ERROR, NOTE), (VERIFY,)): "gpus_visible not_proven",
-    ((ERROR, WARNING), (VERIFY,)): "no_cgroups webhook_silent",
+    ((ERROR, WARNING), (VERIFY,)): "gpu_compute_mode kubelet_certificate no_cgroups sandbox_image_missing webhook_silent",
+    ((ERROR, WARNING), (DOCTOR,)): "cdi_twice",
     ((NOTE,), (VERIFY,)): "policies_not_served strategy_kept",
     ((ERROR,), (DOCTOR, VERIFY)): "cdi_stale runtime_differs second_plugin",
     ((ERROR,), (DOCTOR,)): (
+        "files_exposed "
         "certificate_expired certificate_wrong dashboard_down dashboard_missing dashboard_not_synced dashboard_older_than_file "
         "dashboard_open extender_down extender_missing extender_not_synced extender_older_than_file gpu_gone gpu_unhealthy metrics_down "
         "metrics_open plugin_missing plugin_not_registered plugin_not_synced plugin_older_than_file plugin_stopped port_taken "
@@ -75,7 +77,7 @@ _NO_CALL = (
     "scheduler_older_than_file* scheduler_stopped* scheduler_not_leading*"
 )
 #: With the strategy cdi the device plugin takes a GPU out of use that no CDI spec gives. Ids in use stay.
-_NO_SPEC = "cdi_missing cdi_stale"
+_NO_SPEC = "cdi_missing cdi_stale cdi_twice"
 #: Code to the codes that explain it. The first one that was found is named as the cause.
 FOLLOWS_FROM = {
     "not_checked": "runtime_differs",
@@ -97,11 +99,11 @@ FOLLOWS_FROM = {
     "gpu_unhealthy": "driver_mismatch driver_problem gpu_lost gpu_failing",
     "gpu_gone": "gpu_missing gpu_lost driver_problem",
     "gpu_lost": "driver_mismatch",
-    "cdi_stale": "driver_mismatch driver_problem gpu_lost gpu_missing gpu_device_missing cdi_missing",
+    "cdi_stale": "cdi_twice driver_mismatch driver_problem gpu_lost gpu_missing gpu_device_missing cdi_missing",
     "gpu_device_missing": "gpu_lost gpu_missing",
     "gpu_missing": "driver_mismatch driver_problem gpu_lost",
-    "node_not_ready": "kubelet_stopped default_runtime_not_running runtime_silent cgroup_drivers_differ",
-    "certificate_wrong": "runtime_missing",
+    "node_not_ready": "kubelet_stopped kubelet_certificate default_runtime_not_running runtime_silent cgroup_drivers_differ",
+    "certificate_wrong": "runtime_missing files_exposed",
     "extender_missing": "runtime_missing",
     "extender_down": "runtime_missing unit_overridden port_taken certificate_wrong certificate_expired",
     "extender_older_than_file": "extender_down",
@@ -116,7 +118,7 @@ FOLLOWS_FROM = {
     "scheduler_older_than_file": "stale_scheduler_file extender_of_others",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
-    "probe_not_running": f"{_NO_PLUGIN} {_NO_SPEC} default_runtime_not_running cgroup_drivers_differ {_NO_CALL}",
+    "probe_not_running": f"{_NO_PLUGIN} {_NO_SPEC} default_runtime_not_running cgroup_drivers_differ sandbox_image_missing {_NO_CALL}",
     "probe_not_called": _NO_CALL,
     "wrong_gpu": "default_runtime_not_running second_plugin",
     # The API repeats kubelet's last word about its containers.

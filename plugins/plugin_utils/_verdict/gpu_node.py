@@ -18,8 +18,8 @@ from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
 from ...module_utils._facts.kubelet_unit import StoppedKubelet, stopped
 from ...module_utils._facts.nvidia_smi import SmiReport
-from ...module_utils._formats.finding import few
-from .._preflight.gpus import Expected, judge_gpus
+from ...module_utils._formats.finding import ERROR, WARNING, few
+from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
@@ -30,6 +30,59 @@ ONE_PLUGIN = "one device plugin for the GPUs, ours"
 STOP_OTHER = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
+# kubelet renews its certificate between 70 % and 90 % of its life (kubernetes.io, "Certificate Rotation").
+_LATE, _LATE_SECONDS = 0.1, 14 * 86400.0
+_RENEWED = "one that kubelet has renewed, which it does before 90 % of its life"
+
+
+def judge_sandbox(found: VerifyFindings, gpu: Mapping[str, Any]) -> None:
+    """Whether the runtime has the image of which it makes the sandbox of every pod."""
+    image, puller = gpu["sandbox"]["image"], gpu["sandbox"]["puller"]
+    if image is None or not gpu["sandbox"]["missing"]:
+        return
+    # A runtime pulls it with the next pod where it reaches the registry. A host that has had pods and has none at all does not, or lost it.
+    severity = WARNING if gpu["images"] else ERROR
+    seen = f"no image {image}, of which the container runtime makes the sandbox of every new pod"
+    cure = f"{puller} {image}; without a registry, import it from a host that has it, or set the runtime to one that this host has"
+    found.say("sandbox_image_missing", seen, "it on the host", cure, severity)
+
+
+def judge_kubelet(found: VerifyFindings, gpu: Mapping[str, Any], runs: bool, now: float) -> None:
+    """Whether kubelet's own certificate lasts, and the device plugin reads its folder. now: by the clock of the host."""
+    if gpu["kubelet_life"] is not None:
+        begin, end = gpu["kubelet_life"]
+        left, late = end - now, (end - begin) * _LATE
+        if left <= 0:
+            cure = (
+                "on a control plane: kubeadm kubeconfig user --org system:nodes --client-name system:node:NODE > kubelet.conf; on this "
+                "host move /var/lib/kubelet/pki/kubelet-client* away, put that file to /etc/kubernetes/kubelet.conf, and: systemctl "
+                "restart kubelet"
+            )
+            found.say(
+                "kubelet_certificate", f"kubelet's client certificate, which ended {-left / 86400:.1f} days ago", _RENEWED, cure, ERROR
+            )
+        elif left < min(_LATE_SECONDS, late):
+            cure = (
+                "is rotateCertificates: true in kubelet's configuration, and does kube-controller-manager sign (kubectl get csr)? Then: "
+                "systemctl restart kubelet"
+            )
+            found.say(
+                "kubelet_certificate", f"kubelet's client certificate, which ends in {left / 86400:.1f} days", _RENEWED, cure, WARNING
+            )
+    kubelets, plugins = gpu["kubelet_roots"]
+    if runs and plugins and kubelets != plugins:
+        seen = f"a device plugin with --kubelet-root {plugins}, and a kubelet with --root-dir {kubelets}"
+        found.say("kubelet_root_differs", seen, "one folder: the plugin asks kubelet there which pods have GPUs", SITE)
+
+
+def judge_record(found: VerifyFindings, gpu: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> None:
+    """Whether kubelet has a record of the pods that run with GPUs. pods: of this node, by the API."""
+    lost = [pod for pod in pods if pod["uid"] in gpu["forgotten"] and pod["running"] and not pod["deleted"]]
+    if lost:
+        names = few(sorted(f"{pod['namespace']}/{pod['name']}" for pod in lost), _MOST_NAMED)
+        seen = f"pods with GPUs of which kubelet has no record: {names}; its checkpoint was lost, and they run on with their GPUs"
+        cure = "nothing is urgent: delete each pod when convenient, so that its owner starts it again; do not end their processes"
+        found.say("record_lost", seen, "a record of each in kubelet's checkpoint", cure)
 
 
 def judge_node(
@@ -50,6 +103,9 @@ def judge_node(
     expected = Expected(places["minimum_driver"], places["expect_gpus"], places["expect_memory_mib"])
     for finding in judge_gpus(report, expected, driver is not None and driver.lacks_fabric_manager):
         found.add(finding)
+    for finding in () if gpu["mps"] else judge_compute_modes(report):
+        found.add(finding)
+    judge_kubelet(found, gpu, seen["kubelet"]["running"], seen["now"])
     if not seen["kubelet"]["running"]:
         words, cure = stopped(StoppedKubelet(**(seen["kubelet"]["unit"] or {})))
         found.say("kubelet_stopped", words, "a running one", cure)
@@ -61,6 +117,7 @@ def judge_node(
         drivers = two_drivers(CgroupDrivers(**gpu["cgroups"]), gpu["container_runtime"]["name"])
         if drivers is not None:
             found.add(drivers, check="cgroup_drivers_differ")
+    judge_sandbox(found, gpu)
     judge_visibility(found, seen, node)
     if report.problem is None:
         _devices(found, gpu["devices"])

@@ -26,7 +26,7 @@ from .control_plane import judge_leader, judge_plane
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read
 from .findings import Verdict, VerifyFindings, of_verify, verdict
-from .gpu_node import judge_node
+from .gpu_node import judge_node, judge_record
 
 _FULL, _NO_IMAGE, _PROBE_EACH = "no free unit", "no image", "a probe pod on every GPU node"
 _NAMED = 3
@@ -77,6 +77,7 @@ def judge(evidence: Evidence) -> Verdict:
         if seen["gpu"] is not None:
             drivers = drivers_on(cluster["dra"], seen["node_name"]) if cluster else []
             judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None, drivers)
+            judge_record(found, seen["gpu"], _pods_of(cluster, seen))
             judge_strangers(found, seen["gpu"]["strangers"])
             containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
         if seen["plane"] is not None:

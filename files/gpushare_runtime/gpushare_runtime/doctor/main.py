@@ -16,6 +16,7 @@ from gpushare_runtime import __version__
 from gpushare_runtime.doctor.findings import SITE, Findings
 from gpushare_runtime.doctor.host import DAEMONS, CannotLook, HostReader
 from gpushare_runtime.doctor.installed_files import judge_installed_files
+from gpushare_runtime.doctor.own_files import judge_own_files
 
 NAME: Final = "gpushare-doctor"
 # The parts have shorter limits of their own; this one is for a daemon that answers a byte at a time.
@@ -29,6 +30,7 @@ def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findin
     """
     found = Findings()
     judge_installed_files(found, environment)
+    judge_own_files(found, host)
     units = [host.settled_unit(name) for name in expected or DAEMONS]
     if not expected:
         units = [unit for unit in units if unit.text is not None]

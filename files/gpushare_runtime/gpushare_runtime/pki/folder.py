@@ -7,7 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -135,6 +135,8 @@ class Folder:
         """Do it, each file atomically."""
         for name, mode in due.modes.items():
             os.chmod(self.path / name, mode)
+            with suppress(PermissionError):  # in a container whose root is another user outside
+                os.chown(self.path / name, os.geteuid(), -1)
         for name, mode in self.purpose.folders.items():
             (self.path / name).mkdir(mode=mode, parents=True, exist_ok=True)
         paths = {self.path / name: data for name, data in due.contents.items()}
@@ -198,7 +200,12 @@ class Folder:
 
     def _too_open(self, names: Iterable[str], open_modes: dict[str, int]) -> str:
         return next(
-            (f"{name or self.path} is open to others; expected mode {open_modes[name]:04o}" for name in names if name in open_modes), ""
+            (
+                f"{name or self.path} is open to others, or of another user; expected mode {open_modes[name]:04o}"
+                for name in names
+                if name in open_modes
+            ),
+            "",
         )
 
     def _ca(self, due: Due, now: datetime) -> Pair:
@@ -249,11 +256,13 @@ class Folder:
             return None
 
     def _open_modes(self) -> dict[str, int]:
-        """Of what is there and gives others more than it should: its name → the mode that it should have."""
+        """Of what is there and gives others more than it should, or is another user's: its name → the mode that it should have."""
         found = {}
         for name, mode in {**self.purpose.folders, **self.purpose.modes}.items():
             try:
-                if os.stat(self.path / name).st_mode & 0o777 & ~mode & 0o077:
+                status = os.stat(self.path / name)
+                # A restored backup may have another user's number: with the key of the CA that user is any client of the extender.
+                if status.st_mode & 0o777 & ~mode & 0o077 or (os.geteuid() == 0 and status.st_uid != 0):
                     found[name] = mode
             except OSError:
                 continue

@@ -121,6 +121,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "metadata": {
             "name": "p",
             "namespace": "ns",
+            "uid": "u-1",
             "deletionTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"gpushare.kubernetes/probe": "verify"},
             "annotations": {
@@ -155,6 +156,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
     assert cluster.pod(item) == {
         "namespace": "ns",
         "name": "p",
+        "uid": "u-1",
         "node": "gpu1",
         "scheduler": "mine",
         "phase": "Pending",
@@ -173,6 +175,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
     bare = {
         "namespace": "",
         "name": "p",
+        "uid": "",
         "node": "",
         "scheduler": "",
         "phase": "",

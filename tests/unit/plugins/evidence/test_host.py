@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence impo
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host as evidence_host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import forgotten
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -132,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     for module, names in (
         (daemons, ("runtime", "doctor")),
-        (gpu_node, ("images", "cdi", "devices", "containers", "strangers")),
+        (gpu_node, ("images", "sandbox", "cdi", "devices", "containers", "strangers")),
         (evidence_control_plane, ("scheduler_files",)),
     ):
         for name in names:
@@ -189,6 +190,11 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "managers": [],
         "container_runtime": gpu_["container_runtime"],
         "images": ("images", "unix:///run/containerd/containerd.sock"),
+        "sandbox": ("sandbox", "unix:///run/containerd/containerd.sock", "containerd"),
+        "forgotten": [],
+        "kubelet_life": None,
+        "kubelet_roots": ["/var/lib/kubelet", ""],
+        "mps": False,
         "cdi": ("cdi",),
         "devices": ("devices", [0, 1]),
         "strangers": ("strangers",),
@@ -311,10 +317,11 @@ def test_without_a_cdi_spec_or_a_mode_there_is_nothing(root: FakeRoot) -> None:
 
 
 def field(number: int, value: bytes | int) -> bytes:
-    """A field of a protobuf message, of fewer than 128 bytes."""
-    return bytes([number << 3 | (0 if isinstance(value, int) else 2)]) + (
-        bytes([value]) if isinstance(value, int) else bytes([len(value)]) + value
-    )
+    """A field of a protobuf message, with a number below 128 or fewer than 16384 bytes."""
+    if isinstance(value, int):
+        return bytes([number << 3, value])
+    size = bytes([len(value)]) if len(value) < 128 else bytes([128 | len(value) % 128, len(value) // 128])
+    return bytes([number << 3 | 2]) + size + value
 
 
 def test_the_sandbox_image_among_a_nodes_images_the_pinned_first() -> None:
@@ -351,6 +358,68 @@ def test_the_images_are_asked_of_kubelets_runtime(
     assert isinstance(seconds, float)
     monkeypatch.undo()
     assert gpu_node.images(Host(str(root)), "/run/nobody.sock") == []
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said", "puller"),
+    [
+        ("containerd", "of status", "ctr -n k8s.io images pull"),
+        ("cri-o", "of status", "crictl pull"),
+        ("containerd", "of dump", "crictl pull"),
+        ("docker", "of argument", "docker pull"),
+    ],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_the_sandbox_image_is_the_one_that_the_runtime_is_configured_with(
+    root: FakeRoot, monkeypatch: pytest.MonkeyPatch, runtime: str, said: str, puller: str, there: bool
+) -> None:
+    """By the place where each kind and release has it; whether it is there is asked of the runtime by that name."""
+    name = "registry.example.org:5000/" + "p" * 150 + "/pause:3.9"
+    if said == "of dump":
+        dump = f"[plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{name}'\n"
+        root.program("/usr/bin/containerd", dump)
+        root.program("/usr/bin/crictl")
+    root.program("/usr/bin/cri-dockerd")
+    root.process(21, "/usr/bin/cri-dockerd", f"--pod-infra-container-image={name}")
+    status = field(2, field(1, b"config") + field(2, json.dumps({"sandboxImage": name} if said == "of status" else {}).encode()))
+
+    def call(_address: str, method: str, request: bytes, _seconds: float) -> bytes:
+        if method.endswith("/Status"):
+            return status
+        assert method == "/runtime.v1.ImageService/ImageStatus"
+        assert request == field(1, field(1, name.encode()))
+        return field(1, field(2, b"x")) if there else b""
+
+    monkeypatch.setattr(gpu_node.cri, "call", call)
+    assert gpu_node.sandbox(Host(str(root)), None, runtime) == {"image": name, "missing": not there, "puller": puller}
+
+
+@pytest.mark.parametrize("name", ["", "a; rm -r /", "x" * 600, 5, None])
+def test_a_sandbox_image_that_nothing_names_is_not_said_to_be_missing(root: FakeRoot, monkeypatch: pytest.MonkeyPatch, name: Any) -> None:
+    status = field(2, field(1, b"config") + field(2, json.dumps({"sandboxImage": name}).encode()))
+    monkeypatch.setattr(gpu_node.cri, "call", lambda *asked: status if asked[1].endswith("/Status") else b"")
+    found = gpu_node.sandbox(Host(str(root)), None, "cri-o")
+    assert (found["missing"], found["image"]) == ((True, "5") if name == 5 else (False, None))
+    monkeypatch.undo()
+    assert gpu_node.sandbox(Host(str(root)), "/run/nobody.sock", "containerd")["image"] is None
+    assert gpu_node.sandbox(Host(str(root)), None, "docker")["image"] is None
+
+
+def test_pods_that_kubelet_has_forgotten_while_they_run(root: FakeRoot) -> None:
+    """As after rm /var/lib/kubelet/device-plugins/* and a restart of kubelet."""
+    here, gone, known = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "abc")
+    root.file("/proc/sys/kernel/random/boot_id", "boot\n")
+    root.file("/var/lib/gpushare-device-plugin/held.json", json.dumps({"boot": "boot", "pods": {uid: [] for uid in (here, gone, known)}}))
+    for pid, uid in ((70, here), (71, known)):
+        root.process(pid, "/app")
+        root.file(f"/proc/{pid}/cgroup", f"0::/kubepods/pod{uid}/{'e' * 64}\n")
+    assert forgotten(Host(str(root))) == [], "without a checkpoint kubelet has just begun"
+    root.file(
+        f"{PLUGINS}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [{"PodUID": known, "ResourceName": "x"}]}})
+    )
+    assert forgotten(Host(str(root))) == [here]
+    root.file("/proc/sys/kernel/random/boot_id", "another\n")
+    assert forgotten(Host(str(root))) == []
 
 
 def runtime_service(silent: str | None, lacks: str | None) -> Any:

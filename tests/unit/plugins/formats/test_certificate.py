@@ -8,7 +8,7 @@ import base64
 from datetime import datetime, timezone
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.certificate import certificates, end_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.certificate import certificates, end_of, life_of
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -48,6 +48,7 @@ def test_the_first_certificate_of_a_file_with_its_key_and_its_chain_counts() -> 
     chain = made(first, rsa_key, "x" * 64) + made(second) + key
     assert end_of(chain) == first.timestamp()
     assert len(certificates(chain)) == 2
+    assert life_of(chain) == (BEGIN.timestamp(), first.timestamp())
     assert end_of(key) is end_of("") is None
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,12 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.contr
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_runtime
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor, read
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import judge_node
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.gpu_node import (
+    judge_kubelet,
+    judge_node,
+    judge_record,
+    judge_sandbox,
+)
 
 from unit.fakes.plugins.verdict import evidence as seen
 from unit.fakes.plugins.verdict.evidence import ARTIFACT, CONFIG, CONFIG_PATH, CONTAINER, MANIFEST_PATH, NOW, UUIDS
@@ -650,3 +655,84 @@ def test_a_fabric_manager_that_does_not_run_is_a_finding() -> None:
         ((code, words),) = of_node(driver=host)
         assert (code, "NVSwitches, and no nv-fabricmanager" in words) == ("gpu_fabric_not_ready", True)
     assert of_node(driver={"switches": 4, "fabric_manager": True}) == []
+
+
+# kubelet, its records, and what each pod needs before its first container
+
+
+def of_kubelet(change: Callable[[Json], None], pods: list[Json] | None = None) -> list[tuple[str, str, str]]:
+    host = seen.gpu_host()
+    change(host["gpu"])
+    found = VerifyFindings("h")
+    judge_kubelet(found, host["gpu"], True, host["now"])
+    judge_sandbox(found, host["gpu"])
+    judge_record(found, host["gpu"], pods or [])
+    return [(one.check, one.severity, one.cure) for one in found.list]
+
+
+def test_a_healthy_node_has_none_of_these() -> None:
+    assert of_kubelet(lambda gpu: None, [seen.pod()]) == []
+
+
+@pytest.mark.parametrize(("images", "severity"), [([], "error"), (["registry.k8s.io/pause:3.8"], "warning")])
+def test_a_sandbox_image_that_is_gone_is_pulled_by_its_name(images: list[str], severity: str) -> None:
+    gone = {"image": "registry.k8s.io/pause:3.10", "missing": True, "puller": "ctr -n k8s.io images pull"}
+    ((code, found, cure),) = of_kubelet(lambda gpu: gpu.update(sandbox=gone, images=images))
+    assert (code, found) == ("sandbox_image_missing", severity)
+    assert cure.startswith("ctr -n k8s.io images pull registry.k8s.io/pause:3.10;")
+
+
+DAY = 86400.0
+
+
+@pytest.mark.parametrize(
+    ("life", "left", "severity"),
+    [
+        (365 * DAY, 100 * DAY, ""),
+        (365 * DAY, 15 * DAY, ""),
+        (365 * DAY, 13 * DAY, "warning"),
+        (365 * DAY, -1.0, "error"),
+        (DAY, 0.2 * DAY, ""),
+        (DAY, 0.05 * DAY, "warning"),
+    ],
+)
+def test_the_end_of_kubelets_certificate(life: float, left: float, severity: str) -> None:
+    """A cluster may sign for a day: kubelet renews before nine tenths are over."""
+    end = seen.NOW + left
+    said = of_kubelet(lambda gpu: gpu.update(kubelet_life=[end - life, end]))
+    assert [(code, found) for code, found, _cure in said] == ([("kubelet_certificate", severity)] if severity else [])
+
+
+def test_the_folder_of_kubelet_is_the_one_that_the_plugin_was_told() -> None:
+    assert [code for code, *_ in of_kubelet(lambda gpu: gpu.update(kubelet_roots=["/data/kubelet", "/var/lib/kubelet"]))] == [
+        "kubelet_root_differs"
+    ]
+    assert of_kubelet(lambda gpu: gpu.update(kubelet_roots=["/data/kubelet", ""])) == [], "no plugin of ours"
+
+
+def test_a_lost_record_is_named_by_its_pods_and_harms_none() -> None:
+    lost = seen.pod("trains")
+    ((code, severity, cure),) = of_kubelet(lambda gpu: gpu.update(forgotten=[lost["uid"], "of-no-pod"]), [lost, seen.pod("other")])
+    assert (code, severity) == ("record_lost", "warning")
+    assert "do not end their processes" in cure
+    assert of_kubelet(lambda gpu: gpu.update(forgotten=[lost["uid"]]), [{**lost, "deleted": True}]) == []
+    assert of_kubelet(lambda gpu: gpu.update(forgotten=[lost["uid"]]), []) == [], "the API has no such pod"
+
+
+@pytest.mark.parametrize(
+    ("mode", "mps", "said"),
+    [
+        ("Default", False, []),
+        ("Prohibited", False, [("gpu_compute_mode", "error")]),
+        ("Exclusive_Process", False, [("gpu_compute_mode", "warning")]),
+        ("Exclusive_Process", True, []),
+    ],
+)
+def test_the_compute_mode_of_a_gpu(mode: str, mps: bool, said: list[tuple[str, str]]) -> None:
+    """MPS sets it itself."""
+    host = seen.gpu_host()
+    host["gpu"].update(mps=mps)
+    host["gpu"]["nvidia_smi"]["gpus"][1]["compute_mode"] = mode
+    found = VerifyFindings("h")
+    judge_node(found, host, Doctor(), None)
+    assert [(one.check, one.severity) for one in found.list if one.check == "gpu_compute_mode"] == said

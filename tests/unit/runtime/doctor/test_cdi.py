@@ -79,3 +79,24 @@ def test_other_strategies_need_no_spec(host: FakeHost, options: str) -> None:
 def test_gpus_that_nobody_has_recorded(host: FakeHost, text: str) -> None:
     host.file("/var/lib/gpushare-device-plugin/held.json", text)
     assert judged(host) == []
+
+
+def test_two_specs_of_one_folder_that_name_the_same(host: FakeHost) -> None:
+    """The toolkit's own unit writes nvidia.yaml again, so the other one goes."""
+    spec(host, 0, 1)
+    host.file(f"{FOLDER}/a-tool.json", host.at(f"{FOLDER}/nvidia.yaml").read_bytes())
+    found = Findings()
+    judge_cdi(found, host, unit(host, "--device-strategy cdi"))
+    ((one,), first, second) = (found.findings, host.at(f"{FOLDER}/a-tool.json"), host.at(f"{FOLDER}/nvidia.yaml"))
+    assert (one.check, one.severity) == ("cdi_twice", "error")
+    assert f"{first} and {second}" in one.found
+    assert one.cure.startswith(f"rm {first};")
+    found = Findings()
+    judge_cdi(found, host, unit(host, "--device-strategy volume-mounts"))
+    assert [(one.check, one.severity) for one in found.findings] == [("cdi_twice", "warning")]
+
+
+def test_a_spec_of_a_later_folder_that_names_the_same_wins(host: FakeHost) -> None:
+    spec(host, 0, 1)
+    spec(host, 0, 1, folder="/var/run/cdi")
+    assert judged(host) == []

@@ -137,6 +137,11 @@ def gpu_host() -> Json:
             "unit": "containerd.service",
         },
         "images": ["registry.k8s.io/pause:3.10"],
+        "sandbox": {"image": "registry.k8s.io/pause:3.10", "missing": False, "puller": "crictl pull"},
+        "forgotten": [],
+        "kubelet_life": [NOW - 100 * 86400, NOW + 265 * 86400],
+        "kubelet_roots": ["/var/lib/kubelet", "/var/lib/kubelet"],
+        "mps": False,
         "cdi": {
             "mode": "cdi",
             "specs": [{"path": "/var/run/cdi/nvidia.yaml", "gpus": list(UUIDS), "versions": ["535.261.03"], "missing": [], "newer": False}],
@@ -240,6 +245,7 @@ def pod(name: str = "sharing", container: str = CONTAINER, gpu: int = 0, units: 
     return {
         "namespace": "default",
         "name": name,
+        "uid": f"uid-of-{name}",
         "node": "node-1",
         "scheduler": "default-scheduler",
         "phase": "Running",
