@@ -156,6 +156,10 @@ ground:
   contains:
     read_only: {description: Folders that cannot be written., type: list, elements: str}
     full: {description: Folders whose file system has too few inodes left., type: list, elements: str}
+    without_room:
+      description: Folders in which no container can start, for lack of space or inodes, with what is missing.
+      type: list
+      elements: str
     no_programs: {description: "O(install_dir), if its file system is mounted noexec.", type: list, elements: str}
     listening: {description: TCP ports that are taken on 127.0.0.1., type: list, elements: int}
     extender: {description: Whether the extender is installed., type: bool}

@@ -62,6 +62,7 @@ _GPU = {
     "forgotten": [str],
     "kubelet_life": Maybe((float, float)),
     "kubelet_roots": (str, str),
+    "without_room": [str],
     "mps": bool,
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},

@@ -317,6 +317,16 @@ def sandbox_image_back(cluster: Cluster) -> None:
     sh(cluster, "gpu2", f"ctr -n k8s.io images import {SANDBOX}; rm {SANDBOX}")
 
 
+def run_full(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """Where the runtime makes the state of each container."""
+    later.callback(cluster.on, "gpu1", "rm", "-f", "/run/test-filler")
+    sh(cluster, "gpu1", "fallocate -l $(df --output=avail -B1 /run | tail -1) /run/test-filler")
+
+
+def run_emptied(cluster: Cluster) -> None:
+    cluster.on("gpu1", "rm", "/run/test-filler")
+
+
 # Tokens, certificates, rights, state.
 
 

@@ -108,6 +108,7 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.timer_off, CONTROL_PLANE, "trigger_stopped", "systemctl enable --now gpushare-pki.timer", "warning"),
     ),
     "images and specs": (
+        Planted(faults.run_full, "gpu1", "disk_full", "df -h", by_hand=faults.run_emptied),
         Planted(faults.sandbox_image_gone, "gpu2", "sandbox_image_missing", "pull ", by_hand=faults.sandbox_image_back),
         Planted(faults.cdi_twice, "gpu2", "cdi_twice", "rm /", "warning"),
     ),

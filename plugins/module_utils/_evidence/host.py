@@ -14,6 +14,7 @@ from typing import Any, Collection, Dict, List, Optional
 
 from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from .._facts.device_managers import managers
+from .._facts.ground import without_room
 from .._facts.kubelet_checkpoint import forgotten
 from .._facts.node import NodeFacts, gather
 from .._facts.nvidia_smi import MINIMUM_DRIVER
@@ -109,6 +110,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "forgotten": forgotten(host),
         "kubelet_life": life_of(host.text(_KUBELET_CERTIFICATE) or ""),
         "kubelet_roots": [facts.kubelet.root, facts.sharing.kubelet_root if facts.sharing is not None else ""],
+        "without_room": list(without_room(host)),
         "mps": any(name.startswith(MPS) for name in host.names(UNITS)),
         "cdi": evidence_gpu_node.cdi(host),
         "devices": evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None] if smi else []),

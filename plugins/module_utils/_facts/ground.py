@@ -36,6 +36,9 @@ _MACHINE_ID = re.compile(r"[0-9a-f]{32}$")
 _DATE = re.compile(rb"^Date: ([A-Za-z0-9 :,]{20,40})\r?$", re.MULTILINE)
 _SECONDS = 5.0
 _LISTENS = "0A"
+#: Where kubelet and container runtimes write before a container starts: sockets and states, logs, images, volumes.
+_OF_STARTS = ("/run", "/var/lib/kubelet", "/var/log/pods", "/var/lib/containerd", "/var/lib/docker", "/var/lib/containers/storage")
+_LEAST_MIB = 4
 # 127.0.0.1 and the addresses of all, as the kernel writes them; a socket of `::` takes IPv4, too.
 _TAKES_LOOPBACK = ("0100007F", "00000000", "0" * 32)
 _MOST = 4000
@@ -50,7 +53,7 @@ class Ground:
     listening: ports that are taken on 127.0.0.1. extender: whether our extender is installed. server: the API server that kubelet
     uses, "" if unknown. unreached: why no connection to it was made. scheduler: whether a kube-scheduler runs, or a run of ours was
     killed while it changed it. machine_id: of systemd, "" if unknown. ahead: seconds by which this host's clock is ahead of the API
-    server's, None if it has not said.
+    server's, None if it has not said. without_room: folders in which no container can start, see below.
     """
 
     read_only: Tuple[str, ...]
@@ -63,6 +66,7 @@ class Ground:
     scheduler: bool
     machine_id: str = ""
     ahead: Optional[float] = None
+    without_room: Tuple[str, ...] = ()
 
 
 def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> Ground:
@@ -85,7 +89,20 @@ def ground(host: Host, install_dir: str, connect: Optional[Connect] = None) -> G
         ),
         machine_id=machine_id if _MACHINE_ID.match(machine_id) else "",
         ahead=ahead,
+        without_room=without_room(host),
     )
+
+
+def without_room(host: Host) -> Tuple[str, ...]:
+    """The folders in which the start of a container needs a file, and none can be made: each with what is missing."""
+    found = []
+    for path in filter(host.is_folder, _OF_STARTS):
+        free = host.free_mib(path)
+        if free is not None and free < _LEAST_MIB:
+            found.append(f"{path} ({free} MiB free)")
+        elif host.inodes(path) < _FEW_INODES:
+            found.append(f"{path} (too few free inodes)")
+    return tuple(found)
 
 
 def _listening(host: Host) -> Tuple[int, ...]:

@@ -57,6 +57,9 @@ _FAMILIES = {
 }
 _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise Linux 8 to 10, SUSE 15 or 16"
 _TRIED_IN_WORDS = "Debian 12, on which it was"
+#: Of the folders in which containers start.
+ROOM = "some MiB and inodes: no container starts without them"
+ROOM_CURE = "df -h and df -i of each name it: remove files there (old logs: journalctl --vacuum-size=200M)"
 MACHINES = ("x86_64", "aarch64")
 SYSTEMD, KUBERNETES = "systemd", "kubernetes"
 #: The installer of Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
@@ -173,6 +176,8 @@ def _ground(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
         cure = f"remove files there (df -i {path}), or use another file system"
         report = found.warn if path in OF_RUNTIMES else found.error
         report("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
+    if ground.without_room and (wanted.gpu_node or wanted.control_plane):
+        found.error("disk", f"no room in {', '.join(ground.without_room)}", ROOM, ROOM_CURE)
     for path in ground.no_programs:
         cure = "mount it without noexec, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{path} on a file system mounted noexec", "one from which programs run", cure)

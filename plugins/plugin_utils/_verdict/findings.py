@@ -32,7 +32,7 @@ _CODES = {
     ((NOTE,), (PREFLIGHT,)): "driver_branch old_facts",
     ((ERROR,), (VERIFY,)): (
         "annotation_wrong capacity_over capacity_short cdi_missing cgroup_drivers_differ container_not_seen default_runtime_missing "
-        "default_runtime_not_running driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong "
+        "default_runtime_not_running disk_full driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong "
         "extender_entry_differs extender_not_called extender_of_others files_changed gpu_count_unexpected gpu_device_missing "
         "gpu_fabric_not_ready gpu_failing gpu_lost gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped "
         "label_missing metrics_wrong mounts_ignored node_missing node_not_ready not_annotated not_checked policies_not_enforced "
@@ -82,7 +82,7 @@ _NO_SPEC = "cdi_missing cdi_stale cdi_twice"
 FOLLOWS_FROM = {
     "not_checked": "runtime_differs",
     "policies_not_enforced": "policy_differs",
-    "plugin_stopped": "driver_mismatch driver_problem runtime_missing unit_overridden kubelet_stopped",
+    "plugin_stopped": "disk_full driver_mismatch driver_problem runtime_missing unit_overridden kubelet_stopped",
     "plugin_missing": "runtime_missing",
     "plugin_older_than_file": "plugin_stopped",
     "plugin_not_registered": "driver_mismatch driver_problem second_plugin plugin_stopped kubelet_stopped",
@@ -102,10 +102,10 @@ FOLLOWS_FROM = {
     "cdi_stale": "cdi_twice driver_mismatch driver_problem gpu_lost gpu_missing gpu_device_missing cdi_missing",
     "gpu_device_missing": "gpu_lost gpu_missing",
     "gpu_missing": "driver_mismatch driver_problem gpu_lost",
-    "node_not_ready": "kubelet_stopped kubelet_certificate default_runtime_not_running runtime_silent cgroup_drivers_differ",
-    "certificate_wrong": "runtime_missing files_exposed",
+    "node_not_ready": "disk_full kubelet_stopped kubelet_certificate default_runtime_not_running runtime_silent cgroup_drivers_differ",
+    "certificate_wrong": "runtime_missing",
     "extender_missing": "runtime_missing",
-    "extender_down": "runtime_missing unit_overridden port_taken certificate_wrong certificate_expired",
+    "extender_down": "disk_full runtime_missing unit_overridden port_taken certificate_wrong certificate_expired",
     "extender_older_than_file": "extender_down",
     "extender_not_synced": f"{_NO_EXTENDER} {_NO_API}",
     "extender_address_wrong": "extender_down extender_missing stale_scheduler_file",
@@ -118,7 +118,9 @@ FOLLOWS_FROM = {
     "scheduler_older_than_file": "stale_scheduler_file extender_of_others",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
-    "probe_not_running": f"{_NO_PLUGIN} {_NO_SPEC} default_runtime_not_running cgroup_drivers_differ sandbox_image_missing {_NO_CALL}",
+    "probe_not_running": (
+        f"{_NO_PLUGIN} {_NO_SPEC} disk_full default_runtime_not_running cgroup_drivers_differ sandbox_image_missing {_NO_CALL}"
+    ),
     "probe_not_called": _NO_CALL,
     "wrong_gpu": "default_runtime_not_running second_plugin",
     # The API repeats kubelet's last word about its containers.

@@ -20,6 +20,7 @@ from ...module_utils._facts.kubelet_unit import StoppedKubelet, stopped
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import ERROR, WARNING, few
 from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
+from .._preflight.host import ROOM, ROOM_CURE
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
@@ -117,6 +118,8 @@ def judge_node(
         drivers = two_drivers(CgroupDrivers(**gpu["cgroups"]), gpu["container_runtime"]["name"])
         if drivers is not None:
             found.add(drivers, check="cgroup_drivers_differ")
+    if gpu["without_room"]:
+        found.say("disk_full", f"no room in {', '.join(gpu['without_room'])}", ROOM, ROOM_CURE)
     judge_sandbox(found, gpu)
     judge_visibility(found, seen, node)
     if report.problem is None:

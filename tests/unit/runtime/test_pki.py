@@ -246,6 +246,19 @@ def test_status_says_what_time_does(host: Host) -> None:
     assert host.ensure() == sorted({*ALL} - {"ca.key"})
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user, as root")
+def test_files_of_another_user_are_given_back_to_root(host: Host) -> None:
+    """As after the restore of a backup whose numbers are not this host's."""
+    host.ensure()
+    content = (host.dir / "ca.key").read_bytes()
+    for name in ("ca.key", "scheduler", "extender.crt"):
+        os.chown(host.dir / name, 65534, 65534)
+    host.ensure()
+    assert {path.stat().st_uid for path in [host.dir, *host.dir.rglob("*")]} == {0}
+    assert (host.dir / "ca.key").read_bytes() == content
+    assert stat.S_IMODE((host.dir / "ca.key").stat().st_mode) == 0o600
+
+
 def test_open_modes_are_closed_and_what_is_closed_further_is_left(host: Host) -> None:
     host.ensure()
     before = host.contents()

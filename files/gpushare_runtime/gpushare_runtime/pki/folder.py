@@ -121,7 +121,7 @@ class Folder:
 
     def due(self, now: datetime) -> Due:
         """The changes that `ensure` would make; changes nothing."""
-        due = Due(modes=self._open_modes())
+        due = Due(modes={**self._foreign_modes(), **self._open_modes()})
         ca = self._ca(due, now)
         pem, copy = due.contents.get(CA.certificate) or self._read(CA.certificate), self.purpose.copy
         if copy and self._bytes(copy) != pem:
@@ -200,12 +200,7 @@ class Folder:
 
     def _too_open(self, names: Iterable[str], open_modes: dict[str, int]) -> str:
         return next(
-            (
-                f"{name or self.path} is open to others, or of another user; expected mode {open_modes[name]:04o}"
-                for name in names
-                if name in open_modes
-            ),
-            "",
+            (f"{name or self.path} is open to others; expected mode {open_modes[name]:04o}" for name in names if name in open_modes), ""
         )
 
     def _ca(self, due: Due, now: datetime) -> Pair:
@@ -255,14 +250,23 @@ class Folder:
         except Broken:
             return None
 
+    def _foreign_modes(self) -> dict[str, int]:
+        """Of what belongs to another user than root, as after the restore of a backup."""
+        modes = {**self.purpose.folders, **self.purpose.modes}
+        return {name: mode for name, mode in modes.items() if os.geteuid() == 0 and self._user(name) not in (None, 0)}
+
+    def _user(self, name: str) -> int | None:
+        try:
+            return os.stat(self.path / name).st_uid
+        except OSError:
+            return None
+
     def _open_modes(self) -> dict[str, int]:
-        """Of what is there and gives others more than it should, or is another user's: its name → the mode that it should have."""
+        """Of what is there and gives others more than it should: its name → the mode that it should have."""
         found = {}
         for name, mode in {**self.purpose.folders, **self.purpose.modes}.items():
             try:
-                status = os.stat(self.path / name)
-                # A restored backup may have another user's number: with the key of the CA that user is any client of the extender.
-                if status.st_mode & 0o777 & ~mode & 0o077 or (os.geteuid() == 0 and status.st_uid != 0):
+                if os.stat(self.path / name).st_mode & 0o777 & ~mode & 0o077:
                     found[name] = mode
             except OSError:
                 continue

@@ -194,6 +194,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "forgotten": [],
         "kubelet_life": None,
         "kubelet_roots": ["/var/lib/kubelet", ""],
+        "without_room": [],
         "mps": False,
         "cdi": ("cdi",),
         "devices": ("devices", [0, 1]),

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import ground
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import ground, without_room
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 from unit.fakes.plugins.fake_root import FakeRoot, control_plane
@@ -69,6 +69,27 @@ def test_folders_that_cannot_be_written(root: FakeRoot, monkeypatch: pytest.Monk
         name: ((INSTALL,) if name == field else ()) for name in ("read_only", "no_programs", "full")
     }
     assert str(root.at("/opt")) in asked, "the nearest folder above that is there"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ()),
+        ({"f_bavail": 1024}, ()),
+        ({"f_bavail": 1023}, ("/run (3 MiB free)",)),
+        ({"f_bavail": 0, "f_favail": 0}, ("/run (0 MiB free)",)),
+        ({"f_favail": 99}, ("/run (too few free inodes)",)),
+        ({"f_favail": 0, "f_files": 0}, ()),
+    ],
+)
+def test_folders_in_which_no_container_can_start(
+    root: FakeRoot, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], said: tuple[str, ...]
+) -> None:
+    for folder in ("/run", "/var/lib/kubelet"):
+        root.at(folder).mkdir(parents=True)
+    disk = {"f_bavail": 10**6, "f_frsize": 4096, "f_files": 10**6, "f_favail": 10**6}
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**{**disk, **(changes if str(path).endswith("/run") else {})}))
+    assert without_room(Host(str(root))) == said
 
 
 def test_folders_of_runtimes_are_looked_at_where_they_are(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,7 @@ FIT = Ground((), (), (), (), False, "", "", True)
         ),
         ({"read_only": ("/etc/kubernetes/manifests",)}, GPU_NODE, "", ""),
         ({"full": ("/opt/gpushare",)}, GPU_NODE, "disk", "too few free inodes for /opt/gpushare"),
+        ({"without_room": ("/run (0 MiB free)",)}, GPU_NODE, "disk", "no room in /run (0 MiB free)"),
         ({"no_programs": ("/opt/gpushare",)}, GPU_NODE, "disk", "/opt/gpushare on a file system mounted noexec"),
         ({"server": "https://a:6443", "unreached": "refused"}, GPU_NODE, "api", "no connection from this host to https://a:6443 (refused)"),
         ({"listening": (22, 32766)}, CONTROL_PLANE, "port", "another process listening on port 32766"),

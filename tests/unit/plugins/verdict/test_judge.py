@@ -194,6 +194,7 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["schedulers"].update(cp1=None), "cp1", "scheduler_stopped"),
     (stopped, "gpu1", "plugin_stopped"),
     (lambda w: w.gpu["kubelet"].update(running=False), "gpu1", "kubelet_stopped"),
+    (lambda w: w.gpu["gpu"]["without_room"].append("/run (0 MiB free)"), "gpu1", "disk_full"),
     (lambda w: runtime_of(w, running_default="runc", lacks="the default is runc"), "gpu1", "default_runtime_not_running"),
     (lambda w: runtime_of(w, file_default="runc"), "gpu1", "default_runtime_missing"),
     (lambda w: runtime_of(w, problem="containerd is dead"), "gpu1", "runtime_silent"),

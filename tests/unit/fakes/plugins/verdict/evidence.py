@@ -141,6 +141,7 @@ def gpu_host() -> Json:
         "forgotten": [],
         "kubelet_life": [NOW - 100 * 86400, NOW + 265 * 86400],
         "kubelet_roots": ["/var/lib/kubelet", "/var/lib/kubelet"],
+        "without_room": [],
         "mps": False,
         "cdi": {
             "mode": "cdi",
