@@ -50,7 +50,8 @@ def judge_health(found: Findings, host: HostReader, unit: DaemonUnit) -> Extende
     if report.get("synced") is not True:
         why = shown(str(report.get("not_ready") or "it does not say why"))
         seen = f"an extender that is not in sync: {why}"
-        found.error("extender_not_synced", seen, "synced: true", f"{log}; is the API server reachable?")
+        cure = f"does the API server of its kubeconfig answer this host? Then: systemctl restart {unit.name}; {log}"
+        found.error("extender_not_synced", seen, "synced: true", cure)
     return ExtenderCounters(_count(report, "filter_calls"), _count(report, "unauthorized_calls"))
 
 
@@ -87,7 +88,9 @@ def judge_dashboard(found: Findings, host: HostReader, unit: DaemonUnit) -> None
 
     health = status("/healthz")
     if health == "HTTP 503":
-        found.error("dashboard_not_synced", f"{health} from {address}", "a dashboard that has read the cluster", log)
+        seen = f"{health} from {address}{f' (it says: {unit.says})' if unit.says else ''}"
+        cure = f"does the API server of its kubeconfig answer this host? Then: {SITE}: it gives its account the rights again; {log}"
+        found.error("dashboard_not_synced", seen, "a dashboard that has read the cluster", cure)
     elif health != "HTTP 200":
         found.error("dashboard_down", f"{health} from {address}", "HTTP 200", f"systemctl restart {unit.name}; {log}")
     elif is_its_own(host, unit, address):

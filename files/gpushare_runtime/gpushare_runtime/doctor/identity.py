@@ -63,7 +63,12 @@ def judge_tokens(found: Findings, host: HostReader, unit: DaemonUnit, now: float
     left = (token.expires - now) / (token.expires - token.issued)
     if token is tokens[own] and left < _LEAST_LEFT:
         seen = f"{left:.0%} of the life of the token in {own} left"
-        found.warn("token_not_renewed", seen, "it renewed at a third", f"journalctl -u {unit.name} | grep -i token")
+        found.warn(
+            "token_not_renewed",
+            seen,
+            "it renewed at a third",
+            f"systemctl restart {unit.name}; if it stays: journalctl -u {unit.name} | grep -i token",
+        )
 
 
 def _account(unit: DaemonUnit) -> str:
