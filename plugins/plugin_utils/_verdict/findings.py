@@ -122,6 +122,7 @@ FOLLOWS_FROM = {
         f"{_NO_PLUGIN} {_NO_SPEC} disk_full default_runtime_not_running cgroup_drivers_differ sandbox_image_missing {_NO_CALL}"
     ),
     "probe_not_called": _NO_CALL,
+    "not_proven": "sandbox_image_missing",
     "wrong_gpu": "default_runtime_not_running second_plugin",
     # The API repeats kubelet's last word about its containers.
     "container_not_seen": "runtime_silent node_not_ready kubelet_stopped",

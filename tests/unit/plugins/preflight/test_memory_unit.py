@@ -103,12 +103,12 @@ def test_what_is_shared_now(tmp_path: Path) -> None:
     root.file("/srv/gpushare/plugin.env", settings)
     entries = [(PODS[0], "aliyun.com/gpu-mem"), (PODS[1], "aliyun.com/gpu-mem"), (PODS[2], "aliyun.com/gpu-count")]
     root.file("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint", checkpoint(*entries))
-    assert sharing(Host(str(root))) == Sharing("256MiB", (), (), "envvar"), "kubelet forgets pods late"
+    assert sharing(Host(str(root))) == Sharing("256MiB", (), (), "envvar", kubelet_root="/x"), "kubelet forgets pods late"
     systemd = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{PODS[0].replace('-', '_')}.slice/cri-x.scope\n"
     for pid, group in ((100, systemd), (101, f"1:cpu:/kubepods/besteffort/pod{PODS[2]}/x\n"), (102, "0::/system.slice/x.service\n")):
         root.process(pid, "/bin/sleep", "1")
         root.file(f"/proc/{pid}/cgroup", group)
-    assert sharing(Host(str(root))) == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar")
+    assert sharing(Host(str(root))) == Sharing("256MiB", (PODS[0],), (PODS[0], PODS[2]), "envvar", kubelet_root="/x")
     held = "/var/lib/gpushare-device-plugin/held.json"
     for content, limited in (
         (json.dumps({"v": 1, "limited": {PODS[0]: ["GPU-1"], PODS[1]: ["GPU-1"]}}), (PODS[0],)),

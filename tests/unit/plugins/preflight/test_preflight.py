@@ -1073,6 +1073,9 @@ def test_a_toolkit_that_does_not_know_the_firmware_is_warned_of(
     assert said == ([f"NVIDIA's container toolkit {toolkit} with driver {driver}"] if warned else [])
 
 
+RESTART = "systemctl restart kubelet"
+
+
 def test_a_kubelet_that_does_not_start_on_cgroup_v1_is_told_so(node: FakeRoot, golden: Golden) -> None:
     def cure() -> str:
         (one,) = [one for one in reasons(node) if one.check == "kubelet"]
@@ -1080,15 +1083,15 @@ def test_a_kubelet_that_does_not_start_on_cgroup_v1_is_told_so(node: FakeRoot, g
         return one.cure
 
     shutil.rmtree(node.at("/proc/30"))
-    assert cure() == "systemctl restart kubelet"
+    assert cure() == RESTART
     node.at("/sys/fs/cgroup/cgroup.controllers").unlink()
     node.file("/sys/fs/cgroup/memory/tasks")
     assert "set failCgroupV1: false in /var/lib/kubelet/config.yaml" in cure()
     overwrite(node, "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\nfailCgroupV1: false\n")
-    assert cure() == "systemctl restart kubelet"
+    assert cure() == RESTART
     overwrite(node, "/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n")
     node.program("/usr/bin/kubelet", "Kubernetes v1.34.2")
-    assert cure() == "systemctl restart kubelet"
+    assert cure() == RESTART
 
 
 def test_what_the_next_kubernetes_does_not_take_is_read_from_processes_and_files(tmp_path: Path) -> None:
