@@ -42,7 +42,7 @@ from gpushare_runtime.device_plugin.node import devices, pod_state, rejections, 
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
-from gpushare_runtime.kubectl_gpushare import cordon, live
+from gpushare_runtime.kubectl_gpushare import cordon, live, stalls, status
 from gpushare_runtime.kubectl_program import main as kubectl_program
 from gpushare_runtime.mps import canary as mps_canary
 from gpushare_runtime.mps import main as mps_main
@@ -328,6 +328,8 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{REFERENCE}/events.md": [("at most every {:g} minutes", (events.REPEAT_SECONDS / 60,))],
     f"{REFERENCE}/kubectl.md": [
         ("it is read every {:g} s", (live.USED_SECONDS,)),
+        ("that have not run for {:g} minutes", (stalls.HANGS_SECONDS / 60,)),
+        ("such an Event of the last {:g} minutes", (status.RECENT_SECONDS / 60,)),
         ("by default {:g} seconds", (kubectl_program.DRAIN_SECONDS,)),
         ("it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         ("views of {} nodes with", (KUBECTL["nodes"],)),

@@ -149,6 +149,7 @@ CONTRACTS = {
     "plugin_utils._verdict": (
         *(f"module_utils.{name}" for name in ("_facts", "_cluster", "_formats", "_scheduler")),
         "plugin_utils._preflight.gpus",
+        "plugin_utils._preflight.host",
         "plugin_utils._preflight.report",
         "plugin_utils._yaml",
     ),

@@ -33,7 +33,7 @@ WAITED_SECONDS: Final = 60.0
 _MOST_LEASE_SECONDS: Final = 3600
 _MOST_CAUSES: Final = 20
 _NAMED: Final = 3
-_RECENT_SECONDS: Final = 600.0
+RECENT_SECONDS: Final = 600.0
 _FIRST_SECONDS: Final = 60.0
 _LABELLED: Final = "it has the label of a GPU node, and no device plugin has ever published GPUs"
 _UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -316,7 +316,7 @@ def _hanging(cluster: Cluster, evidence: StatusEvidence) -> Iterator[StatusEntry
 
 def _shows(event: PodEvent | None, stall: Stall, now: float) -> bool:
     """Whether kubelet still fails: a Warning of the first moments may be over, and kubelet repeats one at least every 5 minutes."""
-    return event is not None and now - event.time < _RECENT_SECONDS and event.time - stall.since > _FIRST_SECONDS
+    return event is not None and now - event.time < RECENT_SECONDS and event.time - stall.since > _FIRST_SECONDS
 
 
 def _unmanaged(cluster: Cluster, evidence: StatusEvidence) -> Iterator[StatusEntry]:
