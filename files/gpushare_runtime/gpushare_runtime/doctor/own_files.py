@@ -39,7 +39,7 @@ def judge_own_files(found: Findings, host: HostReader) -> None:
     if said:
         seen = "; ".join(f"{_named(files)} {what}" for files, what, _ in said)
         cure = "; ".join(f"{command} {' '.join(map(shlex.quote, files))}" for files, _, command in said)
-        cure += "; where another user had a key of pki: rm it, and run site.yml again, which makes another one"
+        cure += "; where another user had a key below pki, remove that key: site.yml makes another one"
         found.error("files_exposed", seen, "files of root, which no other user can write, and keys that no other user can read", cure)
 
 
