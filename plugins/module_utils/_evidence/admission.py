@@ -11,7 +11,8 @@ import json
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import NAMESPACE, PREFIX
+from .._cluster.names import ANNOTATION_INDEX, NAMESPACE, PREFIX
+from .._scheduler.proof import RESTRICTED
 
 _API = "/apis/admissionregistration.k8s.io"
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -19,9 +20,7 @@ _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _BINDINGS = ("pods/binding", "bindings", "pods/*", "*/*")
 _PODS = ("pods", "pods/*", "*", "*/*")
-#: An annotation that only the extender may write, and a user who may create pods and is none of ours. ServiceAccounts are not exempt from
-#: the policy, whatever they may do.
-GUARDED = "ALIYUN_COM_GPU_MEM_IDX"
+#: A user who may create pods and is none of ours. ServiceAccounts are not exempt from the policy, whatever they may do.
 _STRANGER = f"system:serviceaccount:{NAMESPACE}:default"
 _POLICY = "gpushare-annotations"
 _MOST, _SHOWN = 50, 120
@@ -32,6 +31,7 @@ def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str
     and webhooks of others that change Bindings. unguarded: what the API server let a stranger do, "" if our policy acts, or is not wanted.
     """
     dead, changing = [], []
+    answering: Dict[str, bool] = {}
     for kind in _KINDS:
         for item in kubectl.pages(f"{_API}/v1/{kind}", optional=True):
             for webhook in item.get("webhooks") or []:
@@ -41,15 +41,14 @@ def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str
                 if binds and kind == _KINDS[0]:
                     changing.append(f"{owner} ({name})")
                 service = (webhook.get("clientConfig") or {}).get("service")
-                if (binds or pods) and service and webhook.get("failurePolicy", "Fail") == "Fail" and not _answers(kubectl, service):
-                    dead.append(
-                        {
-                            "object": owner,
-                            "webhook": name,
-                            "service": f"{service.get('namespace')}/{service.get('name')}",
-                            "bindings": binds,
-                        }
-                    )
+                if not (binds or pods) or not service or webhook.get("failurePolicy", "Fail") != "Fail":
+                    continue
+                whose = f"{service.get('namespace')}/{service.get('name')}"
+                # One program mostly has many webhooks.
+                if whose not in answering:
+                    answering[whose] = _answers(kubectl, service)
+                if not answering[whose]:
+                    dead.append({"object": owner, "webhook": name, "service": whose, "bindings": binds})
     changing += _policies(kubectl)
     return {"dead": dead[:_MOST], "changing": changing[:_MOST], "unguarded": _unguarded(kubectl, wanted)}
 
@@ -94,16 +93,15 @@ def _unguarded(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> str:
     """The server's dry run of a pod that names its GPU itself, as an account that may create pods and is none of ours."""
     if not any(item["kind"] == "ValidatingAdmissionPolicy" and item["metadata"]["name"] == _POLICY for item in wanted):
         return ""
-    rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True, "runAsUser": 65535}
+    rights = {**RESTRICTED, "seccompProfile": {"type": "RuntimeDefault"}}
+    # Only the extender may write this annotation.
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "gpushare-verify-guard", "namespace": NAMESPACE, "annotations": {GUARDED: "0"}},
+        "metadata": {"name": "gpushare-verify-guard", "namespace": NAMESPACE, "annotations": {ANNOTATION_INDEX: "0"}},
         "spec": {
             "automountServiceAccountToken": False,
-            "containers": [
-                {"name": "none", "image": "none.invalid/none", "securityContext": {**rights, "seccompProfile": {"type": "RuntimeDefault"}}}
-            ],
+            "containers": [{"name": "none", "image": "none.invalid/none", "securityContext": rights}],
         },
     }
     try:
@@ -111,4 +109,4 @@ def _unguarded(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> str:
     except KubectlError:
         # By our policy, or by one of others, or because this administrator may not impersonate: that says nothing against our policy.
         return ""
-    return f"a pod of {_STRANGER} with the annotation {GUARDED}, accepted by the server's dry run"
+    return f"a pod of {_STRANGER} with the annotation {ANNOTATION_INDEX}, accepted by the server's dry run"

@@ -50,7 +50,7 @@ def _last_error(host: Host) -> str:
     """kubelet keeps the logs of each container below the pod's folder, a file for each start: 0.log is the first."""
     pods = [name for name in host.names(_LOGS) if name.startswith(_OF_SCHEDULER)]
     files = [f"{_LOGS}/{pod}/kube-scheduler/{name}" for pod in pods for name in host.names(f"{_LOGS}/{pod}/kube-scheduler")]
-    newest = max((path for path in files if path.endswith(".log")), key=host.modified, default="")
+    newest = max((path for path in files if path.endswith(".log")), key=lambda path: host.changed_at(path) or 0.0, default="")
     lines = host.tail(newest, _LOG_BYTES).decode("utf-8", "replace").splitlines() if newest else []
     found = next((match for line in reversed(lines) for match in [_ERROR.search(line)] if match is not None), None)
     return "" if found is None else "".join(letter if letter.isprintable() else "?" for letter in found.group(1))[:_WORDS]

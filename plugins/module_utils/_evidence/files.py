@@ -116,5 +116,4 @@ def _states(host: Host, units: List[str]) -> Dict[str, Dict[str, str]]:
 
 
 def _systemctl(host: Host, words: Sequence[str]) -> str:
-    outcome = host.ask(host.program("systemctl"), words)
-    return outcome.out if outcome is not None and outcome.ok else ""
+    return host.printed(host.program("systemctl"), words)

@@ -113,8 +113,8 @@ def _sandbox_image(host: Host, address: str, runtime: Optional[str]) -> Any:
         return name
     process = host.process("containerd")
     config = (process.flag("config") or process.flag("c")) if process is not None else None
-    outcome = host.ask(host.program("containerd"), [*(["--config", config] if config else []), "config", "dump"])
-    plugins = toml.loads(outcome.out if outcome is not None and outcome.ok else "").get("plugins", {})
+    dump = host.printed(host.program("containerd"), [*(["--config", config] if config else []), "config", "dump"])
+    plugins = toml.loads(dump).get("plugins", {})
     pinned = plugins.get(_IMAGES_PLUGIN, {}).get("pinned_images", {})
     return pinned.get("sandbox") if isinstance(pinned, dict) else None
 

@@ -39,8 +39,7 @@ class StoppedKubelet:
 def kubelet_unit(host: Host) -> StoppedKubelet:
     named = _BEFORE.search(host.text(f"{UNITS}/{PLUGIN}.service") or "")
     name = named.group(1) if named else _KUBELET
-    outcome = host.ask(host.program("systemctl"), show_command(name, *_PROPERTIES)[1:])
-    found = parsed(outcome.out) if outcome is not None and outcome.ok else {}
+    found = parsed(host.printed(host.program("systemctl"), show_command(name, *_PROPERTIES)[1:]))
     load, active, state, result = (found.get(key, "")[:_SHOWN] for key in _PROPERTIES[:4])
     return StoppedKubelet(name, load, active, state, result, _last_words(host, found.get("InvocationID", "")))
 
@@ -65,8 +64,7 @@ def _last_words(host: Host, invocation: str) -> str:
     if not _INVOCATION.fullmatch(invocation):
         return ""
     words = ["-q", "-o", "cat", "-n", str(_LINES), f"_SYSTEMD_INVOCATION_ID={invocation}"]
-    outcome = host.ask(host.program("journalctl"), words)
-    lines = outcome.out.splitlines() if outcome is not None and outcome.ok else []
+    lines = host.printed(host.program("journalctl"), words).splitlines()
     last = next((line for line in reversed(lines) if COMPLAINT.match(line)), lines[-1] if lines else "")
     return _line(last)
 

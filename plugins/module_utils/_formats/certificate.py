@@ -35,12 +35,6 @@ def certificates(pem: str) -> List[bytes]:
     return found
 
 
-def end_of(pem: str) -> Optional[float]:
-    """The Unix time at which the first certificate in this text ends; None where there is none that can be read."""
-    found = life_of(pem)
-    return None if found is None else found[1]
-
-
 def life_of(pem: str) -> Optional[Tuple[float, float]]:
     """The Unix times at which the first certificate in this text begins and ends; None where there is none that can be read."""
     first = next(iter(certificates(pem)), None)

@@ -152,13 +152,6 @@ class Host:
         except (OSError, ValueError):
             return b""
 
-    def modified(self, path: str) -> float:
-        """When the file was changed last, as Unix time; 0 where there is none."""
-        try:
-            return os.stat(self.outside(path)).st_mtime
-        except OSError:
-            return 0.0
-
     def text(self, path: str) -> Optional[str]:
         found = self.data(path)
         return None if found is None else found.decode("utf-8", "replace")
@@ -221,6 +214,11 @@ class Host:
         # By the name given, not by what it links to: a program may be several ones and read its name.
         path = program if self.root == "/" else self.outside(program)
         return self._run([path, *arguments], self._timeout if timeout is None else timeout)
+
+    def printed(self, program: Optional[str], arguments: Sequence[str]) -> str:
+        """The program's standard output, "" if there is no program, or it fails."""
+        outcome = self.ask(program, arguments)
+        return outcome.out if outcome is not None and outcome.ok else ""
 
     def answer(self, program: Optional[str], arguments: Sequence[str], pattern: "re.Pattern[str]") -> Optional[str]:
         """The first group of the pattern in what the program prints; None if it fails or says something else."""

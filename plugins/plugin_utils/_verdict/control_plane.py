@@ -91,14 +91,21 @@ def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, M
     return found
 
 
+def files_of(seen: Mapping[str, Any]) -> tuple[SchedulerManifest, str]:
+    """The manifest of this control plane's scheduler, and the text of its configuration, "" without one. yaml.YAMLError or SchedulerError
+    for files that say nothing."""
+    files = seen["plane"]["scheduler"]
+    manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"] or ""))
+    config = files["configs"].get(manifest.location(seen["places"]["scheduler_config"]).host)
+    return manifest, "" if config is None else config["text"]
+
+
 def _lock(seen: Mapping[str, Any]) -> scheduler_config.SchedulerLock | None:
     """The lock of this control plane's scheduler; None without leader election, or where its files say nothing."""
-    files = seen["plane"]["scheduler"]
     try:
-        manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"] or ""))
-        config = files["configs"].get(manifest.location(seen["places"]["scheduler_config"]).host) if CONFIG in manifest.flags else None
-        text = _yaml.load(config["text"]) if config is not None else {}
-        return scheduler_config.lease(manifest, text if isinstance(text, dict) else {}, releases.release_of(manifest.image, ""))
+        manifest, text = files_of(seen)
+        config = _yaml.load(text) if CONFIG in manifest.flags else {}
+        return scheduler_config.lease(manifest, config if isinstance(config, dict) else {}, releases.release_of(manifest.image, ""))
     except (yaml.YAMLError, SchedulerError, AttributeError):
         return None
 

@@ -19,10 +19,10 @@ from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding, few
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import proof
-from ...module_utils._scheduler.manifest import SchedulerError, SchedulerManifest
+from ...module_utils._scheduler.manifest import SchedulerError
 from .. import _yaml
 from .containers import free_units, judge_containers, judge_strangers
-from .control_plane import judge_leader, judge_plane
+from .control_plane import files_of, judge_leader, judge_plane
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read
 from .findings import Verdict, VerifyFindings, of_verify, verdict
@@ -138,14 +138,9 @@ def scheduler_name(evidence: Evidence) -> str:
 def scheduler_names(evidence: Evidence) -> list[str]:
     """All names by which pods ask for the schedulers that were configured; none where no control plane was checked."""
     names: list[str] = []
-    for seen in evidence.seen.values():
-        if seen["plane"] is None:
-            continue
-        files = seen["plane"]["scheduler"]
+    for seen in _planes(evidence).values():
         try:
-            manifest = SchedulerManifest.parsed(_yaml.load(files["manifest"] or ""))
-            path = manifest.location(seen["places"]["scheduler_config"]).host
-            config = _yaml.load((files["configs"].get(path) or {"text": ""})["text"])
+            config = _yaml.load(files_of(seen)[1])
         except (yaml.YAMLError, SchedulerError):
             continue
         if isinstance(config, dict) and config.get("kind") == scheduler_config.KIND:
@@ -300,7 +295,7 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
 
 def _calls(evidence: Evidence) -> list[Finding]:
     """Whether an extender was asked for the probe pods."""
-    planes = {host: seen for host, seen in evidence.seen.items() if seen["plane"] is not None and host in evidence.probed}
+    planes = {host: seen for host, seen in _planes(evidence).items() if host in evidence.probed}
     reasons = []
     for host, seen in planes.items():
         before, after = (_health(evidence_of, host) for evidence_of in (seen, evidence.probed[host]))

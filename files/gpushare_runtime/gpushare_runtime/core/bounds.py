@@ -9,6 +9,7 @@ that nothing behind has to care; the API server alone would let 256 KiB pass.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -91,6 +92,11 @@ def as_text(value: str, most: int = MOST_TEXT) -> str:
     if is_text(value, most):
         return value
     return "".join(character if character.isprintable() else " " for character in value[:most])
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """A JSON object as it is, {} for any other value."""
+    return value if isinstance(value, dict) else {}
 
 
 def read_versioned(text: str, version: int, most: int = MOST_REPORT_BYTES) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import OBJECT_NAME, as_text, quote
+from gpushare_runtime.core.bounds import OBJECT_NAME, as_mapping, as_text, quote
 from gpushare_runtime.core.quantity import parse_quantity
 from gpushare_runtime.kube.client import KubeError, path
 from gpushare_runtime.kubectl_gpushare.events import MOST_BYTES, MOST_READ, SECONDS, read_event
@@ -75,8 +75,8 @@ def _event(raw: Any) -> Json | None:
 
 
 def _quota(raw: Any) -> Iterator[Json]:
-    metadata, status = (_mapping(_mapping(raw).get(key)) for key in ("metadata", "status"))
-    hard, used = _mapping(status.get("hard")), _mapping(status.get("used"))
+    metadata, status = (as_mapping(as_mapping(raw).get(key)) for key in ("metadata", "status"))
+    hard, used = as_mapping(status.get("hard")), as_mapping(status.get("used"))
     for resource in protocol.RESOURCES:
         limit, taken = (_amount(amounts.get(_PREFIX + resource)) for amounts in (hard, used))
         if limit is not None:
@@ -90,7 +90,3 @@ def _amount(value: object) -> int | None:
     except ValueError:
         return None
     return amount if amount is not None and 0 <= amount <= _MOST_AMOUNT else None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

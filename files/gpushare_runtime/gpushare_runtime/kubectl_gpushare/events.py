@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.bounds import as_mapping, as_text
 from gpushare_runtime.kube.client import KubeClient, path
 
 MOST_MESSAGE: Final = 1024
@@ -41,7 +40,7 @@ def read_event(raw: Any) -> PodEvent | None:
     """A v1.Event. None for anything else."""
     if not isinstance(raw, dict):
         return None
-    series, source, about = (_mapping(raw.get(key)) for key in ("series", "source", "involvedObject"))
+    series, source, about = (as_mapping(raw.get(key)) for key in ("series", "source", "involvedObject"))
     times = (series.get("lastObservedTime"), raw.get("lastTimestamp"), raw.get("eventTime"), raw.get("firstTimestamp"))
     count = next((each for each in (series.get("count"), raw.get("count")) if isinstance(each, int)), 1)
     return PodEvent(
@@ -88,7 +87,3 @@ def _time(text: object) -> int:
         return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if isinstance(text, str) and len(text) < 40 else 0
     except (ValueError, OverflowError):
         return 0
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import QUOTED, as_text
+from gpushare_runtime.core.bounds import QUOTED, as_mapping, as_text
 
 STARTING: Final = "ContainerCreating"
 """The state of a pod that kubelet is about to start. For how long is no fault by itself: an image may be large."""
@@ -60,8 +60,7 @@ def stall_in(raw: Mapping[str, Any], since: float) -> Stall | None:
     starts = runs = any_status = False
     for container in _statuses(status):
         any_status = True
-        state = container.get("state")
-        state = state if isinstance(state, dict) else {}
+        state = as_mapping(container.get("state"))
         waiting = state.get("waiting")
         runs = runs or "running" in state
         if not isinstance(waiting, dict):
@@ -101,8 +100,7 @@ def _statuses(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _ended(container: Mapping[str, Any]) -> str:
-    last = container.get("lastState")
-    ended = last.get("terminated") if isinstance(last, dict) else None
+    ended = as_mapping(container.get("lastState")).get("terminated")
     if not isinstance(ended, dict):
         return ""
     why = as_text(str(ended.get("reason") or ""), QUOTED)

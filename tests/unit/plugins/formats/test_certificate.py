@@ -8,7 +8,7 @@ import base64
 from datetime import datetime, timezone
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.certificate import certificates, end_of, life_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.certificate import certificates, life_of
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -26,6 +26,11 @@ def made(end: datetime, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = KE
     )
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), BEGIN, end)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def end_of(pem: str) -> float | None:
+    life = life_of(pem)
+    return None if life is None else life[1]
 
 
 WHOLE = certificates(made(datetime(2027, 1, 2, tzinfo=timezone.utc)))[0]

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpushare_runtime.core import bounds
-from gpushare_runtime.core.bounds import ReportError, as_text, is_text, natural, quote, read_versioned, typed
+from gpushare_runtime.core.bounds import ReportError, as_mapping, as_text, is_text, natural, quote, read_versioned, typed
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS
 from unit.golden import Golden
 
@@ -169,3 +169,8 @@ def test_a_natural_number_is_from_0_to_the_most(value: int) -> None:
         limit = "not be negative" if value < 0 else "be at most 10"
         with pytest.raises(ReportError, match=f"^{re.escape(name)} must {limit}, found {value}$"):
             natural({"n": value}, "n", where, 10)
+
+
+@pytest.mark.parametrize(("value", "expected"), [({"a": 1}, {"a": 1}), (None, {}), ([], {}), ("a", {}), (1, {})])
+def test_what_is_no_object_has_no_fields(value: object, expected: object) -> None:
+    assert as_mapping(value) == expected
