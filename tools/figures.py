@@ -138,6 +138,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
             "For {:g} + {:g} = **{:g} s** filter and bind",
             (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS, leadership.TAKEOVER_SECONDS),
         ),
+        ("They wait at most {} s behind", (default("gpushare_extender_http_timeout").removesuffix("s"),)),
         ("does not get there within {:g} s", (leadership.GRACE_SECONDS,)),
         ("nothing is sent after W + {:g} s", (leadership.SEND_SECONDS,)),
         ("happens before W + {:g} + {:g} s", (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS)),
@@ -184,7 +185,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ),
     ],
     "README.md": [
-        ("what CI runs, in {} minutes", tuple(re.findall(r"from install to uninstall \(root, (\d+) minutes\)", MAKEFILE))),
+        ("that a change has to pass, in {} minutes", tuple(re.findall(r"from install to uninstall \(root, (\d+) minutes\)", MAKEFILE))),
         ("later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE))),
     ],
     f"{OPERATE}/footprint.md": [
@@ -234,6 +235,11 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     f"{OPERATE}/failures.md": [
         ("of which systemd waits {} s", (unit("gpushare-device-plugin", "RestartSec"),)),
+        (
+            "and then [{:g} s](high-availability.md#what-an-extender-does); other pods wait at most {} s |",
+            (leadership.TAKEOVER_SECONDS, default("gpushare_extender_http_timeout").removesuffix("s")),
+        ),
+        ("[{:.0f}–{:.0f} s](high-availability.md#lab) until pods", (KILLED[1]["opened_s"], KILLED[-1]["opened_s"])),
         ("answers end within {:g} s", (registration.DRAIN_SECONDS,)),
         ("asks again every {:g} s, each time on a new socket", (registration.REGISTER_SECONDS,)),
         ("asks kubelet every {:g} s whether it has its ids", (podresources.HEALTHY_SECONDS,)),

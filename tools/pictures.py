@@ -185,7 +185,7 @@ def draw_pages() -> None:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 config = Path(folder, "kubeconfig")
-                config.write_text(kubeconfig(cluster.api.url))
+                config.write_text(kubeconfig(cluster.api.url).replace(": here", ": training"))
                 os.environ["PYTHONPATH"] = str(RUNTIME)
                 for name, (path, colours, width, height) in PAGES.items():
                     with kubectl_dashboard("--kubeconfig", str(config)) as running, browser.page(running.url, width, height) as page:

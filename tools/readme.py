@@ -21,7 +21,7 @@ EN, ZH = "en", "zh"
 #: Claim to the part of the product, in both languages.
 _PARTS: Final = {
     "right GPU": ("device plugin", "device plugin"),
-    "device strategy cdi": ("CDI specs", "CDI 规范文件的读取"),
+    "device strategy cdi": ("CDI specs", "CDI 规范文件"),
     "limit by MPS": ("limits by MPS", "MPS 显存限制"),
     "memory by pod": ("memory by pod", "按 Pod 统计显存"),
     "health": ("health checks", "健康检查"),
@@ -46,13 +46,14 @@ def status(language: str) -> str:
     if language == ZH:
         return (
             f"> **状态：0.1，{get[1]}。** 在一台带真实 {gpu} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载"
-            f"（[报告]({node})）。"
-            f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上运行过；{'、'.join(missing)}尚未在真实 GPU 上运行。"
+            f"（[报告]({node})）。{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上[逐项测得](docs/project/gpu-proof.md#what-has-run)"
+            f"（不经过 Kubernetes）；{'、'.join(missing)}尚未在真实 GPU 上运行。"
             f"多节点集群在 Kubernetes {minor} 上测试，其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
         )
     return _quote(
-        f"**Status: 0.1, {get[0]}.** On one machine with a real {gpu} a node was installed, shared by pods and uninstalled "
-        f"([report]({node})). {_list(ran)[:1].upper()}{_list(ran)[1:]} ran on {_list([f'an {one}' for one in gpus])}; "
+        f"**Status: 0.1, {get[0]}.** A cluster of one node with a real {gpu} was installed, shared by three pods at a time, and "
+        f"uninstalled ([report]({node})). {_list(ran)[:1].upper()}{_list(ran)[1:]} were measured on "
+        f"{_list([f'an {one}' for one in gpus])}, [each by itself](docs/project/gpu-proof.md#what-has-run), without Kubernetes; "
         f"{_list(missing)} have not run on a real GPU. "
         f"Clusters of several nodes were tested with Kubernetes {minor} and simulated GPUs. "
         f"[Versions that were tested]({links[0]}) · [status and roadmap]({links[1]})"
@@ -157,9 +158,9 @@ def figures(language: str) -> str:
     items = (
         f"Of {churn['pods']} random pods on simulated GPUs, {here['wrong_gpus']} got a wrong GPU and {here['over_booked']} GPUs were "
         f"over-booked. The original's algorithm puts {wrong} of the same pods on a wrong GPU, and over-books {over} GPUs.",
-        f"When the pods of a public trace ask for all GPUs, {placed:.1f} % of these are used.",
-        f"With 500 nodes the extender lowers the rate of binds to {rate['ratio']:.2f} of the rate without it (target {rate['target_ratio']}"
-        f"{', **missed**' if missed else ''}).",
+        f"A public trace of pods, replayed until they ask for as much as there is: {placed:.1f} % of the GPUs are in use (simulation).",
+        f"With 500 nodes kube-scheduler binds {rate['ratio']:.2f} of the pods per second that it binds without the extender (target "
+        f"{rate['target_ratio']}{', **missed**' if missed else ''}).",
         f"With {plugin['nodes']} nodes and {plugin['pods']:,} pods, each command takes at most {cpu:.1f} s of CPU (target "
         f"{plugin['target_cpu_seconds']:.0f} s).",
     )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, Final
+from uuid import NAMESPACE_OID, uuid5
 
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.placement.explain import exact
@@ -54,6 +55,8 @@ WAITING: Final = (("serving", "llama-70b", 70, 42), ("research", "sweep-large", 
 
 def _created(one: Json, now: datetime, age: timedelta) -> Json:
     one["metadata"]["creationTimestamp"] = (now - age).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if one["metadata"].get("namespace"):
+        one["metadata"]["uid"] = str(uuid5(NAMESPACE_OID, one["metadata"]["name"]))
     return one
 
 

@@ -41,6 +41,7 @@ ELSEWHERE = [
             "device plugin 59 MiB",
         )
     ),
+    (f"{OPERATE}/failures.md", "Kubernetes' Lease takes 15 s", "kube-scheduler's default"),
     (
         f"{OPERATE}/failures.md",
         "8 of 8 bare pods with GPUs failed at a reboot, and the node had all units 15.2 s after power-on",
@@ -79,7 +80,7 @@ ELSEWHERE = [
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
     ("README.md", "8 GiB of disk", "tools/lab/README.md"),
-    ("README.md", "You get 8 GiB of *one* GPU", "the manifest above it"),
+    ("README.md", "You get 8 GiB of one GPU", "the manifest above it"),
     ("README.md", "Allocated 8 GiB of GPU 1 (Tesla T4)", "an example"),
     ("README.md", "about 10 minutes the first time", "587 s with a cold cache, where Kubernetes was built from source"),
     ("docs/use/first-pod.md", "not your 2 GiB. Where", "the sample"),

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from gpushare_runtime import __version__
@@ -301,7 +302,7 @@ def add_source_options(parser: argparse.ArgumentParser, *, scope: bool = True) -
         group.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
     _add_cluster_options(parser)
     parser.add_argument("--from-file", action="append", default=[], metavar="FILE",
-                        help="not of a cluster: output of `kubectl get nodes,pods -A -o json`; - is the standard input")  # fmt: skip
+                        help="instead of a cluster: output of `kubectl get nodes,pods -A -o json`; - is the standard input")  # fmt: skip
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -429,7 +430,9 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead
         what = "pod" if view == "top" else view[:-1]
         found = f"found no {what} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}"
         if instead:
-            raise UsageError(f"{found}. And it is not a command, which are: {', '.join(COMMANDS)}")
+            meant = get_close_matches(missing[0], COMMANDS, 1)
+            commands = f"; did you mean {meant[0]}?" if meant else f", which are: {', '.join(COMMANDS)}"
+            raise UsageError(f"{found}. And it is not a command{commands}")
         raise InputError(found)
     _warn(cluster)
     text = render(cluster, view, select, form)

@@ -134,6 +134,7 @@ def test_pages_that_expire_are_read_in_one_piece(tmp_path: Path, capsys: pytest.
         (("pods", "x"), 1, "found no pod 'x' with shared GPUs in namespace default; there are: p"),
         (("--sort-by", "no"), 2, "found --sort-by='no'; expected a column of this view: name, gpus"),
         (("no-such-view",), 2, "found no node 'no-such-view' with shared GPUs; there are: gpu1. And it is not a command, which are: "),
+        (("explian", "p"), 2, "found no node 'explian' with shared GPUs; there are: gpu1. And it is not a command; did you mean explain?"),
         (("explain",), 2, "expected the name of a pod, or -f FILE"),
         (("explain", "x", "-f", "y"), 2, "expected the name of a pod, or -f FILE"),
         (("simulate",), 2, "expected -f FILE with pods"),
