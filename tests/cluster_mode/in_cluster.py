@@ -49,11 +49,10 @@ def archive() -> Path:
 def bring_images(cluster: Cluster, image: Path, planes: Sequence[str] = (CONTROL_PLANE,)) -> None:
     """Ours on every node, and kube-scheduler's, which a control plane has, on the others."""
     for node in (*planes, *GPU_NODES):
-        with image.open("rb") as archived:
-            subprocess.run([*cluster.entering(node), *_IMPORT], stdin=archived, check=True, timeout=120, capture_output=True)
+        cluster.feed(node, *_IMPORT, content=image.read_bytes())
     content = scheduler_archive(cluster)
     for node in GPU_NODES:
-        subprocess.run([*cluster.entering(node), *_IMPORT], input=content, check=True, timeout=120, capture_output=True)
+        cluster.feed(node, *_IMPORT, content=content)
     # kubelet tells the API server of new images within ten seconds; preflight believes it.
     cluster.until("kubelets tell of the image", lambda: all(_has_image(cluster.node(name)) for name in (*planes, *GPU_NODES)), 60)
 
@@ -64,8 +63,7 @@ def scheduler_archive(cluster: Cluster) -> bytes:
     scheduler = next(name for name in names if "/kube-scheduler:" in name)
     # By way of a file: into a pipe, ctr 2.4.2 has written all but the last 100 KB, and ended with 0.
     script = f"ctr -n k8s.io images export /run/scheduler.tar {scheduler} && cat /run/scheduler.tar && rm /run/scheduler.tar"
-    export = [*cluster.entering(CONTROL_PLANE), "sh", "-ec", script]
-    return subprocess.run(export, check=True, timeout=120, capture_output=True).stdout
+    return cluster.feed(CONTROL_PLANE, "sh", "-ec", script)
 
 
 def _has_image(node: Json) -> bool:

@@ -148,6 +148,14 @@ class Cluster:
         except LabError as error:
             raise CommandError(str(error)) from None
 
+    def feed(self, node: str, *command: str, content: bytes = b"", seconds: float = 120) -> bytes:
+        """Standard output of a command on a node that gets these bytes; CommandError with what it said when it fails."""
+        done = subprocess.run([*self.entering(node), *command], input=content, capture_output=True, timeout=seconds, check=False)
+        if done.returncode:
+            said = done.stderr[-6000:].decode(errors="replace")
+            raise CommandError(f"{' '.join(command)[:300]} on {node} with {len(content)} bytes\n  ended with {done.returncode}:\n{said}")
+        return done.stdout
+
     # Objects.
 
     def nodes(self) -> list[Json]:

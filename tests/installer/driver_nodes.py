@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import threading
@@ -108,8 +107,7 @@ def archive(repositories: Repositories) -> bytes:
 
 def prepare(cluster: Cluster, node: str, repositories: Repositories) -> None:
     """Let a node have them."""
-    argv = [*cluster.entering(node), "tar", "-x", "-C", "/"]
-    subprocess.run(argv, input=archive(repositories), check=True, timeout=60, capture_output=True)
+    cluster.feed(node, "tar", "-x", "-C", "/", content=archive(repositories))
     cluster.on(node, "sh", "-ec", _SETUP)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tarfile
 from collections import Counter
@@ -112,9 +111,7 @@ class Site:
             archive.add(REPOSITORY / utils, f"ansible_collections/gpushare/kubernetes/{utils}", filter=without_caches)
             archive.add(HERE / "removed_at.py", "removed_at.py")
         unpack = f"mkdir -p {SCRATCH} && tar -x -C {SCRATCH}"
-        subprocess.run(
-            [*self.cluster.entering(node), "sh", "-c", unpack], input=buffer.getvalue(), check=True, timeout=60, capture_output=True
-        )
+        self.cluster.feed(node, "sh", "-c", unpack, content=buffer.getvalue())
 
     def remove_killed_at_each_step(self, node: str, half: str) -> list[str]:
         """Run that half again and again, each time killed after its first step. The steps."""

@@ -177,8 +177,7 @@ def give_image_of(
         write_archive(folder / "image.tar", [Image([reference], folder / "layer", [program], {"PATH": "/usr/bin"}, user=user)])
         archived = (folder / "image.tar").read_bytes()
     for node in nodes:
-        command = [*cluster.entering(node), "ctr", "--namespace", "k8s.io", "images", "import", "-"]
-        subprocess.run(command, input=archived, check=True, timeout=120, capture_output=True)
+        cluster.feed(node, "ctr", "--namespace", "k8s.io", "images", "import", "-", content=archived)
 
 
 def nvidia_image(cluster: Cluster, node: str) -> None:
