@@ -159,6 +159,7 @@ options:
     description: Whether the user demands probe pods. A node on which none can run is an error then.
     type: bool
     default: false
+  namespace: {description: The namespace of the probe pods. One that cannot be is rejected., type: str, default: default}
   image: {description: The image of the probe pods. By default one that each node has for its pod sandboxes., type: str, default: ""}
   final: {description: "With V(false), V(verify) never fails, and returns the probe pods to place.", type: bool, default: true}
 """

@@ -31,7 +31,7 @@ options:
         Compares gpushare's own objects with those that its roles apply, by the server's dry run. Changes nothing.
       - V(place) creates a pod per node that requests one unit and may only run there, with any taints. Waits until the pod runs or is
         rejected. Its image is on the node already and needs no command. The pods stay for inspection until V(remove).
-      - V(remove) removes the probe pods, as V(place) does first with those of an interrupted run.
+      - V(remove) removes the probe pods of all namespaces, as V(place) does first with those of an interrupted run.
     type: str
     choices: [evidence, place, remove]
     required: true
@@ -45,6 +45,11 @@ options:
     type: int
     default: 0
   images: {description: Name of each node to the image of its probe pod., type: dict, default: {}}
+  namespace:
+    description:
+      - The namespace of the probe pods. A pod that the API server does not take there is created in C(kube-system).
+    type: str
+    default: kube-system
   scheduler_name: {description: The scheduler that is to place the probe pods., type: str, default: default-scheduler}
   timeout: {description: "Seconds within which the probe pods must run, or be gone.", type: int, default: 60}
 """
@@ -66,6 +71,10 @@ pods:
   description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_judge). Null for a missing pod.
   returned: with O(what=place), not in check mode
   type: dict
+rejected:
+  description: The API server's words about probe pods that it did not take in O(namespace). Empty if it took all.
+  returned: with O(what=place), not in check mode
+  type: str
 removed:
   description: Names of the probe pods that were removed (in check mode, none).
   returned: with O(what=place) and O(what=remove)
@@ -81,7 +90,7 @@ from ..module_utils._cluster import dra
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import MEMORY
 from ..module_utils._evidence import admission, cluster
-from ..module_utils._evidence.probes import Probes, name, probe_pod
+from ..module_utils._evidence.probes import Probes, probe_pod
 
 
 def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
@@ -108,9 +117,10 @@ def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
     """Create the probe pods, and wait."""
     found, images = remove(kubectl, params, check), params["images"]
     if images and not check:
-        wanted = [probe_pod(node, str(image), MEMORY, params["scheduler_name"]) for node, image in sorted(images.items())]
+        scheduler, namespace = params["scheduler_name"], params["namespace"]
+        wanted = {node: probe_pod(node, str(image), MEMORY, scheduler, namespace) for node, image in sorted(images.items())}
         placed = Probes(kubectl).place(wanted, params["timeout"])
-        found["pods"] = {node: placed[name(node)] for node in images}
+        found.update(pods=placed.pods, rejected=placed.rejected)
     return {**found, "changed": bool(images) or found["changed"]}
 
 
@@ -131,6 +141,7 @@ def main() -> None:
             objects={"type": "list", "elements": "dict", "default": []},
             settle={"type": "int", "default": 0},
             images={"type": "dict", "default": {}},
+            namespace={"type": "str", "default": "kube-system"},
             scheduler_name={"type": "str", "default": "default-scheduler"},
             timeout={"type": "int", "default": 60},
         ),

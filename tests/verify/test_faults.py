@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blocks import lines
+from e2e.cluster import MEMORY
 from e2e.manifests import pod
 from verify import cures, faults
 from verify.planted import GROUPS, Planted
@@ -27,7 +28,15 @@ def test_nothing_to_say_and_everything_looked_at(verify: Verify) -> None:
     assert probed.findings == [], probed.words
     assert probed.looked_at == {"hosts": 3, "GPU nodes": 2, "containers": 2, "probe pods": 2}
     assert "verified: 3 hosts, 2 GPU nodes, 2 containers, 2 probe pods" in probed.words
-    assert [one for one in verify.cluster.pods("kube-system") if one["metadata"]["name"].startswith("gpushare-verify-")] == []
+    assert _probe_pods(verify) == []
+
+
+def _probe_pods(verify: Verify) -> list[str]:
+    """Those that are left, in whatever namespace of the lab."""
+    names = [
+        f"{space}/{one['metadata']['name']}" for space in ("default", "kube-public", "kube-system") for one in verify.cluster.pods(space)
+    ]
+    return [name for name in names if "/gpushare-verify-" in name]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda name: name.replace(" ", "-"))
@@ -112,13 +121,42 @@ def test_a_probe_pod_that_does_not_start_is_explained_by_its_last_event(clean: V
     assert verdict.looked_at["probe pods"] == 1, "the other node is proven"
 
 
-def test_a_probe_pod_of_a_killed_run_is_removed(clean: Verify) -> None:
+@pytest.mark.parametrize("space", ["default", "kube-public"])
+def test_a_probe_pod_of_a_killed_run_is_removed(clean: Verify, space: str) -> None:
     left = pod("gpushare-verify-gpu1", memory=1, node="gpu1")
-    left["metadata"].update(namespace="kube-system", labels={"gpushare.kubernetes/probe": "verify"})
-    clean.cluster.api.create("/api/v1/namespaces/kube-system/pods", left)
+    left["metadata"].update(namespace=space, labels={"gpushare.kubernetes/probe": "verify"})
+    clean.cluster.api.create(f"/api/v1/namespaces/{space}/pods", left)
     verdict = clean.run()
     assert verdict.findings == [], verdict.words
-    assert not [one for one in clean.cluster.pods("kube-system") if one["metadata"]["name"] == "gpushare-verify-gpu1"]
+    assert _probe_pods(clean) == []
+
+
+def test_a_quota_of_users_is_told_and_the_chain_is_judged_all_the_same(clean: Verify) -> None:
+    """It has room for the pods that are there, and for no probe."""
+    quotas = "/api/v1/namespaces/default/resourcequotas"
+    api = clean.cluster.api
+    api.create(quotas, {"metadata": {"name": "gpus"}, "spec": {"hard": {f"requests.{MEMORY}": "4"}}})
+    try:
+        verdict = clean.run("-e", "gpushare_verify_probe=always")
+    finally:
+        api.delete(f"{quotas}/gpus")
+    assert verdict.status == 0, verdict.words
+    assert [(one["host"], one["check"], one["severity"]) for one in verdict.findings] == [("", "probe_rejected", "warning")]
+    assert "quota" in verdict.one("probe_rejected")["found"]
+    assert verdict.looked_at["probe pods"] == 2
+    assert _probe_pods(clean) == []
+
+
+def test_a_probe_pod_passes_restricted_pod_security(clean: Verify) -> None:
+    spaces, labels = "/api/v1/namespaces", {"pod-security.kubernetes.io/enforce": "restricted"}
+    api = clean.cluster.api
+    api.create(spaces, {"metadata": {"name": "tenants", "labels": labels}})
+    try:
+        verdict = clean.run("-e", "gpushare_verify_probe=always", "-e", "gpushare_verify_namespace=tenants")
+    finally:
+        api.delete(f"{spaces}/tenants")
+    assert verdict.findings == [], verdict.words
+    assert verdict.looked_at["probe pods"] == 2
 
 
 def test_a_host_that_cannot_be_reached_is_a_finding(clean: Verify) -> None:

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Probe pods: one per node, placed by the real scheduler, that ask for one unit and do nothing.
 
-All have one label, by which a later run removes what a killed one has left behind.
+They are in a namespace of users, whose pods meet webhooks, policies and quotas there that kube-system mostly does not have. All have one
+label, by which a later run removes what a killed one has left behind, in whatever namespace.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from .._cluster.kubectl import Kubectl, as_list
+from .._cluster.kubectl import Kubectl, KubectlError, as_list
 from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, pod_name
 from .._scheduler.proof import RESTRICTED
 from .cluster import pod as cut_down
@@ -19,12 +22,30 @@ from .cluster import pod as cut_down
 POLL_SECONDS = 0.5
 #: A rejection by the scheduler or kubelet that lasts so long stays.
 PATIENCE_SECONDS = 15.0
-_SELECT = ["--namespace", NAMESPACE, "--selector", f"{LABEL_PROBE}={PROBE}"]
+_LABEL = f"{LABEL_PROBE}={PROBE}"
+#: Pods of one command line.
+_AT_ONCE = 100
 _LONGEST_EVENT = 600
+#: Characters of the API server's words.
+_LONGEST_WORDS = 300
+#: kubectl's text before the API server's words: our own arguments, and where the objects came from.
+_OF_KUBECTL = re.compile(r"^kubectl create -f - failed with exit status -?[0-9]+: |error when creating \"STDIN\": ")
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 
 
-def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class Placed:
+    """Probe pods that were waited for. pods: node to its pod, cut down; None for one that is gone.
+
+    rejected: the API server's words about the first of those that their namespace did not take, which were made in kube-system instead; ""
+    for none.
+    """
+
+    pods: Dict[str, Optional[Dict[str, Any]]]
+    rejected: str
+
+
+def probe_pod(node: str, image: str, resource: str, scheduler_name: str, namespace: str = NAMESPACE) -> Dict[str, Any]:
     """A pod for this node and no other, whatever taints it has. The image needs no command: it is a pod sandbox's, which waits."""
     this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     # The profile is in every Kubernetes that verify knows, and not in each one that has a probe of the scheduler alone.
@@ -34,7 +55,7 @@ def probe_pod(node: str, image: str, resource: str, scheduler_name: str) -> Dict
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name(node), "namespace": NAMESPACE, "labels": {"app.kubernetes.io/part-of": "gpushare", LABEL_PROBE: PROBE}},
+        "metadata": {"name": name(node), "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "gpushare", LABEL_PROBE: PROBE}},
         "spec": {
             "schedulerName": scheduler_name,
             "restartPolicy": "Never",
@@ -61,24 +82,60 @@ class Probes:
         self._sleep = sleep
 
     def remove(self, timeout: int) -> List[str]:
-        """Remove every probe pod, and wait until they are gone. Their names. KubectlError when they do not go."""
-        found = sorted(self._found())
-        if found:
-            self._kubectl.text(["delete", "pods", *_SELECT, "--ignore-not-found", "--now", "--wait=true", f"--timeout={timeout}s"])
-        return found
+        """Remove every probe pod of any namespace, and wait until they are gone. Their names. KubectlError when they do not go."""
+        left = self._everywhere()
+        deadline = self._clock() + timeout
+        for namespace in sorted({namespace for namespace, _name in left}):
+            names = [name for where, name in left if where == namespace]
+            for first in range(0, len(names), _AT_ONCE):
+                self._delete(namespace, names[first : first + _AT_ONCE], max(1, round(deadline - self._clock())))
+        return sorted(name for _namespace, name in left)
 
-    def place(self, pods: List[Dict[str, Any]], timeout: float) -> Dict[str, Optional[Dict[str, Any]]]:
-        """Create them, and wait until each runs or will not. Pod name to the pod, cut down; None for one that is gone."""
-        self._kubectl.text(["create", "-f", "-"], as_list(pods))
-        names = [pod["metadata"]["name"] for pod in pods]
+    def _delete(self, namespace: str, names: List[str], seconds: int) -> None:
+        how = ["--ignore-not-found", "--now", "--wait=true", f"--timeout={seconds}s"]
+        try:
+            self._kubectl.text(["delete", "pods", "--namespace", namespace, *names, *how])
+        except KubectlError:
+            # Users may write in their namespaces, and keep a pod there by a finalizer: it has ended all the same.
+            stay = [pod for pod in self._found([namespace]).values() if pod["name"] in names and not pod["deleted"]]
+            if namespace == NAMESPACE or stay:
+                raise
+
+    def place(self, pods: Mapping[str, Mapping[str, Any]], timeout: float) -> Placed:
+        """Create them, by their nodes, and wait until each runs or will not."""
         began = self._clock()
+        where, rejected = self._created(pods)
+        namespaces = sorted({namespace for namespace, _name in where.values()})
         while True:
-            found = self._found()
+            found = self._found(namespaces)
             passed = self._clock() - began
-            waiting = [pod for pod in names if not settled(found.get(pod), passed > PATIENCE_SECONDS)]
+            waiting = [key for key in where.values() if not settled(found.get(key), passed > PATIENCE_SECONDS)]
             if not waiting or passed > timeout:
-                return {pod: self._explained(found.get(pod)) for pod in names}
+                return Placed({node: self._explained(found.get(key)) for node, key in where.items()}, rejected)
             self._sleep(POLL_SECONDS)
+
+    def _created(self, pods: Mapping[str, Mapping[str, Any]]) -> Tuple[Dict[str, Tuple[str, str]], str]:
+        """(node to namespace and name of its pod, what the API server said where it did not take one). KubectlError where kube-system takes
+        none either."""
+        where = {node: (str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])) for node, pod in pods.items()}
+        try:
+            self._kubectl.text(["create", "-f", "-"], as_list(list(pods.values())))
+            return where, ""
+        except KubectlError as error:
+            words = str(error)
+            if not any(namespace != NAMESPACE for namespace, _name in where.values()):
+                raise
+        # kubectl continues after an object that is rejected: a quota may have room for some.
+        found = self._found({namespace for namespace, _name in where.values()})
+        there = {key for key, pod in found.items() if not pod["deleted"]}
+        missing = {
+            node: dict(pod, metadata=dict(pod["metadata"], namespace=NAMESPACE)) for node, pod in pods.items() if where[node] not in there
+        }
+        if missing:
+            self._kubectl.text(["create", "-f", "-"], as_list(list(missing.values())))
+        where.update((node, (NAMESPACE, where[node][1])) for node in missing)
+        said = " ".join(_OF_KUBECTL.sub("", words).split())
+        return where, "".join(letter if letter.isprintable() else "?" for letter in said)[:_LONGEST_WORDS]
 
     def _explained(self, pod: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
         """The pod, with the last Warning about it where it does not run: its Events go with it."""
@@ -93,9 +150,19 @@ class Probes:
         words = f"its last Event: {last.get('reason', '')}: {last.get('message', '')}"
         return dict(pod, waiting=[*pod["waiting"], words[:_LONGEST_EVENT]])
 
-    def _found(self) -> Dict[str, Dict[str, Any]]:
-        text = self._kubectl.text(["get", "pods", *_SELECT, "-o", "json"])
-        return {item["metadata"]["name"]: cut_down(item) for item in json.loads(text)["items"]}
+    def _found(self, namespaces: Iterable[str]) -> Dict[Tuple[str, str], Dict[str, Any]]:
+        """Namespace and name to each probe pod there."""
+        found: Dict[Tuple[str, str], Dict[str, Any]] = {}
+        for namespace in sorted(namespaces):
+            items = self._kubectl.items(["get", "pods", "--namespace", namespace, "--selector", _LABEL])
+            found.update(((namespace, str(item["metadata"]["name"])), cut_down(item)) for item in items)
+        return found
+
+    def _everywhere(self) -> List[Tuple[str, str]]:
+        """Namespace and name of each pod with the label and such a name."""
+        items = self._kubectl.pages("/api/v1/pods", labelSelector=_LABEL)
+        keys = [(str(item["metadata"]["namespace"]), str(item["metadata"]["name"])) for item in items]
+        return sorted(key for key in keys if key[1].startswith(name("")))
 
 
 def settled(pod: Optional[Mapping[str, Any]], impatient: bool) -> bool:

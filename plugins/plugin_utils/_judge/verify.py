@@ -13,6 +13,7 @@ from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
 from ...module_utils._formats.finding import ERROR, Finding
 from .._preflight.report import lines_of, write
+from .._preflight.variables import VERIFY_NAMESPACE, impossible
 from .._verdict.daemons import ReleaseHashes
 from .._verdict.findings import Verdict
 from .._verdict.judge import Evidence, judge, obstructed, placeable, scheduler_name
@@ -38,11 +39,14 @@ class VerifyJudge(Judge):
         "probe": {"type": "bool", "default": False},
         "required": {"type": "bool", "default": False},
         "image": {"type": "str", "default": ""},
+        "namespace": {"type": "str", "default": "default"},
         "final": {"type": "bool", "default": True},
         "report": {"type": "str", "default": ""},
     }
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        for wrong in impossible("", {VERIFY_NAMESPACE: arguments["namespace"]}, {}):
+            raise AnsibleActionFail(str(wrong))
         evidence = self._evidence(arguments, self._known)
         verdict = judge(evidence)
         if not arguments["final"]:
@@ -65,6 +69,8 @@ class VerifyJudge(Judge):
             artifact=_artifact(Path(arguments["runtime"]).resolve()),
             probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
             probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,
+            rejected=str(arguments["probes"].get("rejected") or ""),
+            namespace=arguments["namespace"],
             unproven=arguments["unproven"],
             required=arguments["required"],
         )

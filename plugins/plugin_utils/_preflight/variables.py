@@ -28,6 +28,7 @@ COLLECTION = Path(__file__).resolve().parents[3]
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FOR_READERS = ("description", "version_added")
 PREFIX = "gpushare_"
+VERIFY_NAMESPACE = "gpushare_verify_namespace"
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -74,6 +75,7 @@ SCOPES: Mapping[str, str] = {
     "gpushare_uninstall_wait": CLUSTER,
     "gpushare_unstartable": CLUSTER,
     "gpushare_verify_image": CLUSTER,
+    VERIFY_NAMESPACE: CLUSTER,
     "gpushare_verify_probe": CLUSTER,
     "gpushare_verify_report": CLUSTER,
     "gpushare_verify_timeout": CLUSTER,
@@ -362,6 +364,11 @@ def _lease(value: Any) -> tuple[str, str] | None:
     return None if good else ("namespace and name such as kube-system/kube-scheduler, or none", ERROR)
 
 
+def _namespace(value: Any) -> tuple[str, str] | None:
+    good = re.fullmatch(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", str(value))
+    return None if good else ("the name of a namespace: at most 63 lower-case letters, digits and dashes, such as default", ERROR)
+
+
 def _token(value: Any) -> tuple[str, str] | None:
     good = value == "" or re.fullmatch(r"[!-~]{16,1024}", str(value))
     return None if good else ("16 to 1024 characters of ASCII without white space", ERROR)
@@ -461,6 +468,7 @@ _RULES: dict[str, Rule] = {
     "gpushare_extender_weight": _between(1, 1000),
     "gpushare_extender_http_timeout": _http_timeout,
     "gpushare_api_server": _url,
+    VERIFY_NAMESPACE: _namespace,
 }
 
 

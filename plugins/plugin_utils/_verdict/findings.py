@@ -42,8 +42,8 @@ _CODES = {
     ),
     ((WARNING,), (VERIFY,)): (
         "bindings_changed dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
-        "gpu_repair_pending gpu_without_request journal_lost kubelet_root_differs other_scheduler reboot_required record_lost "
-        "runtime_older_than_file unit_extended uuid_twice"
+        "gpu_repair_pending gpu_without_request journal_lost kubelet_root_differs other_scheduler probe_rejected reboot_required "
+        "record_lost runtime_older_than_file unit_extended uuid_twice"
     ),
     ((ERROR, NOTE), (VERIFY,)): "gpus_visible not_proven",
     ((ERROR, WARNING), (VERIFY,)): "gpu_compute_mode kubelet_certificate no_cgroups sandbox_image_missing webhook_silent",

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ...module_utils._cluster.dra import drivers_on
+from ...module_utils._cluster.names import MEMORY, NAMESPACE
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding, few
 from ...module_utils._scheduler import config as scheduler_config
@@ -38,8 +39,9 @@ _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 class Evidence:
     """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
-    probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. unproven: node to why no
-    probe pod was placed there. required: whether the user demands probe pods (gpushare_verify_probe: always).
+    probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. namespace: the one that
+    they were meant for; rejected: what the API server said where it did not take one there. unproven: node to why no probe pod was placed
+    there. required: whether the user demands probe pods (gpushare_verify_probe: always).
     """
 
     hosts: Mapping[str, Mapping[str, Any] | str]
@@ -47,6 +49,8 @@ class Evidence:
     artifact: ReleaseHashes
     probed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     probes: Mapping[str, Mapping[str, Any] | None] | str | None = None
+    rejected: str = ""
+    namespace: str = "default"
     unproven: Mapping[str, str] = field(default_factory=dict)
     required: bool = False
 
@@ -257,8 +261,15 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     if evidence.probes is None:
         return 0, findings
     if isinstance(evidence.probes, str):
-        cure = "run verify again; kubectl must be able to create pods in kube-system"
+        cure = f"run verify again; kubectl must be able to create pods in {evidence.namespace}, or in {NAMESPACE}"
         return 0, [*findings, of_verify("probe_failed", f"no probe pods, because {evidence.probes}", _PROBE_EACH, cure)]
+    if evidence.rejected:
+        seen = f"the API server, which does not take the probe pods in the namespace {evidence.namespace}: {evidence.rejected}"
+        cure = (
+            f"see whether users' pods with GPUs shall run in {evidence.namespace}: correct what the message names, or name a namespace of "
+            f"theirs in gpushare_verify_namespace; verify judged those pods in {NAMESPACE} instead"
+        )
+        findings.append(of_verify("probe_rejected", seen, "probe pods where users' pods run", cure))
     proven = 0
     for node, pod in evidence.probes.items():
         of_node = VerifyFindings(host_of.get(node, ""))
@@ -282,6 +293,10 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
         cure = f"journalctl -u kubelet on {node} says more; with that cured: verify with -e gpushare_verify_probe=always"
         found.say("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
+        return 0
+    if not any(container["units"] for container in pod["containers"]):
+        cure = f"see which webhook or policy changes pods in {pod['namespace']}; it changes those of users there, too"
+        found.say("probe_failed", f"probe pod {name}, from which its request was taken", f"one unit of {MEMORY} in its limits", cure)
         return 0
     second = evidence.probed.get(host)
     if second is None or second.get("gpu") is None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleActionFail
 from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_judge, gpushare_verify_host, kube_scheduler_extender
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather as driver_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
@@ -123,6 +124,13 @@ def mapped(said: Any) -> Json:
 
 
 # Verify
+
+
+def test_a_namespace_that_cannot_be_stops_verify_before_any_pod_is_made(tmp_path: Path) -> None:
+    arguments = {"what": "verify", "hosts": ["cp1"], "runtime": str(tmp_path), "seen": "seen", "cluster": "cluster", "namespace": "--all"}
+    made, variables = action(gpushare_judge, arguments, {})
+    with pytest.raises(AnsibleActionFail, match="gpushare_verify_namespace"):
+        made.run(None, variables)
 
 
 def whole(host: Json, **roles: bool) -> Json:

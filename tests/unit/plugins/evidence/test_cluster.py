@@ -10,13 +10,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import probe_pod as scheduler_probe
 
 from unit.fakes.plugins.cluster.api_server import ApiServer, thing
 from unit.fakes.plugins.verdict.evidence import mirror, node
+from unit.golden import Golden
 
 Json = dict[str, Any]
 MEMORY = "aliyun.com/gpu-mem"
@@ -313,6 +314,7 @@ def test_a_probe_pod_may_go_to_one_node_only_whatever_taints_it_has() -> None:
     assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
     labels = {"app.kubernetes.io/part-of": "gpushare", "gpushare.kubernetes/probe": "verify"}
     assert pod["metadata"] == {"name": "gpushare-verify-gpu1", "namespace": "kube-system", "labels": labels}
+    assert probe_pod("gpu1", "pause:3", MEMORY, "gpus", "team")["metadata"]["namespace"] == "team"
     spec = {key: pod["spec"][key] for key in set(pod["spec"]) - {"affinity", "tolerations", "containers"}}
     assert spec == {
         "schedulerName": "gpus",
@@ -365,8 +367,8 @@ class Clock:
 
 def place(*lists: list[Json], timeout: float = 60) -> tuple[dict[str, Json | None], Clock, Api]:
     api, clock = Api(*lists), Clock()
-    pods = [probe_pod("gpu1", "pause:3", MEMORY, "default-scheduler")]
-    return Probes(kubectl(api), clock, clock.sleep).place(pods, timeout), clock, api
+    pods = {"gpu1": probe_pod("gpu1", "pause:3", MEMORY, "default-scheduler")}
+    return Probes(kubectl(api), clock, clock.sleep).place(pods, timeout).pods, clock, api
 
 
 def waiting(reason: str) -> Json:
@@ -380,7 +382,7 @@ def test_probe_pods_are_waited_for_until_they_run() -> None:
     probe = name("gpu1")
     pending, running = api_pod(probe, phase="Pending"), api_pod(probe, memory=1, **RUNNING)
     found, clock, api = place([pending], [pending], [running])
-    only = found[probe]
+    only = found["gpu1"]
     assert only is not None
     assert only["running"]
     assert clock.now == 1.0
@@ -390,7 +392,7 @@ def test_probe_pods_are_waited_for_until_they_run() -> None:
 @pytest.mark.parametrize(("node", "status"), [("", REJECTED), ("gpu1", waiting("ErrImageNeverPull"))])
 def test_a_rejection_that_lasts_is_not_waited_out(node: str, status: Json) -> None:
     found, clock, _api = place([api_pod(name("gpu1"), node=node, **status)])
-    assert found[name("gpu1")] is not None
+    assert found["gpu1"] is not None
     assert clock.now == 15.5, "the first look after 15 seconds"
 
 
@@ -402,11 +404,11 @@ def test_the_last_warning_about_a_probe_pod_is_kept_because_its_events_go_with_i
         {"reason": "Failed", "message": "older", "lastTimestamp": None, "eventTime": "2026-01-01T00:00:00Z"},
     ]
     found, _clock, api = place([pending], [pending], events, timeout=0.4)
-    only = found[name("gpu1")]
+    only = found["gpu1"]
     assert only is not None
     assert only["waiting"] == ["ContainerCreating", "its last Event: FailedCreatePodSandBox: fork/exec: permission denied"]
     assert f"involvedObject.kind=Pod,involvedObject.name={name('gpu1')},type=Warning" in api.asked[-1]
-    only = place([pending], [pending], [], timeout=0.4)[0][name("gpu1")]
+    only = place([pending], [pending], [], timeout=0.4)[0]["gpu1"]
     assert only is not None
     assert only["waiting"] == ["ContainerCreating"]
 
@@ -415,7 +417,7 @@ def test_a_probe_pod_that_only_waits_has_the_whole_time_and_one_that_is_gone_non
     _found, clock, _api = place([api_pod(name("gpu1"), phase="Pending")], timeout=40)
     assert clock.now == 40.5
     found, clock, _api = place([])
-    assert (found, clock.now) == ({name("gpu1"): None}, 0.0)
+    assert (found, clock.now) == ({"gpu1": None}, 0.0)
 
 
 def test_what_settles_at_once() -> None:
@@ -433,22 +435,137 @@ def test_what_settles_at_once() -> None:
     assert (settled(both, False), settled(both, True)) == (False, True)
 
 
-def test_probe_pods_are_removed_only_where_there_are_any() -> None:
-    api = Api([])
-    assert Probes(kubectl(api)).remove(5) == []
-    select = ["--namespace", "kube-system", "--selector", "gpushare.kubernetes/probe=verify"]
-    assert api.asked == [["get", "pods", *select, "-o", "json"]]
-    api = Api([api_pod("gpushare-verify-gpu2"), api_pod("gpushare-verify-gpu1")])
-    assert Probes(kubectl(api)).remove(5) == ["gpushare-verify-gpu1", "gpushare-verify-gpu2"]
-    assert api.asked[1:] == [["delete", "pods", *select, "--ignore-not-found", "--now", "--wait=true", "--timeout=5s"]]
+class Users:
+    """An API server with pods in several namespaces. rejects: words about pods, by their names, which kube-system alone takes. stuck: pods with
+    a finalizer."""
+
+    def __init__(self, *pods: tuple[str, str], rejects: dict[str, str] | None = None, stuck: tuple[str, ...] = ()) -> None:
+        self.pods = dict.fromkeys(pods, False)
+        self.rejects = rejects or {}
+        self.stuck = stuck
+        self.asked: list[list[str]] = []
+
+    def __call__(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
+        arguments = argv[4:]
+        self.asked.append(arguments)
+        if arguments[0] == "create":
+            return self._created(json.loads(data or ""))
+        if arguments[:2] == ["delete", "pods"]:
+            return self._deleted(arguments[3], [word for word in arguments[4:] if not word.startswith("--")])
+        if arguments[:2] == ["get", "--raw"]:
+            query = parse_qs(urlsplit(arguments[2]).query)
+            assert query["labelSelector"] == ["gpushare.kubernetes/probe=verify"]
+            return 0, json.dumps({"items": self._items(set(self.pods))}), ""
+        assert arguments[:2] == ["get", "pods"]
+        assert arguments[4:6] == ["--selector", "gpushare.kubernetes/probe=verify"]
+        return 0, json.dumps({"kind": "List", "items": self._items({key for key in self.pods if key[0] == arguments[3]})}), ""
+
+    def _created(self, objects: Json) -> tuple[int, str, str]:
+        said = []
+        for item in objects["items"]:
+            key = item["metadata"]["namespace"], item["metadata"]["name"]
+            rejects = key[0] != "kube-system" and key[1] in self.rejects
+            if key in self.pods or rejects:
+                words = self.rejects[key[1]] if rejects else f'object is being deleted: pods "{key[1]}" already exists'
+                said.append(f'Error from server (Forbidden): error when creating "STDIN": {words}')
+            else:
+                self.pods[key] = False
+        return (1, "", "\n".join(said)) if said else (0, "", "")
+
+    def _deleted(self, namespace: str, names: list[str]) -> tuple[int, str, str]:
+        for one in names:
+            if one in self.stuck:
+                self.pods[namespace, one] = True
+            else:
+                del self.pods[namespace, one]
+        left = [one for one in names if one in self.stuck]
+        return (1, "", f"error: timed out waiting for the condition on pods/{left[0]}") if left else (0, "", "")
+
+    def _items(self, keys: set[tuple[str, str]]) -> list[Json]:
+        items = []
+        for namespace, one in sorted(keys):
+            item = api_pod(one, memory=1, **RUNNING)
+            item["metadata"]["namespace"] = namespace
+            if self.pods[namespace, one]:
+                item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            items.append(item)
+        return items
+
+
+def probes_of(api: Users, *nodes: str) -> Any:
+    clock = Clock()
+    pods = {node: probe_pod(node, "pause:3", MEMORY, "default-scheduler", "default") for node in nodes}
+    return Probes(Kubectl(api, "/usr/bin/kubectl", "/admin.conf"), clock, clock.sleep).place(pods, 10)
+
+
+def test_probe_pods_run_in_the_namespace_of_users() -> None:
+    api = Users()
+    placed = probes_of(api, "gpu1", "gpu2")
+    assert (sorted(api.pods), placed.rejected) == ([("default", name("gpu1")), ("default", name("gpu2"))], "")
+    assert {node: pod["namespace"] for node, pod in placed.pods.items()} == {"gpu1": "default", "gpu2": "default"}
+
+
+def test_probe_pods_that_a_namespace_does_not_take_run_in_kube_system_with_the_servers_words(golden: Golden) -> None:
+    quota = f'pods "{name("gpu2")}" is forbidden: exceeded quota: gpus, requested: 1\x1b[31m ' + "x" * 400
+    api = Users(rejects={name("gpu2"): quota})
+    placed = probes_of(api, "gpu1", "gpu2")
+    assert sorted(api.pods) == [("default", name("gpu1")), ("kube-system", name("gpu2"))]
+    assert {node: pod["namespace"] for node, pod in placed.pods.items()} == {"gpu1": "default", "gpu2": "kube-system"}
+    golden(placed.rejected)
+    assert len(placed.rejected) == 300
+
+
+def test_a_pod_that_kube_system_does_not_take_either_is_an_error() -> None:
+    api = Users(("kube-system", name("gpu1")), rejects={name("gpu1"): "no"})
+    with pytest.raises(KubectlError, match="already exists"):
+        probes_of(api, "gpu1")
+
+
+def test_a_pod_of_before_that_a_finalizer_keeps_is_no_probe(golden: Golden) -> None:
+    api = Users(("default", name("gpu1")), stuck=(name("gpu1"),))
+    api.pods["default", name("gpu1")] = True
+    placed = probes_of(api, "gpu1")
+    assert placed.pods["gpu1"]["namespace"] == "kube-system"
+    golden(placed.rejected)
+
+
+def removed(api: Users, timeout: int = 5) -> list[str]:
+    return Probes(Kubectl(api, "/usr/bin/kubectl", "/admin.conf")).remove(timeout)
+
+
+def test_probe_pods_are_removed_from_every_namespace_and_only_where_there_are_any() -> None:
+    api = Users()
+    assert removed(api) == []
+    assert [words[0] for words in api.asked] == ["get"]
+    api = Users(("default", name("gpu2")), ("kube-system", name("gpu1")), ("team", name("gpu3")), ("team", "theirs"))
+    assert removed(api) == [name("gpu1"), name("gpu2"), name("gpu3")]
+    assert [*api.pods] == [("team", "theirs")], "the label alone makes no probe"
+    assert api.asked[1] == [
+        *("delete", "pods", "--namespace", "default", name("gpu2")),
+        *("--ignore-not-found", "--now", "--wait=true", "--timeout=5s"),
+    ]
+
+
+def test_no_command_line_has_more_than_a_hundred_pods() -> None:
+    api = Users(*(("default", name(f"n{number}")) for number in range(150)))
+    assert len(removed(api)) == 150
+    assert [len(words) - 8 for words in api.asked[1:]] == [100, 50]
+
+
+def test_a_finalizer_of_users_does_not_stop_the_removal_of_the_others() -> None:
+    api = Users(("default", name("gpu1")), ("team", name("gpu2")), stuck=(name("gpu1"),))
+    assert removed(api) == [name("gpu1"), name("gpu2")]
+    assert [*api.pods] == [("default", name("gpu1"))]
+    with pytest.raises(KubectlError, match="timed out"):
+        removed(Users(("kube-system", name("gpu1")), stuck=(name("gpu1"),)))
 
 
 def test_all_probe_pods_are_waited_for_and_others_are_not_told() -> None:
     nodes = ("gpu1", "gpu2")
     slow = api_pod(name("gpu2"), phase="Pending")
     api, clock = Api([api_pod(name("gpu1"), **RUNNING), slow, api_pod("other", phase="Pending")]), Clock()
-    pods = [probe_pod(node, "pause:3", MEMORY, "default-scheduler") for node in nodes]
-    found = Probes(kubectl(api), clock, clock.sleep).place(pods, 3)
-    assert set(found) == {name(node) for node in nodes}
+    pods = {node: probe_pod(node, "pause:3", MEMORY, "default-scheduler") for node in nodes}
+    found = Probes(kubectl(api), clock, clock.sleep).place(pods, 3).pods
+    assert set(found) == {*nodes}
     assert clock.now == 3.5
     assert api.asked[0] == ["create", "-f", "-"]

@@ -594,6 +594,12 @@ INT = {"type": "int", "default": 60}
             ["kube-system/kube-scheduler", "none", "a/b.c"],
             ["", "kube-scheduler", "a/b/c", "A/b"],
         ),
+        (
+            "gpushare_verify_namespace",
+            {"type": "str", "default": "default"},
+            ["default", "team-1", "1", "a" * 63],
+            ["", "Team", "-a", "a-", "a.b", "a/b", "--all", "a\n", "a" * 64],
+        ),
     ],
 )
 def test_impossible_values(name: str, spec: dict[str, Any], good: list[Any], bad: list[Any]) -> None:

@@ -444,11 +444,31 @@ def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, 
     assert found.looked_at["probe pods"] == 0
 
 
-@pytest.mark.parametrize("change", [{"deleted": True}, {"containers": []}])
-def test_a_probe_pod_that_could_not_be_looked_into_proves_nothing(world: World, change: dict[str, Any]) -> None:
-    probed(world, {**probe_pod(), **change})
+def test_a_probe_pod_that_is_being_deleted_proves_nothing(world: World) -> None:
+    probed(world, {**probe_pod(), "deleted": True})
     found = judge(world.evidence())
     assert (found.findings, found.looked_at["probe pods"]) == ((), 0)
+
+
+def test_a_probe_pod_whose_request_was_taken_from_it_is_a_finding(world: World, golden: Golden) -> None:
+    """By a webhook or policy in the namespace: it runs, and has proven nothing."""
+    for containers in ([], [{**probe_pod()["containers"][0], "units": 0}]):
+        probed(world, {**probe_pod(), "containers": containers})
+        found = judge(world.evidence())
+        assert [(one.host, one.check) for one in found.causes] == [("gpu1", "probe_failed")]
+        assert found.looked_at["probe pods"] == 0
+    golden(found.causes[0].found)
+    golden(found.causes[0].cure)
+
+
+def test_a_namespace_that_takes_no_probe_pods_is_a_warning_and_the_node_is_proven(world: World, golden: Golden) -> None:
+    probed(world, probe_pod())
+    world.more.update(namespace="team", rejected='pods "gpushare-verify-node-1" is forbidden: exceeded quota')
+    found = judge(world.evidence())
+    assert [(one.host, one.check, one.severity) for one in found.findings] == [("", "probe_rejected", "warning")]
+    assert found.looked_at["probe pods"] == 1
+    golden(found.findings[0].found)
+    golden(found.findings[0].cure)
 
 
 def test_a_probe_pod_that_is_as_young_as_can_be_is_looked_at(world: World) -> None:
