@@ -36,8 +36,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (  # noqa: E402
     CHECKS,
     FOLLOWS_FROM,
+    LINK_OF,
     PREFLIGHT,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.links import LINKS  # noqa: E402
 
 import figures  # noqa: E402
 import modes  # noqa: E402
@@ -257,8 +259,19 @@ def programs() -> str:
 def codes_of_verify() -> str:
     """Of verify and gpushare-doctor."""
     checks = {name: one for name, one in sorted(CHECKS.items()) if PREFLIGHT not in one[1]}
-    rows = [[f"`{name}`", ", ".join(one[0]), " and ".join(one[1]), "yes" * (name in FOLLOWS_FROM)] for name, one in checks.items()]
-    return table(["code", "severity", "found by", "may follow from another"], rows)
+    rows = [
+        [f"`{name}`", LINK_OF[name], ", ".join(one[0]), " and ".join(one[1]), "yes" * (name in FOLLOWS_FROM)]
+        for name, one in checks.items()
+    ]
+    return table(["code", "link", "severity", "found by", "may follow from another"], rows)
+
+
+def links() -> str:
+    """From a pod to its GPU, with the codes of verify and gpushare-doctor."""
+    return table(
+        ["link", "it holds if", "verify reads", "and", "findings"],
+        [[link.name, link.holds, *link.evidence, code(link.codes)] for link in LINKS],
+    )
 
 
 def codes_of_preflight() -> str:
@@ -486,6 +499,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
     "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters},
     "docs/operate/on-call.md": {"xids": xids},
+    "docs/operate/links.md": {"links": links},
     "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes},
     "docs/project/release.md": {"looked-up": facts_of_others},
     "docs/project/benchmarks/README.md": {"benchmarks": benchmarks},

@@ -370,11 +370,6 @@ def test_the_readme_of_preflight_has_each_check() -> None:
     assert PREFLIGHT_CHECKS - written == set()
 
 
-def test_the_readme_of_verify_has_each_code() -> None:
-    text = (REPOSITORY / "roles/verify/README.md").read_text()
-    assert [code for code in CHECKS.keys() - PREFLIGHT_CHECKS if f"`{code}`" not in text] == []
-
-
 def test_the_rows_that_are_marked_are_those_that_a_test_follows() -> None:
     marked = {code for row in rows(section(faults.PAGE, faults.PENDING)) if row[-1] == "✓" for code in codes(row[0])}
     assert marked == faults.FOLLOWED

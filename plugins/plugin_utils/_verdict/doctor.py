@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ...module_utils._formats.finding import ERROR, WARNING, Finding
-from .findings import CHECKS, DOCTOR
+from .findings import CHECKS
+from .links import DOCTOR
 
 VERSION = 1
 CODES = frozenset(code for code, (severities, by) in CHECKS.items() if DOCTOR in by)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Findings of verify: what they are made of, which of them only follow from another one, and the verdict.
 
-Pure. The codes (`check`) are stable: monitoring may read them in the report. CHECKS lists them with those of preflight and the doctor.
-docs/reference/codes.md is made of it, docs/operate/troubleshooting.md has a row for each.
+Pure. The codes (`check`) are stable: monitoring may read them in the report. links.py has those of verify and the doctor; CHECKS lists
+them with those of preflight. docs/reference/codes.md is made of it, docs/operate/troubleshooting.md has a row for each.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
 from .._preflight.report import blocks, count, grouped, problems
+from .links import VERIFY, kinds, link_of
 
 VERSION = 1
 _SEVERITIES = (ERROR, WARNING, NOTE)
-#: Programs that make findings.
-PREFLIGHT, VERIFY, DOCTOR = "preflight", "verify", "gpushare-doctor"
-# (severities of a finding, programs that make it) to its codes.
+#: A program that makes findings.
+PREFLIGHT = "preflight"
+# (severities of a finding, programs that make it) to its codes; those of verify and the doctor stand at their links.
 _CODES = {
     ((ERROR,), (PREFLIGHT,)): (
         "api become bundle clusters control_plane controller deploy_mode facts groups identity image isolation kubernetes memory_unit "
@@ -30,39 +31,11 @@ _CODES = {
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
     ((NOTE,), (PREFLIGHT,)): "driver_branch old_facts",
-    ((ERROR,), (VERIFY,)): (
-        "annotation_wrong capacity_over capacity_short cdi_missing cgroup_drivers_differ container_not_seen default_runtime_missing "
-        "default_runtime_not_running disk_full driver_mismatch driver_problem driver_too_old environment_ignored extender_address_wrong "
-        "extender_entry_differs extender_not_called extender_of_others files_changed gpu_count_unexpected gpu_device_missing "
-        "gpu_fabric_not_ready gpu_failing gpu_lost gpu_memory_unexpected gpu_missing gpu_unusable gpu_without_memory kubelet_stopped "
-        "label_missing metrics_wrong mounts_ignored node_missing node_not_ready not_annotated not_checked policies_not_enforced "
-        "policy_differs probe_failed probe_not_called probe_not_running probe_not_scheduled rbac_differs runtime_file_broken "
-        "runtime_missing runtime_silent scheduler_not_configured scheduler_not_leading scheduler_older_than_file scheduler_stopped "
-        "stale_scheduler_file strategy_wrong unit_overridden wrong_gpu wrong_gpu_count"
-    ),
-    ((WARNING,), (VERIFY,)): (
-        "bindings_changed dashboard_unexpected extender_called_for_all extender_elsewhere gpu_cordoned gpu_device_closed gpu_mode_pending "
-        "gpu_repair_pending gpu_without_request journal_lost kubelet_root_differs other_scheduler probe_rejected reboot_required "
-        "record_lost runtime_older_than_file unit_extended uuid_twice"
-    ),
-    ((ERROR, NOTE), (VERIFY,)): "gpus_visible not_proven",
-    ((ERROR, WARNING), (VERIFY,)): "gpu_compute_mode kubelet_certificate no_cgroups sandbox_image_missing webhook_silent",
-    ((ERROR, WARNING), (DOCTOR,)): "cdi_twice",
-    ((NOTE,), (VERIFY,)): "policies_not_served strategy_kept",
-    ((ERROR,), (DOCTOR, VERIFY)): "cdi_stale runtime_differs second_plugin",
-    ((ERROR,), (DOCTOR,)): (
-        "files_exposed "
-        "certificate_expired certificate_wrong dashboard_down dashboard_missing dashboard_not_synced dashboard_older_than_file "
-        "dashboard_open extender_down extender_missing extender_not_synced extender_older_than_file gpu_gone gpu_unhealthy metrics_down "
-        "metrics_open plugin_missing plugin_not_registered plugin_not_synced plugin_older_than_file plugin_stopped port_taken "
-        "state_not_kept token_expired token_exposed token_forbidden token_foreign token_missing token_rejected token_unreadable"
-    ),
-    (
-        (WARNING,),
-        (DOCTOR,),
-    ): "dashboard_not_at_boot extender_not_at_boot plugin_not_at_boot socket_stopped token_not_renewed trigger_stopped",
 }
-CHECKS = {code: key for key, codes in _CODES.items() for code in codes.split()}
+#: Code to (severities, programs).
+CHECKS = {**{code: key for key, codes in _CODES.items() for code in codes.split()}, **kinds()}
+#: Code of verify or the doctor to its link.
+LINK_OF = link_of()
 
 # "*": on any host, not on that of the finding only.
 _NO_PLUGIN = (
@@ -179,7 +152,7 @@ class Verdict:
         return tuple(finding for finding in self.errors if not finding.because)
 
     def as_dict(self) -> dict[str, Any]:
-        findings = [finding.as_dict() for finding in self.findings]
+        findings = [dict(finding.as_dict(), link=LINK_OF.get(finding.check, "")) for finding in self.findings]
         return {"v": VERSION, "ok": self.ok, "findings": findings, "looked_at": dict(self.looked_at)}
 
     @property

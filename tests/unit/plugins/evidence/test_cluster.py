@@ -436,8 +436,8 @@ def test_what_settles_at_once() -> None:
 
 
 class Users:
-    """An API server with pods in several namespaces. rejects: words about pods, by their names, which kube-system alone takes. stuck: pods with
-    a finalizer."""
+    """An API server with pods in several namespaces. rejects: words about pods, by their names, which kube-system alone takes. stuck: pods
+    with a finalizer."""
 
     def __init__(self, *pods: tuple[str, str], rejects: dict[str, str] | None = None, stuck: tuple[str, ...] = ()) -> None:
         self.pods = dict.fromkeys(pods, False)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -15,11 +16,13 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rep
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (
     CHECKS,
     FOLLOWS_FROM,
+    PREFLIGHT,
     VerifyFindings,
     mark,
     merge,
     verdict,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.links import LINKS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +59,20 @@ def test_a_code_that_is_not_verifys_or_needs_a_severity_fails(check: str) -> Non
         found.say(check, "x", "y", "do z")
     with pytest.raises(LookupError):
         found.add(error("", check, severity="warning"))
+
+
+def test_each_finding_judges_one_link_by_two_places() -> None:
+    codes = Counter(code for link in LINKS for code in link.codes)
+    assert [code for code, count in codes.items() if count > 1] == []
+    assert {code for code, (_severities, programs) in CHECKS.items() if PREFLIGHT not in programs} == codes.keys()
+    assert [link.name for link in LINKS if not link.codes or len({*link.evidence}) != 2] == []
+    assert len({link.name for link in LINKS}) == len(LINKS)
+
+
+def test_no_cause_stands_behind_the_probe_that_goes_through_all_links() -> None:
+    order = {code: place for place, link in enumerate(LINKS) for code in link.codes}
+    probe = order["probe_not_scheduled"]
+    assert [(code, cause) for code, causes in CAUSES.items() for cause in causes if order[code] <= probe < order[cause]] == []
 
 
 def test_nothing_follows_from_what_follows_from_it() -> None:
@@ -170,7 +187,16 @@ def test_the_report_is_json_with_a_version(tmp_path: Path) -> None:
         "ok": False,
         "looked_at": {"hosts": 2},
         "findings": [
-            {"host": "", "check": "rbac_differs", "severity": "error", "found": "x", "expected": "y", "cure": "do z", "because": ""}
+            {
+                "host": "",
+                "check": "rbac_differs",
+                "link": "admission",
+                "severity": "error",
+                "found": "x",
+                "expected": "y",
+                "cure": "do z",
+                "because": "",
+            }
         ],
     }
     assert verdict([error("g", "not_proven", severity="note")], {}).ok
