@@ -110,7 +110,7 @@ def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> di
         # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
         "pods": cluster.pods(kubectl),
     }
-    return {"changed": False, "seen": seen}
+    return {"changed": False, "seen": dict(seen, passed_by=cluster.passed_by(kubectl, seen["pods"]))}
 
 
 def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:

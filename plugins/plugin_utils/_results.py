@@ -87,7 +87,7 @@ _SEEN = {
     "doctor": _DOCTOR,
     "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool, "stops": [str]}]},
     "gpu": Maybe(_GPU),
-    "plane": Maybe({"scheduler": _SCHEDULER}),
+    "plane": Maybe({"scheduler": _SCHEDULER, "lives": Map((float, float))}),
 }
 #: During a probe, gpushare_verify_host reads again what changes then.
 SEEN_AGAIN: Shape = {"seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR}}
@@ -272,6 +272,7 @@ RESULTS: Mapping[str, Shape] = {
         "seen": {
             "nodes": [_NODE],
             "pods": [_POD],
+            "passed_by": [{"uid": str, "by": str}],
             "schedulers": Map(Maybe(_MIRROR)),
             "leases": Map({"holder": str, "alive": bool}),
             "admission": {"dead": [{"object": str, "webhook": str, "service": str, "bindings": bool}], "changing": [str], "unguarded": str},

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from e2e.cluster import CONTROL_PLANE, Cluster
 
-_CHANGING = ("chmod", "chown", "kubectl", "mount", "mv", "nvidia-ctk", "rm", "systemctl")
+_CHANGING = ("chmod", "chown", "kubeadm", "kubectl", "mount", "mv", "nvidia-ctk", "rm", "systemctl")
 _ONLY_LOOKS = re.compile(r"systemctl (?:status|cat)\b|kubectl (?:describe|get)\b")
 _SITE = re.compile(r"(?:then )?run site\.yml again\b")
 _SEPARATOR = re.compile(r"(; |, or:? |, then:? |, and |: | \(|\? )")

@@ -514,8 +514,9 @@ def scheduler_not_leading(cluster: Cluster, later: contextlib.ExitStack) -> None
     time.sleep(70)  # Verify calls a Lease old after 60 s.
 
 
-def scheduler_leads(cluster: Cluster) -> None:
-    sh(cluster, CONTROL_PLANE, f"cp -p /run/test-right {SCHEDULER_CONF}; pkill -x kube-scheduler || true")
+def scheduler_leads(cluster: Cluster, after: str = f"cp -p /run/test-right {SCHEDULER_CONF}; pkill -x kube-scheduler || true") -> None:
+    """After these commands on the control plane."""
+    sh(cluster, CONTROL_PLANE, after)
 
     def leads() -> bool:
         spec = cluster.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler")["spec"]
@@ -523,6 +524,11 @@ def scheduler_leads(cluster: Cluster) -> None:
         return (datetime.now(timezone.utc) - renewed).total_seconds() < 15
 
     cluster.until("a scheduler leads", leads, 180)
+
+
+def scheduler_certificate(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    """As in the last days of the year for which kubeadm has signed it."""
+    program(cluster, CONTROL_PLANE, "age_kubeconfig.py", SCHEDULER_CONF, "/etc/kubernetes/pki")
 
 
 def scheduler_stopped(cluster: Cluster, later: contextlib.ExitStack) -> None:
@@ -600,6 +606,33 @@ def other_scheduler(cluster: Cluster, later: contextlib.ExitStack) -> None:
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "by-another"}, "target": target}
     cluster.api.create("/api/v1/namespaces/default/pods/by-another/binding", binding)
     cluster.until_running("by-another")
+
+
+@contextlib.contextmanager
+def second_scheduler(cluster: Cluster) -> Iterator[None]:
+    """One of its own pod, without an extender and without a Lease, places a pod while the cluster's is away, and runs on."""
+    own = cluster.pod(f"kube-scheduler-{CONTROL_PLANE}", "kube-system")["spec"]["containers"][0]
+    mounts = [{"name": "kubeconfig", "mountPath": SCHEDULER_CONF, "readOnly": True}]
+    command = ["kube-scheduler", f"--kubeconfig={SCHEDULER_CONF}", "--leader-elect=false"]
+    container = {"name": "theirs", "image": own["image"], "imagePullPolicy": "Never", "command": command, "volumeMounts": mounts}
+    spec = {
+        "nodeName": CONTROL_PLANE,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+        "volumes": [{"name": "kubeconfig", "hostPath": {"path": SCHEDULER_CONF, "type": "File"}}],
+    }
+    pods = "/api/v1/namespaces/kube-system/pods"
+    sh(cluster, CONTROL_PLANE, f"mv {MANIFEST} /run/test-scheduler.yaml")
+    try:
+        cluster.until("the scheduler is away", lambda: not sh(cluster, CONTROL_PLANE, "pgrep -x kube-scheduler || true").strip(), 60)
+        cluster.api.create(pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "theirs"}, "spec": spec})
+        _run(cluster, pod("by-another", memory=1))
+        scheduler_leads(cluster, f"mv /run/test-scheduler.yaml {MANIFEST}")
+        yield
+    finally:
+        sh(cluster, CONTROL_PLANE, f"test -e {MANIFEST} || mv /run/test-scheduler.yaml {MANIFEST}")
+        cluster.api.delete(f"{pods}/theirs")
+        pods_deleted(cluster)
 
 
 def _run(cluster: Cluster, wanted: Json) -> None:

@@ -73,6 +73,7 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
     ),
     "tokens and files": (
         Planted(faults.certificate_expired, CONTROL_PLANE, "certificate_expired", "systemctl start gpushare-pki.service"),
+        Planted(faults.scheduler_certificate, CONTROL_PLANE, "control_plane_certificate", "kubeadm certs renew scheduler.conf", "warning"),
         Planted(faults.extender_not_at_boot, CONTROL_PLANE, "extender_not_at_boot", "systemctl enable", "warning"),
         Planted(faults.token_unreadable, "gpu1", "token_unreadable", "chown 0 /var/lib/gpushare-device-plugin/token"),
         Planted(faults.cdi_missing, "gpu1", "cdi_missing", "nvidia-ctk cdi generate --output="),
@@ -224,6 +225,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("container_not_seen", "node_missing", "not_annotated", "probe_failed", "token_not_renewed"), _LOOKS),
     **dict.fromkeys(("dashboard_down", "dashboard_unexpected"), "tests/e2e/test_dashboard_service.py"),
     **dict.fromkeys(
-        ("not_checked", "not_proven", "probe_not_running", "probe_rejected"), "tests of their own in tests/verify/test_faults.py"
+        ("not_checked", "not_proven", "probe_not_running", "probe_rejected", "second_scheduler"),
+        "tests of their own in tests/verify/test_faults.py",
     ),
 }

@@ -159,6 +159,14 @@ def test_a_probe_pod_passes_restricted_pod_security(clean: Verify) -> None:
     assert verdict.looked_at["probe pods"] == 2
 
 
+def test_a_second_scheduler_is_named_by_the_pods_that_it_placed(clean: Verify) -> None:
+    with faults.second_scheduler(clean.cluster):
+        verdict = clean.run()
+    assert verdict.status == 0, verdict.words
+    assert [(one["host"], one["check"], one["severity"]) for one in verdict.findings] == [("", "second_scheduler", "warning")]
+    assert "'default-scheduler-theirs' in the Events of default/by-another" in verdict.one("second_scheduler")["found"]
+
+
 def test_a_host_that_cannot_be_reached_is_a_finding(clean: Verify) -> None:
     with faults.unreachable(clean.cluster, "gpu2"):
         verdict = clean.run()

@@ -29,6 +29,9 @@ ANNOTATION_SCHEDULER_CONFIG = "gpushare.kubernetes/scheduler-config-sha256"
 #: kubelet's own: the API's copy of a static pod.
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
 
+#: A device plugin's Event about a pod that came to its node without the extender.
+EVENT_UNMANAGED = "GPUShareUnmanaged"
+
 # Labels of nodes: that ours serves it, and how its GPUs are filled.
 LABEL_NODE = "gpushare.kubernetes/node"
 #: Of NVIDIA's feature discovery and GPU Operator, on nodes with a GPU (gpu-operator controllers/state_manager.go, read on 2026-11-29).
@@ -58,6 +61,10 @@ ANNOTATION_POLICY = "gpushare.kubernetes/scheduler-policy"
 #: NVIDIA's runtime any container may get every GPU.
 RUNTIME_CLASS, RUNTIME_HANDLER = "gpushare-nvidia", "nvidia"
 NAMESPACE = "kube-system"
+#: kubeadm's kubeconfigs on a control plane, each with a certificate for a year (kubernetes.io, "Certificate Management with kubeadm", read
+#: on 2026-11-29).
+ADMIN_CONF = "/etc/kubernetes/admin.conf"
+KUBECONFIGS = ("/etc/kubernetes/scheduler.conf", "/etc/kubernetes/controller-manager.conf", ADMIN_CONF)
 #: A pattern of the namespaces that daemons in the cluster may have; objects elsewhere are not ours to change.
 NAMESPACES = r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?"
 #: How the names of all our objects begin.

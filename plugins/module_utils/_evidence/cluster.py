@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import urlencode
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import (
@@ -16,6 +17,7 @@ from .._cluster.names import (
     ANNOTATION_MIRROR,
     ANNOTATION_PREFIXES,
     ANNOTATION_SCHEDULER_CONFIG,
+    EVENT_UNMANAGED,
     GPUS,
     LABEL_PROBE,
     MEMORY,
@@ -32,6 +34,9 @@ MANY_NODES = 20
 #: A leader renews its Lease every 2 s, and another may take it after 15 s.
 _RENEWED_SECONDS, _LOOK_SECONDS = 60.0, 10.0
 _MOST_LEASES, _SHOWN = 20, 80
+#: An API server keeps Events for an hour.
+_EVENT_SECONDS = 3600.0
+_MOST_EVENTS, _MOST_PASSED = 500, 5
 
 
 def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
@@ -97,6 +102,44 @@ def _leases(kubectl: Kubectl) -> Dict[str, Tuple[str, float]]:
                 renewed = 0.0
             found[name] = str(spec.get("holderIdentity") or "")[:_SHOWN], renewed
     return found
+
+
+def passed_by(kubectl: Kubectl, found: Sequence[Mapping[str, Any]], clock: Callable[[], float] = time.time) -> List[Dict[str, str]]:
+    """The newest pods that came to their node past the extender in the last hour: {"uid", "by"}. found: pods as pods() has them. by: the
+    scheduler that placed it, and its host or pod, such as default-scheduler-cp1; "" where none did, or its Event is gone. clock: Unix
+    time."""
+    known = {pod["uid"]: pod for pod in found if pod["uid"] and pod["node"] and not pod["deleted"]}
+    newest: Dict[str, float] = {}
+    for event in _events(kubectl, "/api/v1/events", f"reason={EVENT_UNMANAGED}"):
+        uid, when = str((event.get("involvedObject") or {}).get("uid", "")), _event_time(event)
+        if uid in known and clock() - when < _EVENT_SECONDS:
+            newest[uid] = max(when, newest.get(uid, 0.0))
+    uids = sorted(newest, key=lambda uid: -newest[uid])[:_MOST_PASSED]
+    return [{"uid": uid, "by": _placed_by(kubectl, known[uid])} for uid in uids]
+
+
+def _placed_by(kubectl: Kubectl, pod: Mapping[str, Any]) -> str:
+    where = f"/api/v1/namespaces/{pod['namespace']}/events"
+    events = _events(kubectl, where, f"reason=Scheduled,involvedObject.uid={pod['uid']}")
+    # The scheduler's name, "-" and the name of its host, which is a pod's where that has no host's network (client-go v0.37.2,
+    # tools/events/event_broadcaster.go).
+    return next((str(event["reportingInstance"])[:_SHOWN] for event in events if event.get("reportingInstance")), "")
+
+
+def _events(kubectl: Kubectl, path: str, fields: str) -> List[Dict[str, Any]]:
+    """Some of them: users may write as many as they like."""
+    page = kubectl.raw(f"{path}?{urlencode({'fieldSelector': fields, 'limit': _MOST_EVENTS})}")
+    return list((page or {}).get("items") or [])
+
+
+def _event_time(event: Mapping[str, Any]) -> float:
+    """Unix time, 0 for none."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    try:
+        return proof.parse_time(str(next(filter(None, times), ""))).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def objects(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:

@@ -1,6 +1,6 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The state of a control plane: the files that its kube-scheduler is run from. Read-only.
+"""The state of a control plane: the files that its kube-scheduler is run from, and the lives of its certificates. Read-only.
 
 Plain JSON, judged on the controller, which has a YAML parser, by _verdict/control_plane.py.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
+from .._cluster.names import KUBECONFIGS
+from .._formats.certificate import client_life_of
 from .._host.host import Host
 from .._scheduler.entries import silent
 from .._scheduler.manifest import config_paths
@@ -44,6 +46,12 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
     configs = {path: _file(host, path) for path in sorted({config, *config_paths(text or "")})}
     unreached = silent(config["text"] for config in configs.values() if config is not None)
     return {"manifest": text, "others": others, "configs": configs, "unreached": unreached, "says": _last_error(host)}
+
+
+def lives(host: Host) -> Dict[str, List[float]]:
+    """Path to the Unix times at which its client certificate begins and ends, of those of kubeadm's kubeconfigs that have one."""
+    found = {path: client_life_of(host.text(path) or "") for path in KUBECONFIGS}
+    return {path: [*life] for path, life in found.items() if life is not None}
 
 
 def _last_error(host: Host) -> str:

@@ -76,7 +76,7 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
             seen["gpu"] = _gpu(host, places, facts)
         if places.control_plane:
             files = evidence_control_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config)
-            seen["plane"] = {"scheduler": files}
+            seen["plane"] = {"scheduler": files, "lives": evidence_control_plane.lives(host)}
     # Right before the containers are read: each that has been started by this moment is seen.
     seen["now"] = time.time()
     if places.gpu_node and (only is None or "containers" in only):

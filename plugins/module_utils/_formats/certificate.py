@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import List, Optional, Tuple
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]{1,20000})-----END CERTIFICATE-----")
+_CLIENT = re.compile(r"""(?<![\w-])client-certificate-data["']?:[ \t]*["']?([A-Za-z0-9+/=]{1,30000})(?=["',}\s]|$)""")
 #: While an authority is exchanged there are two, and a client shows a chain of a few.
 _MOST = 8
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
@@ -42,6 +43,16 @@ def life_of(pem: str) -> Optional[Tuple[float, float]]:
         return None if first is None else _validity(first)
     except (ValueError, IndexError):
         return None
+
+
+def client_life_of(kubeconfig: str) -> Optional[Tuple[float, float]]:
+    """The same for the client certificate that is in the text of a kubeconfig, as in those of kubeadm."""
+    data = _CLIENT.search(kubeconfig)
+    try:
+        pem = b"" if data is None else base64.b64decode(data.group(1), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return life_of(pem.decode("ascii", "replace"))
 
 
 def _validity(der: bytes) -> Tuple[float, float]:

@@ -14,13 +14,15 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, MEMORY, NAMESPACE
+from ...module_utils._cluster.names import ADMIN_CONF, ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, KUBECONFIGS, MEMORY, NAMESPACE
 from ...module_utils._formats.failure import Failure
+from ...module_utils._formats.finding import WARNING
 from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import entries as scheduler_entries
 from ...module_utils._scheduler import proof, releases
 from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
 from .. import _yaml
+from .certificates import near_end
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
@@ -34,6 +36,7 @@ def judge_plane(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, 
     asked: whether the API was.
     """
     judge_metrics(found, doctor, EXTENDER, seen["places"]["metrics_extender"])
+    _certificates(found, seen["plane"]["lives"], seen["now"])
     _scheduler(found, seen, doctor, mirror, asked)
 
 
@@ -64,6 +67,25 @@ def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, m
         found.say("scheduler_older_than_file", old, "the scheduler restarted after each change of its configuration", cure)
     elif asked:
         _running(found, manifest, mirror, noted, path)
+
+
+def _certificates(found: VerifyFindings, lives: Mapping[str, tuple[float, float]], now: float) -> None:
+    """Whether the client certificates of the control plane's programs last. lives: by their kubeconfigs."""
+    for path in KUBECONFIGS:
+        late = near_end(lives.get(path), now)
+        if late is None:
+            continue
+        severity, when = late
+        name = posixpath.basename(path)
+        cure = f"kubeadm certs renew {name}"
+        if path != ADMIN_CONF:
+            manifest = f"kube-{name.partition('.')[0]}.yaml"
+            cure += (
+                f"; then move {manifest} out of the folder of static pods and back after 20 s, which starts its program with the new one"
+            )
+        seen = f"the client certificate in {path}, which {when}"
+        # Nothing stops with the administrator's, of which another may be in use.
+        found.say("control_plane_certificate", seen, "one that is renewed in time", cure, WARNING if path == ADMIN_CONF else severity)
 
 
 def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, Mapping[str, Any]]) -> VerifyFindings:

@@ -47,7 +47,7 @@ _NO_EXTENDER = "runtime_missing certificate_wrong certificate_expired extender_m
 _NO_CALL = (
     "extender_missing* extender_down* extender_not_synced* certificate_wrong* certificate_expired* scheduler_not_configured* "
     "extender_not_called* extender_of_others* extender_entry_differs* extender_address_wrong* stale_scheduler_file* "
-    "scheduler_older_than_file* scheduler_stopped* scheduler_not_leading*"
+    "scheduler_older_than_file* scheduler_stopped* control_plane_certificate* scheduler_not_leading*"
 )
 #: With the strategy cdi the device plugin takes a GPU out of use that no CDI spec gives. Ids in use stay.
 _NO_SPEC = "cdi_missing cdi_stale cdi_twice"
@@ -87,7 +87,10 @@ FOLLOWS_FROM = {
     "dashboard_down": f"runtime_missing unit_overridden certificate_expired port_taken {_NO_API}",
     "dashboard_older_than_file": "dashboard_down",
     "dashboard_not_synced": _NO_API,
-    "scheduler_not_leading": "scheduler_stopped* scheduler_not_configured* scheduler_older_than_file* node_not_ready* kubelet_stopped*",
+    "scheduler_not_leading": (
+        "control_plane_certificate* scheduler_stopped* scheduler_not_configured* scheduler_older_than_file* node_not_ready* "
+        "kubelet_stopped*"
+    ),
     "scheduler_older_than_file": "stale_scheduler_file extender_of_others",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",

@@ -21,6 +21,7 @@ from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import ERROR, WARNING, few
 from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
 from .._preflight.host import ROOM, ROOM_CURE
+from .certificates import near_end
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
@@ -31,8 +32,6 @@ ONE_PLUGIN = "one device plugin for the GPUs, ours"
 STOP_OTHER = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
-# kubelet renews its certificate between 70 % and 90 % of its life (kubernetes.io, "Certificate Rotation").
-_LATE, _LATE_SECONDS = 0.1, 14 * 86400.0
 _RENEWED = "one that kubelet has renewed, which it does before 90 % of its life"
 
 
@@ -50,26 +49,20 @@ def judge_sandbox(found: VerifyFindings, gpu: Mapping[str, Any]) -> None:
 
 def judge_kubelet(found: VerifyFindings, gpu: Mapping[str, Any], runs: bool, now: float) -> None:
     """Whether kubelet's own certificate lasts, and the device plugin reads its folder. now: by the clock of the host."""
-    if gpu["kubelet_life"] is not None:
-        begin, end = gpu["kubelet_life"]
-        left, late = end - now, (end - begin) * _LATE
-        if left <= 0:
-            cure = (
-                "on a control plane: kubeadm kubeconfig user --org system:nodes --client-name system:node:NODE > kubelet.conf; on this "
-                "host move /var/lib/kubelet/pki/kubelet-client* away, put that file to /etc/kubernetes/kubelet.conf, and: systemctl "
-                "restart kubelet"
-            )
-            found.say(
-                "kubelet_certificate", f"kubelet's client certificate, which ended {-left / 86400:.1f} days ago", _RENEWED, cure, ERROR
-            )
-        elif left < min(_LATE_SECONDS, late):
-            cure = (
-                "is rotateCertificates: true in kubelet's configuration, and does kube-controller-manager sign (kubectl get csr)? Then: "
-                "systemctl restart kubelet"
-            )
-            found.say(
-                "kubelet_certificate", f"kubelet's client certificate, which ends in {left / 86400:.1f} days", _RENEWED, cure, WARNING
-            )
+    late = near_end(gpu["kubelet_life"], now)
+    if late is not None:
+        severity, when = late
+        ended = (
+            "on a control plane: kubeadm kubeconfig user --org system:nodes --client-name system:node:NODE > kubelet.conf; on this "
+            "host move /var/lib/kubelet/pki/kubelet-client* away, put that file to /etc/kubernetes/kubelet.conf, and: systemctl "
+            "restart kubelet"
+        )
+        soon = (
+            "is rotateCertificates: true in kubelet's configuration, and does kube-controller-manager sign (kubectl get csr)? Then: "
+            "systemctl restart kubelet"
+        )
+        cure = ended if severity == ERROR else soon
+        found.say("kubelet_certificate", f"kubelet's client certificate, which {when}", _RENEWED, cure, severity)
     kubelets, plugins = gpu["kubelet_roots"]
     if runs and plugins and kubelets != plugins:
         seen = f"a device plugin with --kubelet-root {plugins}, and a kubelet with --root-dir {kubelets}"

@@ -93,6 +93,7 @@ def judge(evidence: Evidence) -> Verdict:
         findings += _objects(cluster["objects"])
         findings += _admission(cluster["admission"])
         findings += _by_others(cluster["pods"], scheduler_names(evidence))
+        findings += _second_scheduler(evidence, cluster)
     proven, of_probes = _probes(evidence)
     counts = {"hosts": len(evidence.seen), "GPU nodes": len(evidence.gpu), "containers": containers, "probe pods": proven}
     return verdict([*findings, *of_probes], counts)
@@ -208,6 +209,33 @@ def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[F
         seen = f"pods of the scheduler {scheduler!r}: {few(sorted(names), _NAMED)}"
         found.say("other_scheduler", seen, f"{' or '.join(ours)}, which calls the extender for each pod with a GPU", cure)
     return found.list
+
+
+def _second_scheduler(evidence: Evidence, cluster: Mapping[str, Any]) -> list[Finding]:
+    """Whether a scheduler that is none of the control planes' places pods with GPUs under a name of theirs."""
+    ours, pods = scheduler_names(evidence), {pod["uid"]: pod for pod in cluster["pods"]}
+    hosts = [lease["holder"].partition("_")[0] for lease in cluster["leases"].values()]
+    hosts += [seen["node_name"] for seen in _planes(evidence).values()]
+    known = {_short(f"{name}-{host}") for name in ours for host in hosts}
+    strangers: dict[str, list[str]] = {}
+    for passed in cluster["passed_by"]:
+        pod = pods.get(passed["uid"])
+        if pod is not None and not pod["probe"] and pod["scheduler"] in ours and passed["by"] and _short(passed["by"]) not in known:
+            strangers.setdefault(passed["by"], []).append(f"{pod['namespace']}/{pod['name']}")
+    found = VerifyFindings("")
+    for stranger, names in sorted(strangers.items()):
+        cure = (
+            "its name ends with that of its pod or host (kubectl get pods -A | grep kube-scheduler): stop it, or give it another "
+            "schedulerName; the pods keep their GPUs, which they got past policies and rules"
+        )
+        seen = f"a second scheduler, {stranger[:_SHOWN]!r} in the Events of {few(sorted(names), _NAMED)}, that calls no extender"
+        found.say("second_scheduler", seen, f"only schedulers of the control planes for {' and '.join(ours)[:_SHOWN]}", cure)
+    return found.list
+
+
+def _short(name: str) -> str:
+    """As a host may call itself with its domain, and its node without."""
+    return name.lower().partition(".")[0]
 
 
 def _objects(objects: Mapping[str, Any]) -> list[Finding]:

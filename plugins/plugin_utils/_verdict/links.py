@@ -90,9 +90,12 @@ LINKS: tuple[Link, ...] = (
     ),
     Link(
         "scheduler",
-        "A kube-scheduler runs from its files and leads.",
-        ("manifest, configuration and last error on each control plane", "its static pod and its Lease in the API"),
-        (_errors("scheduler_not_configured scheduler_not_leading scheduler_older_than_file scheduler_stopped stale_scheduler_file"),),
+        "A kube-scheduler runs from its files and leads, and its certificate lasts.",
+        ("manifest, configuration, certificate and last error on each control plane", "its static pod and its Lease in the API"),
+        (
+            _graded("control_plane_certificate"),
+            _errors("scheduler_not_configured scheduler_not_leading scheduler_older_than_file scheduler_stopped stale_scheduler_file"),
+        ),
     ),
     Link(
         "extender",
@@ -114,8 +117,11 @@ LINKS: tuple[Link, ...] = (
     Link(
         "second scheduler",
         "No other scheduler places pods with GPUs without a call of the extender.",
-        ("spec.schedulerName of pods with GPUs", "the profiles of the scheduler's configuration"),
-        (_warnings("other_scheduler"),),
+        (
+            "spec.schedulerName of pods with GPUs, against the scheduler's configuration",
+            "Events: who placed them, and without the extender",
+        ),
+        (_warnings("other_scheduler second_scheduler"),),
     ),
     Link(
         "kubelet",
@@ -171,7 +177,7 @@ LINKS: tuple[Link, ...] = (
     Link(
         "disks",
         "Folders in which containers start, and those of the daemons' state, take files.",
-        ("room and inodes of the folders' file systems", "the mounts as each daemon's process sees them"),
+        ("room and inodes of the folders in which containers start", "mount, room and inodes of the daemons' state folders"),
         (_errors("disk_full"), _doctor("state_not_kept")),
     ),
     Link(

@@ -300,6 +300,57 @@ def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
     assert api.asked == [[*command, f"spec.nodeName={name}", "-o", "json"] for name in ("cp1", "cp2", "cp3")]
 
 
+NOW = 1_767_230_000.0
+JUST, OLD = "2026-01-01T01:10:00Z", "2025-12-31T23:00:00Z"
+
+
+class Events:
+    """An API server that has these Events, by the field selector that asks for them."""
+
+    def __init__(self, **by_selector: list[Json]) -> None:
+        self.by_selector = by_selector
+        self.asked: list[str] = []
+
+    def __call__(self, argv: list[str], _data: str | None) -> tuple[int, str, str]:
+        address = urlsplit(argv[-1])
+        query = parse_qs(address.query)
+        assert query["limit"] == ["500"]
+        (fields,) = query["fieldSelector"]
+        self.asked.append(f"{address.path} {fields}")
+        return 0, json.dumps({"items": self.by_selector.get(dict(part.split("=") for part in fields.split(","))["reason"], [])}), ""
+
+
+def about(uid: str, **times: Any) -> Json:
+    return {"involvedObject": {"uid": uid}, **(times or {"lastTimestamp": JUST})}
+
+
+def placed(*uids: str) -> list[Json]:
+    return [cluster.pod({"metadata": {"name": uid, "namespace": "ns", "uid": uid}, "spec": {"nodeName": "gpu1"}}) for uid in uids]
+
+
+def test_pods_that_came_past_the_extender_are_found_by_events_of_the_last_hour_and_who_placed_them() -> None:
+    unmanaged = [
+        *(about("a"), about("b", lastTimestamp=OLD), about("gone")),
+        *(about("c", lastTimestamp=None, eventTime="2026-01-01T01:05:00.5Z"), about("d", lastTimestamp="x"), {"involvedObject": None}),
+    ]
+    unmanaged += [about("a", lastTimestamp="2026-01-01T01:00:00Z"), about("e", series={"lastObservedTime": "2026-01-01T01:11:00.1Z"})]
+    scheduled = [{"reportingInstance": ""}, {"reportingInstance": "default-scheduler-" + "x" * 100}]
+    api = Events(GPUShareUnmanaged=unmanaged, Scheduled=scheduled)
+    found = cluster.passed_by(Kubectl(api, "kubectl", "admin.conf"), placed(*"abcde"), lambda: NOW)
+    assert [one["uid"] for one in found] == ["e", "a", "c"], "the newest first"
+    assert {one["by"] for one in found} == {("default-scheduler-" + "x" * 100)[:80]}
+    assert "/api/v1/namespaces/ns/events reason=Scheduled,involvedObject.uid=a" in api.asked
+
+
+def test_a_cluster_without_such_events_is_asked_for_no_pod_and_one_with_many_for_few() -> None:
+    api = Events()
+    assert cluster.passed_by(Kubectl(api, "kubectl", "admin.conf"), placed("a"), lambda: NOW) == []
+    assert len(api.asked) == 1
+    api = Events(GPUShareUnmanaged=[about(uid) for uid in "abcdefgh"])
+    found = cluster.passed_by(Kubectl(api, "kubectl", "admin.conf"), placed(*"abcdefgh"), lambda: NOW)
+    assert (len(found), {one["by"] for one in found}) == (5, {""})
+
+
 def test_objects_that_are_missing_that_differ_and_that_the_server_does_not_have() -> None:
     same, lost, other = thing("same"), thing("lost"), thing("other", data={"k": "w"})
     policy = thing("p", "ValidatingAdmissionPolicy", "admissionregistration.k8s.io/v1")

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import sys
 import tempfile
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,10 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host imp
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.default_runtime import SERVICES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import arguments_of
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
 
@@ -134,7 +140,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     for module, names in (
         (daemons, ("runtime", "doctor")),
         (gpu_node, ("images", "sandbox", "cdi", "devices", "containers", "strangers")),
-        (evidence_control_plane, ("scheduler_files",)),
+        (evidence_control_plane, ("scheduler_files", "lives")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, part(name))
@@ -217,7 +223,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         },
     }
     assert gpu_["container_runtime"][:-1] == ("docker", "x.service", "/x.toml")
-    assert plane == {"scheduler": ("scheduler_files", "/m.yaml", "/s.yaml")}
+    assert plane == {"scheduler": ("scheduler_files", "/m.yaml", "/s.yaml"), "lives": ("lives",)}
 
 
 def test_a_host_is_looked_at_for_what_it_is_and_what_is_asked_for(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,6 +626,17 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
         "unreached": {},
         "says": "",
     }
+
+
+def test_the_lives_of_a_control_planes_certificates_and_nothing_else_of_its_kubeconfigs(root: FakeRoot) -> None:
+    begin, end = datetime(2026, 1, 1, tzinfo=timezone.utc), datetime(2027, 1, 1, tzinfo=timezone.utc)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "system:kube-scheduler")])
+    pem = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, end).sign(key, hashes.SHA256())
+    data = base64.b64encode(pem.public_bytes(serialization.Encoding.PEM)).decode()
+    root.file("/etc/kubernetes/scheduler.conf", f"users:\n- user:\n    client-certificate-data: {data}\n    client-key-data: c2VjcmV0\n")
+    root.file("/etc/kubernetes/admin.conf", "users:\n- user:\n    token: abc\n")
+    assert evidence_control_plane.lives(Host(str(root))) == {"/etc/kubernetes/scheduler.conf": [begin.timestamp(), end.timestamp()]}
 
 
 def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoot) -> None:

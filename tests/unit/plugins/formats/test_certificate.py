@@ -8,7 +8,7 @@ import base64
 from datetime import datetime, timezone
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.certificate import certificates, life_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.certificate import certificates, client_life_of, life_of
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -55,6 +55,18 @@ def test_the_first_certificate_of_a_file_with_its_key_and_its_chain_counts() -> 
     assert len(certificates(chain)) == 2
     assert life_of(chain) == (BEGIN.timestamp(), first.timestamp())
     assert end_of(key) is end_of("") is None
+
+
+@pytest.mark.parametrize(
+    "form", ["    client-certificate-data: {}\n", '  "client-certificate-data":"{}",\n', "- {{client-certificate-data: '{}'}}\n"]
+)
+def test_the_client_certificate_in_a_kubeconfig(form: str) -> None:
+    end = datetime(2027, 1, 2, tzinfo=timezone.utc)
+    data = base64.b64encode(made(end).encode()).decode()
+    authority = f"    certificate-authority-data: {base64.b64encode(made(BEGIN.replace(year=2036)).encode()).decode()}\n"
+    assert client_life_of(authority + form.format(data)) == (BEGIN.timestamp(), end.timestamp())
+    assert client_life_of(authority) is client_life_of("") is client_life_of(form.format("no===")) is None
+    assert client_life_of("client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem\n") is None
 
 
 @given(st.binary(min_size=1, max_size=200))

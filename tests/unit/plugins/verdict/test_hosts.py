@@ -704,6 +704,26 @@ def test_the_end_of_kubelets_certificate(life: float, left: float, severity: str
     assert [(code, found) for code, found, _cure in said] == ([("kubelet_certificate", severity)] if severity else [])
 
 
+@pytest.mark.parametrize("name", ["scheduler", "controller-manager", "admin"])
+def test_the_end_of_a_control_planes_certificate(name: str, golden: Golden) -> None:
+    path = f"/etc/kubernetes/{name}.conf"
+
+    def ends(left: float) -> list[tuple[str, str, str]]:
+        host, found = seen.plane_host(), VerifyFindings("h")
+        host["plane"]["lives"][path] = [seen.NOW + left - 365 * DAY, seen.NOW + left]
+        judge_plane(found, host, read(seen.printed(host)["doctor"], "h"), None, asked=False)
+        return [(one.severity, one.found, one.cure) for one in found.list if one.check == "control_plane_certificate"]
+
+    assert ends(15 * DAY) == []
+    ((severity, found, _cure),) = ends(13 * DAY)
+    assert severity == "warning"
+    golden(found)
+    ((severity, found, cure),) = ends(-DAY)
+    assert severity == ("warning" if name == "admin" else "error")
+    golden(found)
+    golden(cure)
+
+
 def test_the_folder_of_kubelet_is_the_one_that_the_plugin_was_told() -> None:
     assert [code for code, *_ in of_kubelet(lambda gpu: gpu.update(kubelet_roots=["/data/kubelet", "/var/lib/kubelet"]))] == [
         "kubelet_root_differs"

@@ -342,6 +342,36 @@ def test_pods_of_a_scheduler_that_does_not_call_the_extender_are_a_warning(world
     assert judge(world.evidence()).findings == (), "without a control plane nobody knows"
 
 
+def test_a_second_scheduler_is_named_by_the_events_of_pods_that_came_past_the_extender(world: World, golden: Golden) -> None:
+    world.cluster["passed_by"] = [{"uid": "uid-of-sharing", "by": "default-scheduler-theirs-7f6c"}]
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.host, finding.check, finding.severity) == ("", "second_scheduler", "warning")
+    golden(finding.found)
+    golden(finding.cure)
+
+
+@pytest.mark.parametrize(
+    ("by", "change"),
+    [
+        ("default-scheduler-cp1", {}),
+        ("default-scheduler-CP1.example.org", {}),
+        ("default-scheduler-host-2", {}),
+        ("", {}),
+        ("mine-theirs", {"scheduler": "mine"}),
+        ("default-scheduler-theirs", {"uid": "another"}),
+        ("default-scheduler-theirs", {"probe": True}),
+    ],
+)
+def test_no_second_scheduler_is_seen_in_a_pod_that_ours_placed_or_none_or_of_which_more_is_said(
+    world: World, by: str, change: dict[str, Any]
+) -> None:
+    """Whose Binding was changed, that names its node itself, or that names another scheduler."""
+    world.cluster["leases"]["kube-scheduler"]["holder"] = "host-2_1"
+    world.cluster["passed_by"] = [{"uid": "uid-of-sharing", "by": by}]
+    world.cluster["pods"][0].update(change)
+    assert {one.check for one in judge(world.evidence()).findings} <= {"other_scheduler"}
+
+
 def test_a_dashboard_that_the_inventory_does_not_have_is_a_warning(world: World) -> None:
     for daemon in ("gpushare-extender", "gpushare-dashboard"):
         world.cp["doctor"]["daemons"][daemon] = dict(world.cp["doctor"]["daemons"]["gpushare-extender"])

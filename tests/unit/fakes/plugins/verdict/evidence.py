@@ -198,7 +198,8 @@ def plane_host() -> Json:
             "configs": {CONFIG_PATH: {"text": CONFIG, "sha256": hashlib.sha256(CONFIG.encode()).hexdigest()}},
             "unreached": {},
             "says": "",
-        }
+        },
+        "lives": {"/etc/kubernetes/scheduler.conf": [NOW - 100 * 86400, NOW + 265 * 86400]},
     }
     places = {
         "memory_unit": "GiB",
@@ -299,6 +300,7 @@ def cluster() -> Json:
     return {
         "nodes": [node()],
         "pods": [pod()],
+        "passed_by": [],
         "schedulers": {"cp1": mirror()},
         "leases": leases(),
         "admission": admission(),
