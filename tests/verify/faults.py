@@ -335,6 +335,10 @@ def files_exposed(cluster: Cluster, later: contextlib.ExitStack) -> None:
     sh(cluster, CONTROL_PLANE, "chown -R 65534 /etc/gpushare; chown 0 /etc/gpushare/*.token")
 
 
+def state_exposed(cluster: Cluster, later: contextlib.ExitStack) -> None:
+    sh(cluster, "gpu1", f"chmod 0777 $(dirname {OWN})")
+
+
 def certificate_expired(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """The extender's certificate ran out because the timer did not run."""
     program(cluster, CONTROL_PLANE, "expire_certificate.py", "/etc/gpushare/pki")

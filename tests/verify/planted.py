@@ -106,6 +106,7 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.kubelet_masked, "gpu1", "kubelet_stopped", "systemctl unmask kubelet; systemctl start kubelet"),
         Planted(faults.plugin_hardened, "gpu2", "unit_overridden", "rm /etc/systemd/system/gpushare-.service.d/10-hardening.conf"),
         Planted(faults.files_exposed, CONTROL_PLANE, "files_exposed", "chown -h 0 /etc/gpushare"),
+        Planted(faults.state_exposed, "gpu1", "files_exposed", _RESTART),
         Planted(faults.timer_off, CONTROL_PLANE, "trigger_stopped", "systemctl enable --now gpushare-pki.timer", "warning"),
     ),
     "images and specs": (

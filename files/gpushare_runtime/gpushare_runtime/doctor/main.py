@@ -30,10 +30,10 @@ def look(host: HostReader, environment: Path, expected: Sequence[str]) -> Findin
     """
     found = Findings()
     judge_installed_files(found, environment)
-    judge_own_files(found, host)
     units = [host.settled_unit(name) for name in expected or DAEMONS]
     if not expected:
         units = [unit for unit in units if unit.text is not None]
+    judge_own_files(found, host, units, environment)
     if not units:
         raise CannotLook(f"no unit of {' or '.join(DAEMONS)}; expected one: run it on a host that site.yml has installed")
     try:
