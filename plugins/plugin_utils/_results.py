@@ -18,9 +18,9 @@ from ..module_utils._facts.cgroup_drivers import CgroupDrivers
 from ..module_utils._facts.device_managers import GpuManager
 from ..module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ..module_utils._facts.driver import Driver
-from ..module_utils._facts.kubelet_unit import StoppedKubelet
 from ..module_utils._facts.node import NodeFacts
 from ..module_utils._facts.nvidia_smi import SmiReport
+from ..module_utils._facts.stopped_unit import StoppedUnit
 from ..module_utils._facts.system import System
 from ..module_utils._identity.token import TokenClaims
 from ..module_utils._packages.model import PackageChange
@@ -56,7 +56,12 @@ _GPU = {
     "nvidia_smi": _NVIDIA_SMI,
     "driver": Maybe(Driver),
     "managers": [GpuManager],
-    "container_runtime": Maybe(dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str)),
+    "container_runtime": Maybe(
+        {
+            **dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str),
+            "stopped": Maybe(StoppedUnit),
+        }
+    ),
     "images": [IMAGE],
     "sandbox": {"image": Maybe(IMAGE), "missing": bool, "puller": re.compile("crictl pull|docker pull|ctr -n k8s.io images pull")},
     "forgotten": [str],
@@ -82,7 +87,7 @@ _SEEN = {
     "places": Places,
     "now": float,
     "node_name": str,
-    "kubelet": {"running": bool, "unit": Maybe(StoppedKubelet)},
+    "kubelet": {"running": bool, "unit": Maybe(StoppedUnit)},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
     "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool, "stops": [str]}]},

@@ -77,7 +77,7 @@ GROUPS: Final[Mapping[str, tuple[Planted, ...]]] = {
         Planted(faults.extender_not_at_boot, CONTROL_PLANE, "extender_not_at_boot", "systemctl enable", "warning"),
         Planted(faults.token_unreadable, "gpu1", "token_unreadable", "chown 0 /var/lib/gpushare-device-plugin/token"),
         Planted(faults.cdi_missing, "gpu1", "cdi_missing", "nvidia-ctk cdi generate --output="),
-        Planted(faults.runtime_silent, "gpu2", "runtime_silent", "systemctl restart containerd.service"),
+        Planted(faults.runtime_silent, "gpu2", "runtime_silent", "systemctl restart containerd"),
     ),
     "kubelet and scheduler": (
         Planted(faults.stale_scheduler_file, CONTROL_PLANE, "stale_scheduler_file", "mv /etc/kubernetes/manifests/kube-scheduler.yaml.bak"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from dataclasses import asdict
 from typing import Any, Collection, Dict, Iterable, List, Optional, Tuple
 
 from .._change.undo import Rejected
@@ -17,6 +18,7 @@ from .._facts.cdi_specs import specs
 from .._facts.kubelet_checkpoint import held, holding
 from .._facts.nvidia_smi import CAPS
 from .._facts.pods import Pods, uids_in
+from .._facts.stopped_unit import COMPLAINT_OF_RUNTIME, unit_of
 from .._formats import toml
 from .._host.command import RunWithin
 from .._host.container_runtimes import KINDS, socket_path
@@ -41,10 +43,10 @@ _IMAGES = 5
 _MOST_STRANGERS = 20
 
 
-def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) -> Dict[str, Any]:
+def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, host: Host) -> Dict[str, Any]:
     """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them.
 
-    problem: why it does not answer; broken: why it would not start again from its files, although it runs.
+    problem: why it does not answer; stopped: its unit then. broken: why it would not start again from its files, although it runs.
     """
     kind = KINDS[name]
     found: Dict[str, Any] = {
@@ -55,6 +57,7 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) ->
         "running_default": "",
         "lacks": "",
         "unit": unit_name or kind.unit,
+        "stopped": None,
     }
     runs = False
     try:
@@ -72,6 +75,8 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin) ->
         found["broken" if runs else "problem"] = str(error)
     except (SilentError, OSError, ValueError) as error:
         found["problem"] = str(error)
+    if found["problem"]:
+        found["stopped"] = asdict(unit_of(host, found["unit"], COMPLAINT_OF_RUNTIME))
     return found
 
 

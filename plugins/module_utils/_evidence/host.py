@@ -102,7 +102,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "nvidia_smi": None if smi is None else smi.as_dict(),
         "driver": None if facts.driver is None else asdict(facts.driver),
         "managers": [asdict(manager) for manager in managers(host, places.install_dir, facts.kubelet.root) if manager.active],
-        "container_runtime": evidence_gpu_node.container_runtime(runtime, places.runtime_unit, places.runtime_config, command.run)
+        "container_runtime": evidence_gpu_node.container_runtime(runtime, places.runtime_unit, places.runtime_config, command.run, host)
         if runtime in KINDS
         else None,
         "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),

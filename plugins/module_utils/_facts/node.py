@@ -19,9 +19,9 @@ from .driver import Driver, Pci, PciGpu, driver, pci
 from .gpus import gpus
 from .ground import Ground, ground
 from .kubelet_checkpoint import Sharing, registered, sharing
-from .kubelet_unit import StoppedKubelet, kubelet_unit
 from .kubernetes import ControlPlane, Distribution, KubeletFacts, Runtime, control_plane, distribution, kubelet, runtimes
 from .nvidia_smi import SmiReport
+from .stopped_unit import StoppedUnit, kubelet_unit
 from .system import Kernel, Python, System, kernel, python_packages, pythons, system
 
 #: The facts that can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
@@ -60,7 +60,7 @@ class NodeFacts:
     toolkit: Optional[device_strategy.ToolkitFacts] = None
     authorities: Optional[Tuple[str, ...]] = None
     cgroups: Optional[CgroupDrivers] = None
-    kubelet_unit: Optional[StoppedKubelet] = None
+    kubelet_unit: Optional[StoppedUnit] = None
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
@@ -103,7 +103,7 @@ class NodeFacts:
             toolkit=fact("toolkit", device_strategy.ToolkitFacts),
             authorities=tuple(values["authorities"]) if "authorities" in values else None,
             cgroups=fact("cgroups", CgroupDrivers),
-            kubelet_unit=fact("kubelet_unit", StoppedKubelet),
+            kubelet_unit=fact("kubelet_unit", StoppedUnit),
         )
 
 

@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.transaction import Service
 from .._change.undo import Rejected
-from .._facts.kubelet_unit import COMPLAINT
+from .._facts.stopped_unit import COMPLAINT
 from .._formats.failure import Failure
 from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars

@@ -20,8 +20,8 @@ from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.driver import PIN_FILE
 from ...module_utils._facts.driver_branches import PAST, branch, lasting
 from ...module_utils._facts.ground import MANIFESTS, OF_RUNTIMES
-from ...module_utils._facts.kubelet_unit import StoppedKubelet, stopped
 from ...module_utils._facts.node import NodeFacts
+from ...module_utils._facts.stopped_unit import StoppedUnit, stopped
 from ...module_utils._facts.system import Python, preferred
 from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
 from ...module_utils._formats.versions import newer, numbers
@@ -368,7 +368,7 @@ def _kubelet(found: HostFindings, facts: NodeFacts) -> None:
         return
     version = numbers(kubelet.version)
     if not kubelet.running:
-        words, cure = stopped(facts.kubelet_unit or StoppedKubelet())
+        words, cure = stopped(facts.kubelet_unit or StoppedUnit())
         if version is not None and version[:2] >= (1, kubernetes_ends.NO_CGROUP_V1) and kubernetes_ends.fails_on_cgroup_v1(facts):
             cure = f"kubelet {kubelet.version} does not start on cgroup v1 by default: {kubernetes_ends.cgroup_cure(facts)}"
         found.error("kubelet", words, "a running one", cure)

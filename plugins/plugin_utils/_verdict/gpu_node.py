@@ -16,8 +16,8 @@ from ...module_utils._facts.cgroup_drivers import CgroupDrivers, two_drivers
 from ...module_utils._facts.device_managers import DRA_CURE, DRA_DRIVERS, OTHER_CURE, dra_title
 from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
-from ...module_utils._facts.kubelet_unit import StoppedKubelet, stopped
 from ...module_utils._facts.nvidia_smi import SmiReport
+from ...module_utils._facts.stopped_unit import StoppedUnit, last_words, start_again, stopped
 from ...module_utils._formats.finding import ERROR, WARNING, few
 from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
 from .._preflight.host import ROOM, ROOM_CURE
@@ -101,7 +101,7 @@ def judge_node(
         found.add(finding)
     judge_kubelet(found, gpu, seen["kubelet"]["running"], seen["now"])
     if not seen["kubelet"]["running"]:
-        words, cure = stopped(StoppedKubelet(**(seen["kubelet"]["unit"] or {})))
+        words, cure = stopped(StoppedUnit(**(seen["kubelet"]["unit"] or {})))
         found.say("kubelet_stopped", words, "a running one", cure)
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
     _second_plugin(found, gpu, doctor, report, dra)
@@ -143,8 +143,9 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
     """default: what gpushare_default_runtime says."""
     name, unit, running, file = runtime["name"], runtime["unit"], runtime["running_default"], runtime["file_default"]
     if runtime["problem"]:
-        cure = f"systemctl restart {unit}; journalctl -u {unit} -n 50 says why it fails"
-        found.say("runtime_silent", runtime["problem"], f"{name} to answer kubelet's questions", cure)
+        state = StoppedUnit(**(runtime["stopped"] or {"name": unit}))
+        cure = start_again(state, unit)
+        found.say("runtime_silent", runtime["problem"] + last_words(state), f"{name} to answer kubelet's questions", cure)
     elif runtime["broken"]:
         cure = f"correct what the message names; do not restart {unit} before: it runs with its former files, and would not start again"
         found.say("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import forgotten
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import StoppedUnit
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
@@ -222,7 +223,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
             "holders": [],
         },
     }
-    assert gpu_["container_runtime"][:-1] == ("docker", "x.service", "/x.toml")
+    assert gpu_["container_runtime"][:-2] == ("docker", "x.service", "/x.toml")
     assert plane == {"scheduler": ("scheduler_files", "/m.yaml", "/s.yaml"), "lives": ("lives",)}
 
 
@@ -256,7 +257,7 @@ def test_the_runtime_is_not_asked_where_kubelet_uses_another(root: FakeRoot, mon
     assert (found["container_runtime"], found["images"]) == (None, ("images", "unix:///run/rkt.sock"))
     root.file("/proc/30/cmdline", b"/usr/bin/kubelet\0--container-runtime-endpoint=unix:///run/cri-dockerd.sock\0")
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))["gpu"]
-    assert found["container_runtime"][:-1] == ("docker", "", "")
+    assert found["container_runtime"][:-2] == ("docker", "", "")
 
 
 def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +442,9 @@ def runtime_service(silent: str | None, lacks: str | None) -> Any:
 
 @pytest.mark.parametrize("name", ["containerd", "docker"])
 @pytest.mark.parametrize(("unit", "config"), [("x.service", "/mine"), ("", "")])
-def test_a_container_runtime_is_compared_with_its_files(monkeypatch: pytest.MonkeyPatch, name: str, unit: str, config: str) -> None:
+def test_a_container_runtime_is_compared_with_its_files(
+    root: FakeRoot, monkeypatch: pytest.MonkeyPatch, name: str, unit: str, config: str
+) -> None:
     opened: list[tuple[object, ...]] = []
     usual = f"{name}.service"
     program = {"containerd": "containerd", "docker": "dockerd"}[name]
@@ -453,35 +456,44 @@ def test_a_container_runtime_is_compared_with_its_files(monkeypatch: pytest.Monk
     monkeypatch.setitem(SERVICES, name, open_)
     monkeypatch.setattr(gpu_node, "find_unit", lambda *asked: type("Found", (tuple,), {"active": "active"})(asked))
     answers = [runtime_service(None, "an entry"), runtime_service(None, None), runtime_service("dead", None)]
-    seen = {"name": name, "problem": "", "broken": "", "file_default": "of files", "running_default": "of process", "unit": unit or usual}
+    same = {"name": name, "problem": "", "broken": "", "unit": unit or usual, "stopped": None}
+    seen = {**same, "file_default": "of files", "running_default": "of process"}
+    host = Host(str(root))
     for expected in ({**seen, "lacks": "an entry"}, {**seen, "lacks": ""}):
-        assert gpu_node.container_runtime(name, unit, config, "run") == expected  # type: ignore[arg-type]
-    silent = {**seen, "problem": "dead", "running_default": "", "lacks": ""}
-    assert gpu_node.container_runtime(name, unit, config, "run") == silent  # type: ignore[arg-type]
+        assert gpu_node.container_runtime(name, unit, config, "run", host) == expected  # type: ignore[arg-type]
+    silent = {**seen, "problem": "dead", "running_default": "", "lacks": "", "stopped": asdict(StoppedUnit(unit or usual))}
+    assert gpu_node.container_runtime(name, unit, config, "run", host) == silent  # type: ignore[arg-type]
     assert opened == [((unit or usual, "run", arguments_of, program), config or None, "run", 10.0)] * 3
 
 
 @pytest.mark.parametrize("error", [Rejected("no"), CriError("no"), OSError("no"), ValueError("no")])
-def test_why_a_container_runtime_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_why_a_container_runtime_does_not_answer_is_said_with_its_units_state_and_words(
+    root: FakeRoot, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def find_unit(*_arguments: object) -> None:
         raise error
 
     monkeypatch.setattr(gpu_node, "find_unit", find_unit)
-    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
+    state = "LoadState=loaded\nActiveState=failed\nSubState=failed\nResult=exit-code\nInvocationID=" + "a1" * 16 + "\n"
+    root.program("/usr/bin/systemctl", state)
+    root.program("/usr/bin/journalctl", 'level=info msg=up\ntime="x" level=fatal msg="failed to load plugin"\nlevel=info msg=down\n')
+    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
+    says = 'time="x" level=fatal msg="failed to load plugin"'
+    assert found.pop("stopped") == asdict(StoppedUnit("x.service", "loaded", "failed", "failed", "exit-code", says))
     rest = {"file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
     assert found == {"name": "docker", "problem": "no", "broken": "", **rest}
 
 
 @pytest.mark.parametrize(("active", "key"), [("active", "broken"), ("failed", "problem")])
 def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
-    monkeypatch: pytest.MonkeyPatch, active: str, key: str
+    root: FakeRoot, monkeypatch: pytest.MonkeyPatch, active: str, key: str
 ) -> None:
     def reject(*_arguments: object) -> None:
         raise Rejected("(26, 2): unexpected token")
 
     monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active=active))
     monkeypatch.setitem(SERVICES, "docker", reject)
-    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None)  # type: ignore[arg-type,return-value]
+    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
     assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
 
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import StoppedUnit
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, gpus_of, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_runtime
@@ -133,6 +135,10 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
         # The container runtime
         ({"container_runtime": None}, []),
         ({"container_runtime": {"problem": "dead", "lacks": "y"}}, [("runtime_silent", "dead")]),
+        (
+            {"container_runtime": {"problem": "dead", "stopped": asdict(StoppedUnit("containerd.service", says="level=fatal no plugin"))}},
+            [("runtime_silent", "dead; its last words: level=fatal no plugin")],
+        ),
         (
             {"container_runtime": {"broken": "config dump failed: (26, 2)", "file_default": ""}},
             [("runtime_file_broken", "containerd running, and config dump failed: (26, 2)")],

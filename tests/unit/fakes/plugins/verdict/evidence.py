@@ -135,6 +135,7 @@ def gpu_host() -> Json:
             "running_default": "nvidia",
             "lacks": "",
             "unit": "containerd.service",
+            "stopped": None,
         },
         "images": ["registry.k8s.io/pause:3.10"],
         "sandbox": {"image": "registry.k8s.io/pause:3.10", "missing": False, "puller": "crictl pull"},

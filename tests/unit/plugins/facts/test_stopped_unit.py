@@ -7,8 +7,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_unit import StoppedKubelet, kubelet_unit, stopped
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import (
+    COMPLAINT_OF_RUNTIME,
+    StoppedUnit,
+    kubelet_unit,
+    start_again,
+    stopped,
+    unit_of,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
 from unit.fakes.plugins.fake_root import FakeRoot, debian, kubelet
@@ -21,7 +28,7 @@ systemd's own words
 """
 
 
-def look(tmp_path: Path, **properties: str) -> StoppedKubelet:
+def look(tmp_path: Path, **properties: str) -> StoppedUnit:
     root = FakeRoot(tmp_path)
     root.program("/usr/bin/systemctl", "".join(f"{key}={value}\n" for key, value in properties.items()))
     root.program("/usr/bin/journalctl", JOURNAL)
@@ -54,18 +61,46 @@ def test_a_kubelet_that_was_stopped_has_no_last_words_of_a_start_before(tmp_path
     ("state", "cure"),
     [
         ({"result": "start-limit-hit"}, "systemctl reset-failed kubelet; systemctl restart kubelet"),
-        ({"load": "not-found"}, "install kubelet's package, which brings kubelet.service; then: systemctl enable --now kubelet"),
+        ({"load": "not-found"}, "install the package that brings kubelet.service; then: systemctl enable --now kubelet"),
         ({"name": "x; rm -r /.service"}, "systemctl restart kubelet"),
         ({"name": "snap.kubelet.service"}, "systemctl restart snap.kubelet"),
         ({}, "systemctl restart kubelet"),
     ],
 )
 def test_the_cure_of_each_state(state: dict[str, str], cure: str) -> None:
-    assert stopped(StoppedKubelet(**state))[1] == cure
+    assert stopped(StoppedUnit(**state))[1] == cure
+
+
+@pytest.mark.parametrize(
+    ("state", "cure"),
+    [
+        (StoppedUnit("containerd.service", load="masked"), "systemctl unmask containerd; systemctl start containerd"),
+        (StoppedUnit("$(reboot)"), "systemctl restart crio"),
+    ],
+)
+def test_the_cure_of_a_container_runtime(state: StoppedUnit, cure: str) -> None:
+    assert start_again(state, "crio.service") == cure
+
+
+@pytest.mark.parametrize(
+    ("active", "result", "journal", "says"),
+    [
+        ("inactive", "success", "level=info msg=down", ""),
+        ("inactive", "success", "level=fatal msg=no", "level=fatal msg=no"),
+        ("failed", "signal", "level=info msg=down", "level=info msg=down"),
+        ("active", "success", "level=fatal msg=no", ""),
+    ],
+)
+def test_the_last_words_of_a_service_that_does_not_run(tmp_path: Path, active: str, result: str, journal: str, says: str) -> None:
+    """One that was told to end has none, unless it complained, and those of one that is active explain nothing."""
+    root = FakeRoot(tmp_path)
+    root.program("/usr/bin/systemctl", f"ActiveState={active}\nResult={result}\nInvocationID={'a1' * 16}\n")
+    root.program("/usr/bin/journalctl", f"{journal}\n")
+    assert unit_of(Host(str(root)), "containerd.service", COMPLAINT_OF_RUNTIME).says == says
 
 
 def test_the_host_cannot_write_a_long_or_broken_line(tmp_path: Path) -> None:
-    seen, _cure = stopped(StoppedKubelet(active="a" * 10**6, says="b\n" * 10**6))
+    seen, _cure = stopped(StoppedUnit(active="a" * 10**6, says="b\n" * 10**6))
     assert len(seen) < 1000
     assert seen.isprintable()
 
@@ -82,7 +117,7 @@ def test_a_kubelet_that_is_asked_for_its_version_does_not_run(tmp_path: Path, qu
     assert (facts.kubelet.running, facts.kubelet_unit) == (True, None)
     root.file("/proc/30/cmdline", f"/usr/bin/kubelet\0{question}\0".encode())
     facts = gather(Host(str(root)), ())
-    assert (facts.kubelet.running, facts.kubelet_unit) == (False, StoppedKubelet())
+    assert (facts.kubelet.running, facts.kubelet_unit) == (False, StoppedUnit())
     assert NodeFacts.from_dict(facts.as_dict()) == facts
 
 

@@ -1,0 +1,98 @@
+# Copyright: gpushare.kubernetes contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why a service does not run, kubelet's or the container runtime's: its unit as systemd sees it, with the last words of its last start.
+Read-only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Pattern, Tuple
+
+from .._cluster.names import PLUGIN
+from .._host.host import Host
+from .._host.systemd import UNITS, parsed, show_command
+
+_KUBELET = "kubelet.service"
+#: The device plugin's unit names kubelet's, which gpushare_kubelet_unit may have told it.
+_BEFORE = re.compile(r"^Before=([\w@.-]{1,80}\.service)$", re.MULTILINE)
+_NAME = re.compile(r"[\w@.-]{1,80}\.service")
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "InvocationID")
+_INVOCATION = re.compile(r"[0-9a-f]{32}")
+#: A line with which kubelet gives up: klog's errors and fatal ones, and what it prints of its arguments.
+COMPLAINT = re.compile(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate")
+#: The same of container runtimes, which log in the form of logrus, and of programs in Go that end.
+COMPLAINT_OF_RUNTIME = re.compile(r".*\blevel=(?:fatal|panic)\b|panic: |fatal error: |.*\bfailed to\b")
+_LINES, _SHOWN = 200, 240
+_ACTIVE, _MASKED, _GAVE_UP = "active", "masked", "start-limit-hit"
+
+
+@dataclass(frozen=True)
+class StoppedUnit:
+    """LoadState, ActiveState, SubState and Result of a service, "" without systemd. says: its last complaint since its start, "" while it
+    is active."""
+
+    name: str = _KUBELET
+    load: str = ""
+    active: str = ""
+    state: str = ""
+    result: str = ""
+    says: str = ""
+
+
+def kubelet_unit(host: Host) -> StoppedUnit:
+    named = _BEFORE.search(host.text(f"{UNITS}/{PLUGIN}.service") or "")
+    return unit_of(host, named.group(1) if named else _KUBELET, COMPLAINT)
+
+
+def unit_of(host: Host, name: str, complaint: Pattern[str]) -> StoppedUnit:
+    """The service of this name. complaint: matches a line with which its program gives up."""
+    found = parsed(host.printed(host.program("systemctl"), show_command(name, *_PROPERTIES)[1:]))
+    load, active, state, result = (found.get(key, "")[:_SHOWN] for key in _PROPERTIES[:4])
+    says = "" if active == _ACTIVE else _last_words(host, found.get("InvocationID", ""), complaint, failed=result != "success")
+    return StoppedUnit(name, load, active, state, result, says)
+
+
+def stopped(unit: StoppedUnit) -> Tuple[str, str]:
+    """(what was found, the cure) of a host on which no kubelet runs. The host's root decides what it says there."""
+    name = _named(unit, _KUBELET)
+    how = ", ".join(filter(None, [unit.state, unit.result if unit.result != "success" else "", _MASKED if unit.load == _MASKED else ""]))
+    seen = _line(f"no kubelet that runs ({name} {unit.active}: {how})") if unit.active else "no kubelet that runs"
+    return seen + last_words(unit), start_again(unit, _KUBELET)
+
+
+def last_words(unit: StoppedUnit) -> str:
+    """For the end of what was found, "" without any."""
+    says = _line(unit.says)
+    return f"; its last words: {says}" if says else ""
+
+
+def start_again(unit: StoppedUnit, default: str) -> str:
+    """The cure of a service that does not run. default: its name, where the host's root calls it what cannot be."""
+    name = _named(unit, default)
+    short = name.rpartition(".")[0]
+    if unit.load == _MASKED:
+        return f"systemctl unmask {short}; systemctl start {short}"
+    if unit.load == "not-found":
+        return f"install the package that brings {name}; then: systemctl enable --now {short}"
+    first = f"systemctl reset-failed {short}; " if unit.result == _GAVE_UP else ""
+    return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if _line(unit.says) else "")
+
+
+def _named(unit: StoppedUnit, default: str) -> str:
+    return unit.name if _NAME.fullmatch(unit.name) else default
+
+
+def _last_words(host: Host, invocation: str, complaint: Pattern[str], *, failed: bool) -> str:
+    """failed: otherwise its last line is that of a program that was told to end."""
+    if not _INVOCATION.fullmatch(invocation):
+        return ""
+    words = ["-q", "-o", "cat", "-n", str(_LINES), f"_SYSTEMD_INVOCATION_ID={invocation}"]
+    lines = [line for line in host.printed(host.program("journalctl"), words).splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if complaint.match(line)), lines[-1] if lines and failed else "")
+    return _line(last)
+
+
+def _line(text: str) -> str:
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN]).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
