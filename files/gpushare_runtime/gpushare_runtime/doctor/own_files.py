@@ -21,7 +21,7 @@ _FOLDER: Final = "/etc/gpushare"
 _SECRET: Final = (".key", ".token")
 # Other checks know by which user a daemon reads its token (identity.py).
 _JUDGED: Final = tuple(f"{_FOLDER}/{name}.token" for name in ("device-plugin", "extender", "dashboard"))
-#: What uninstall restores, and what the MPS control daemons keep.
+#: Of the journal by which uninstall restores files, and of the MPS control daemons.
 _FOLDERS: Final = ("/var/lib/gpushare", "/var/lib/gpushare-mps")
 _MOST, _DEEPEST, _NAMED = 200, 4, 5
 
