@@ -17,7 +17,7 @@ VERIFY, DOCTOR = "verify", "gpushare-doctor"
 
 
 @dataclass(frozen=True)
-class Kind:
+class FindingKind:
     """The findings of one kind. severities: those that each may have. programs: those that make it. codes: apart by blanks."""
 
     severities: tuple[str, ...]
@@ -32,7 +32,7 @@ class Link:
     name: str
     holds: str
     evidence: tuple[str, str]
-    kinds: tuple[Kind, ...] = field(default_factory=tuple)
+    kinds: tuple[FindingKind, ...] = field(default_factory=tuple)
 
     @property
     def codes(self) -> list[str]:
@@ -40,32 +40,32 @@ class Link:
         return sorted(code for kind in self.kinds for code in kind.codes.split())
 
 
-def _errors(codes: str) -> Kind:
-    return Kind((ERROR,), (VERIFY,), codes)
+def _errors(codes: str) -> FindingKind:
+    return FindingKind((ERROR,), (VERIFY,), codes)
 
 
-def _warnings(codes: str) -> Kind:
-    return Kind((WARNING,), (VERIFY,), codes)
+def _warnings(codes: str) -> FindingKind:
+    return FindingKind((WARNING,), (VERIFY,), codes)
 
 
-def _graded(codes: str) -> Kind:
-    return Kind((ERROR, WARNING), (VERIFY,), codes)
+def _graded(codes: str) -> FindingKind:
+    return FindingKind((ERROR, WARNING), (VERIFY,), codes)
 
 
-def _notes(codes: str) -> Kind:
-    return Kind((NOTE,), (VERIFY,), codes)
+def _notes(codes: str) -> FindingKind:
+    return FindingKind((NOTE,), (VERIFY,), codes)
 
 
-def _doctor(codes: str) -> Kind:
-    return Kind((ERROR,), (DOCTOR,), codes)
+def _doctor(codes: str) -> FindingKind:
+    return FindingKind((ERROR,), (DOCTOR,), codes)
 
 
-def _doctor_warnings(codes: str) -> Kind:
-    return Kind((WARNING,), (DOCTOR,), codes)
+def _doctor_warnings(codes: str) -> FindingKind:
+    return FindingKind((WARNING,), (DOCTOR,), codes)
 
 
-def _both(codes: str) -> Kind:
-    return Kind((ERROR,), (DOCTOR, VERIFY), codes)
+def _both(codes: str) -> FindingKind:
+    return FindingKind((ERROR,), (DOCTOR, VERIFY), codes)
 
 
 #: In the order in which a pod meets them. The last ones stand beside the chain: a fault there stops no pod.
@@ -209,8 +209,8 @@ LINKS: tuple[Link, ...] = (
             _graded("no_cgroups"),
             _notes("strategy_kept"),
             _both("cdi_stale"),
-            Kind((ERROR, WARNING), (DOCTOR,), "cdi_twice"),
-            Kind((ERROR, NOTE), (VERIFY,), "gpus_visible"),
+            FindingKind((ERROR, WARNING), (DOCTOR,), "cdi_twice"),
+            FindingKind((ERROR, NOTE), (VERIFY,), "gpus_visible"),
         ),
     ),
     Link(
@@ -223,7 +223,10 @@ LINKS: tuple[Link, ...] = (
         "probe",
         "A probe pod in users' namespace goes all the way.",
         ("the probe pod and its Events in the API", "its container on the host, and the calls that the extender counts"),
-        (_errors("probe_failed probe_not_called probe_not_running probe_not_scheduled"), Kind((ERROR, NOTE), (VERIFY,), "not_proven")),
+        (
+            _errors("probe_failed probe_not_called probe_not_running probe_not_scheduled"),
+            FindingKind((ERROR, NOTE), (VERIFY,), "not_proven"),
+        ),
     ),
     Link(
         "metrics",
