@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 from .._cluster.names import KUBECONFIGS
 from .._formats.certificate import client_life_of
 from .._host.host import Host
+from .._host.logged import told
 from .._scheduler.entries import silent
 from .._scheduler.manifest import config_paths
 
@@ -61,7 +62,7 @@ def _last_error(host: Host) -> str:
     newest = max((path for path in files if path.endswith(".log")), key=lambda path: host.changed_at(path) or 0.0, default="")
     lines = host.tail(newest, _LOG_BYTES).decode("utf-8", "replace").splitlines() if newest else []
     found = next((match for line in reversed(lines) for match in [_ERROR.search(line)] if match is not None), None)
-    return "" if found is None else "".join(letter if letter.isprintable() else "?" for letter in found.group(1))[:_WORDS]
+    return "" if found is None else told(found.group(1), _WORDS)
 
 
 def _text(host: Host, path: str) -> Optional[str]:

@@ -11,6 +11,7 @@ from typing import Pattern, Tuple
 
 from .._cluster.names import PLUGIN
 from .._host.host import Host
+from .._host.logged import told
 from .._host.systemd import UNITS, parsed, show_command
 
 _KUBELET = "kubelet.service"
@@ -23,7 +24,7 @@ _INVOCATION = re.compile(r"[0-9a-f]{32}")
 COMPLAINT = re.compile(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate")
 #: The same of container runtimes, which log in the form of logrus, and of programs in Go that end.
 COMPLAINT_OF_RUNTIME = re.compile(r".*\blevel=(?:fatal|panic)\b|panic: |fatal error: |.*\bfailed to\b")
-_LINES, _SHOWN = 200, 240
+_LINES, _SHOWN = 200, 320
 _ACTIVE, _MASKED, _GAVE_UP = "active", "masked", "start-limit-hit"
 
 
@@ -57,13 +58,13 @@ def stopped(unit: StoppedUnit) -> Tuple[str, str]:
     """(what was found, the cure) of a host on which no kubelet runs. The host's root decides what it says there."""
     name = _named(unit, _KUBELET)
     how = ", ".join(filter(None, [unit.state, unit.result if unit.result != "success" else "", _MASKED if unit.load == _MASKED else ""]))
-    seen = _line(f"no kubelet that runs ({name} {unit.active}: {how})") if unit.active else "no kubelet that runs"
+    seen = told(f"no kubelet that runs ({name} {unit.active}: {how})", _SHOWN) if unit.active else "no kubelet that runs"
     return seen + last_words(unit), start_again(unit, _KUBELET)
 
 
 def last_words(unit: StoppedUnit) -> str:
     """For the end of what was found, "" without any."""
-    says = _line(unit.says)
+    says = told(unit.says, _SHOWN)
     return f"; its last words: {says}" if says else ""
 
 
@@ -76,7 +77,7 @@ def start_again(unit: StoppedUnit, default: str) -> str:
     if unit.load == "not-found":
         return f"install the package that brings {name}; then: systemctl enable --now {short}"
     first = f"systemctl reset-failed {short}; " if unit.result == _GAVE_UP else ""
-    return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if _line(unit.says) else "")
+    return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if told(unit.says, _SHOWN) else "")
 
 
 def _named(unit: StoppedUnit, default: str) -> str:
@@ -90,9 +91,4 @@ def _last_words(host: Host, invocation: str, complaint: Pattern[str], *, failed:
     words = ["-q", "-o", "cat", "-n", str(_LINES), f"_SYSTEMD_INVOCATION_ID={invocation}"]
     lines = [line for line in host.printed(host.program("journalctl"), words).splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if complaint.match(line)), lines[-1] if lines and failed else "")
-    return _line(last)
-
-
-def _line(text: str) -> str:
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN]).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return told(last, _SHOWN)

@@ -166,10 +166,13 @@ def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) ->
     }
 
 
+NOT_TRIED = "the scheduler has not tried it"
+
+
 def scheduling_message(pod: Optional[Mapping[str, Any]]) -> str:
     """The Events that the scheduler has written about a pod, for an error message."""
     conditions: Sequence[Mapping[str, Any]] = ((pod or {}).get("status") or {}).get("conditions") or []
     messages: List[str] = [
         str(condition.get("message")) for condition in conditions if condition.get("type") == "PodScheduled" and condition.get("message")
     ]
-    return messages[0] if messages else "the scheduler has not tried it"
+    return messages[0] if messages else NOT_TRIED

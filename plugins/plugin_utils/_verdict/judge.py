@@ -312,7 +312,9 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
     if not pod["node"]:
-        says = [f"{at}: {words}" for at, plane in _planes(evidence).items() for words in [plane["plane"]["scheduler"]["says"]] if words]
+        # Of a scheduler that has tried it, the words about this pod say more.
+        planes = _planes(evidence) if pod["scheduling"] == proof.NOT_TRIED else {}
+        says = [f"{at}: {words}" for at, plane in planes.items() for words in [plane["plane"]["scheduler"]["says"]] if words]
         last = f"; the scheduler's last error, on {'; '.join(says)}" if says else ""
         cure = "do what the message states; journalctl -u gpushare-extender has the extender's part"
         found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}", f"it on {node}", cure)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import NOT_TRIED
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
 
@@ -444,6 +445,7 @@ PROBE = "probe pod default/gpushare-verify-node-1"
     ("change", "code", "words"),
     [
         ({"node": "", "scheduling": "0/2 nodes"}, "probe_not_scheduled", "not placed: 0/2 nodes"),
+        ({"node": "", "scheduling": NOT_TRIED}, "probe_not_scheduled", f"not placed: {NOT_TRIED}"),
         (
             {"message": "evicted", "waiting": ["ErrImage no", "Creating"]},
             "probe_not_running",
@@ -458,7 +460,7 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: dict[str, An
     found = judge(world.evidence())
     assert [(one.host, one.check, one.found) for one in found.causes] == [("gpu1", code, f"{PROBE} {words}")]
     world.cp["plane"]["scheduler"]["says"] = "E1129 no lease"
-    last = "; the scheduler's last error, on cp1: E1129 no lease" if code == "probe_not_scheduled" else ""
+    last = "; the scheduler's last error, on cp1: E1129 no lease" if NOT_TRIED in words else ""
     assert [one.found for one in judge(world.evidence()).causes] == [f"{PROBE} {words}{last}"]
     assert found.looked_at["probe pods"] == 0
 

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Faults that people have reported in public threads, none of which has a code of its own in verify: it must find each all the same.
+
+A draw plants one of the cluster and one on each GPU node at once. Read on 2026-11-29; the sentences here are our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
+from verify.faults import CONTAINERD, kept, sh
+
+KUBELET: Final = "/var/lib/kubelet/config.yaml"
+ETCD: Final = "/etc/kubernetes/manifests/etcd.yaml"
+THEIRS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+AUTOSCALER: Final = "ToBeDeletedByClusterAutoscaler"
+
+Plant = Callable[[Cluster, str, contextlib.ExitStack], None]
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """named: words that a finding must have, in what was found or in its cure, to have named the cause.
+
+    by_hand: does what the cure asks of hands, None where its commands are all.
+    """
+
+    name: str
+    source: str
+    plant: Plant
+    named: str
+    by_hand: Callable[[Cluster, str], None] | None = None
+
+
+def _kubelet(added: str) -> Plant:
+    """Lines at the end of kubelet's configuration, and a restart."""
+
+    def plant(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+        later.callback(_kubelet_as_it_was, cluster, node)
+        kept(cluster, later, node, KUBELET)
+        sh(cluster, node, f"cp -p {KUBELET} /run/test-kubelet; cat >> {KUBELET}; systemctl restart --no-block kubelet", added)
+
+    return plant
+
+
+def _kubelet_as_it_was(cluster: Cluster, node: str) -> None:
+    sh(cluster, node, f"cp -p /run/test-kubelet {KUBELET}; systemctl reset-failed kubelet; systemctl restart kubelet")
+
+
+def _cpu_state(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """A reserved CPU, which the policy needs, and the policy itself, which the state of the kubelet before does not have."""
+    later.callback(sh, cluster, node, "rm -f /var/lib/kubelet/cpu_manager_state; systemctl restart kubelet")
+    _kubelet('cpuManagerPolicy: static\nkubeReserved:\n  cpu: "100m"\n')(cluster, node, later)
+
+
+def _cpu_state_removed(cluster: Cluster, node: str) -> None:
+    sh(cluster, node, "rm /var/lib/kubelet/cpu_manager_state; systemctl restart kubelet")
+
+
+def _cri_disabled(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    later.callback(sh, cluster, node, "systemctl restart containerd")
+    kept(cluster, later, node, CONTAINERD)
+    line = 'disabled_plugins = ["io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"]'
+    sh(cluster, node, f"sed -i '/^disabled_plugins/d' {CONTAINERD}; sed -i '1i {line}' {CONTAINERD}; systemctl restart containerd")
+
+
+def _cri_enabled(cluster: Cluster, node: str) -> None:
+    sh(cluster, node, f"sed -i '/^disabled_plugins/d' {CONTAINERD}; systemctl restart containerd")
+
+
+def _no_network_plugins(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    later.callback(_network_plugins, cluster, node)
+    cluster.on(node, "rm", "/opt/cni/bin")
+
+
+def _network_plugins(cluster: Cluster, node: str) -> None:
+    cluster.on(node, "ln", "-sfn", "/usr/lib/cni", "/opt/cni/bin")
+
+
+def _no_container_library(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """A package that was removed alone."""
+    later.callback(_container_library, cluster, node)
+    sh(
+        cluster,
+        node,
+        "cd /usr/bin; test -e nvidia-container-runtime-hook; mv nvidia-container-runtime.cdi nvidia-container-runtime-hook /run/",
+    )
+
+
+def _container_library(cluster: Cluster, node: str) -> None:
+    sh(cluster, node, "cd /run; mv nvidia-container-runtime.cdi nvidia-container-runtime-hook /usr/bin/ || :")
+
+
+def _tainted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    later.callback(sh, cluster, CONTROL_PLANE, f"KUBECONFIG=/etc/kubernetes/admin.conf kubectl taint nodes {node} {AUTOSCALER}- || :")
+    cluster.kubectl("taint", "nodes", node, f"{AUTOSCALER}=1540453142:NoSchedule")
+
+
+def _node_deleted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    cluster.kubectl("delete", "node", node)
+
+
+def _quota(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    path = "/api/v1/namespaces/default/resourcequotas"
+    later.callback(_quota_removed, cluster, node)
+    cluster.api.create(path, {"metadata": {"name": "compute-resources"}, "spec": {"hard": {"requests.cpu": "4", "requests.memory": "8Gi"}}})
+    cluster.until("the quota is counted", lambda: cluster.api.get(f"{path}/compute-resources").get("status", {}).get("used"), 60)
+
+
+def _quota_removed(cluster: Cluster, node: str) -> None:
+    cluster.kubectl("delete", "resourcequota", "compute-resources", "--ignore-not-found")
+
+
+def _other_scheduler(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """Their admission gives every pod of users a scheduler that is not there any more."""
+    later.callback(_other_scheduler_removed, cluster, node)
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    users = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]}
+    change = {
+        "patchType": "ApplyConfiguration",
+        "applyConfiguration": {"expression": 'Object{spec: Object.spec{schedulerName: "yunikorn"}}'},
+    }
+    spec = {"matchConstraints": {"resourceRules": [rule], "namespaceSelector": users}, "reinvocationPolicy": "Never", "mutations": [change]}
+    cluster.api.create(THEIRS, {"metadata": {"name": "schedulers"}, "spec": spec})
+    binding = {"metadata": {"name": "schedulers"}, "spec": {"policyName": "schedulers"}}
+    cluster.api.create(THEIRS.replace("policies", "policybindings"), binding)
+
+
+def _other_scheduler_removed(cluster: Cluster, node: str) -> None:
+    for kind in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
+        cluster.kubectl("delete", kind, "schedulers", "--ignore-not-found")
+
+
+def _etcd_full(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """A quota below what it has already: with the next write etcd takes no more."""
+    later.callback(_etcd_has_room, cluster, node)
+    added = r"s/^\( *\)- etcd$/&\n\1- --quota-backend-bytes=65536/"
+    sh(cluster, CONTROL_PLANE, f"sed '{added}' {ETCD} > /run/test-new; grep -q quota-backend /run/test-new; cp /run/test-new {ETCD}")
+
+    def full() -> bool:
+        try:
+            cluster.kubectl("create", "configmap", "test-full", "--dry-run=none")
+        except Exception as error:
+            return "database space exceeded" in str(error)
+        cluster.kubectl("delete", "configmap", "test-full")
+        return False
+
+    cluster.until("etcd takes no more", full, 180)
+
+
+def _etcd_has_room(cluster: Cluster, node: str) -> None:
+    sh(cluster, CONTROL_PLANE, f"sed '/--quota-backend-bytes/d' {ETCD} > /run/test-new; cp /run/test-new {ETCD}")
+    keys = " ".join(
+        f"--{key}=/etc/kubernetes/pki/etcd/{file}" for key, file in (("cacert", "ca.crt"), ("cert", "server.crt"), ("key", "server.key"))
+    )
+
+    def disarmed() -> bool:
+        cluster.kubectl("exec", "-n", "kube-system", f"etcd-{CONTROL_PLANE}", "--", "sh", "-c", f"etcdctl {keys} alarm disarm")
+        cluster.kubectl("annotate", "node", CONTROL_PLANE, "gpushare.test/full=no", "--overwrite")
+        return True
+
+    cluster.until("etcd takes writes again", disarmed, 180)
+
+
+OF_A_NODE: Final = (
+    Stranger(
+        "kubelet's CPU manager has the state of another policy",
+        "https://github.com/siderolabs/talos/issues/7504",
+        _cpu_state,
+        "cpu_manager_state",
+        _cpu_state_removed,
+    ),
+    Stranger(
+        "a feature gate that this kubelet does not have any more",
+        "https://github.com/RamenDR/ramen/pull/2403",
+        _kubelet("featureGates:\n  StatefulSetAutoDeletePVC: true\n"),
+        "StatefulSetAutoDeletePVC",
+        _kubelet_as_it_was,
+    ),
+    Stranger(
+        "kubelet's resolvConf is a file of systemd-resolved, which does not run",
+        "https://github.com/kubernetes/kubernetes/issues/103110",
+        _kubelet("resolvConf: /run/systemd/resolve/resolv.conf\n"),
+        "/run/systemd/resolve/resolv.conf",
+        _kubelet_as_it_was,
+    ),
+    Stranger(
+        "kubelet takes no more pods",
+        "https://github.com/Panfactum/stack/issues/129",
+        _kubelet("maxPods: 1\n"),
+        "Too many pods",
+        _kubelet_as_it_was,
+    ),
+    Stranger(
+        "containerd without its CRI, as a package's file has it",
+        "https://github.com/containerd/containerd/issues/14121",
+        _cri_disabled,
+        "disabled_plugins",
+        _cri_enabled,
+    ),
+    Stranger(
+        "the network plugins are gone",
+        "https://github.com/niloysh/testbed-automator/issues/6",
+        _no_network_plugins,
+        "/opt/cni/bin",
+        _network_plugins,
+    ),
+    Stranger(
+        "a part of NVIDIA's toolkit is gone",
+        "https://github.com/NVIDIA/libnvidia-container/issues/2",
+        _no_container_library,
+        "nvidia-container-runtime-hook",
+        _container_library,
+    ),
+    Stranger("a taint that the autoscaler forgot", "https://github.com/deckhouse/deckhouse/issues/736", _tainted, AUTOSCALER),
+    Stranger(
+        "the Node was deleted, and its kubelet runs",
+        "https://github.com/kubernetes/kubernetes/issues/71398",
+        _node_deleted,
+        "systemctl restart kubelet",
+    ),
+)
+OF_THE_CLUSTER: Final = (
+    Stranger(
+        "a quota of another team's template", "https://github.com/rancher/rancher/issues/17316", _quota, "compute-resources", _quota_removed
+    ),
+    Stranger(
+        "another scheduler's admission outlived it",
+        "https://github.com/apache/yunikorn-k8shim/pull/27",
+        _other_scheduler,
+        "yunikorn",
+        _other_scheduler_removed,
+    ),
+    Stranger(
+        "etcd's database is full", "https://github.com/kubernetes/kops/issues/4005", _etcd_full, "database space exceeded", _etcd_has_room
+    ),
+)
+
+
+def draw(seed: str) -> list[tuple[str, Stranger]]:
+    """(where, fault), "" for the cluster: the faults of this draw, in the order in which they are planted."""
+    chance = random.Random(seed)
+    hosts = list(GPU_NODES)
+    chance.shuffle(hosts)
+    return [*zip(hosts, chance.sample(OF_A_NODE, len(hosts)), strict=True), ("", chance.choice(OF_THE_CLUSTER))]
