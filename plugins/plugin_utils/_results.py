@@ -128,6 +128,8 @@ _POD = {
 }
 _NODE = {
     "metadata": {"name": str, "labels": Map(str), "annotations": Map(str)},
+    "cordoned": bool,
+    "taints": [str],
     "status": {"capacity": Map(Any), "allocatable": Map(Any), "conditions": [{"type": str, "status": str}]},
 }
 _STATE = Open({"waiting?": Open({}), "terminated?": Open({"exitCode?": int}), "running?": Open({})})

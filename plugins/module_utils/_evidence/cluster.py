@@ -33,7 +33,7 @@ from .._scheduler import manifest, proof
 MANY_NODES = 20
 #: A leader renews its Lease every 2 s, and another may take it after 15 s.
 _RENEWED_SECONDS, _LOOK_SECONDS = 60.0, 10.0
-_MOST_LEASES, _SHOWN = 20, 80
+_MOST_LEASES, _MOST_TAINTS, _SHOWN = 20, 20, 80
 #: An API server keeps Events for an hour.
 _EVENT_SECONDS = 3600.0
 _MOST_EVENTS, _MOST_PASSED = 500, 5
@@ -216,6 +216,12 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
             "labels": metadata.get("labels") or {},
             "annotations": {key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIXES)},
         },
+        "cordoned": (item.get("spec") or {}).get("unschedulable") is True,
+        "taints": [
+            str(taint["key"])[: 4 * _SHOWN]
+            for taint in (item.get("spec") or {}).get("taints") or []
+            if taint["effect"] != "PreferNoSchedule"
+        ][:_MOST_TAINTS],
         "status": {
             "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, GPUS)},
             "allocatable": {key: value for key, value in (status.get("allocatable") or {}).items() if key in (MEMORY, GPUS)},

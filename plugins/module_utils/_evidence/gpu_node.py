@@ -46,7 +46,8 @@ _MOST_STRANGERS = 20
 def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, host: Host) -> Dict[str, Any]:
     """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them.
 
-    problem: why it does not answer; stopped: its unit then. broken: why it would not start again from its files, although it runs.
+    problem: why it does not answer; stopped: its unit then. broken: why it would not start again from its files, although it runs, or with
+    a problem its cause.
     """
     kind = KINDS[name]
     found: Dict[str, Any] = {
@@ -59,20 +60,22 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, ho
         "unit": unit_name or kind.unit,
         "stopped": None,
     }
-    runs = False
+    runs, silent = False, ""
     try:
         unit = find_unit(found["unit"], run, arguments_of, kind.program)
         runs = unit.active == "active"
         service = SERVICES[name](unit, config or None, run, ASK_SECONDS)
+        silent = service.silent or ""
         wanted = service.wanted()
         found["file_default"] = wanted.default
-        if service.silent:
-            raise SilentError(service.silent)
+        if silent:
+            raise SilentError(silent)
         running = service.running()[1]
         found["running_default"] = running.default
         found["lacks"] = service.differs(wanted, running) or ""
     except Rejected as error:
         found["broken" if runs else "problem"] = str(error)
+        found["problem"] = silent or found["problem"]
     except (SilentError, OSError, ValueError) as error:
         found["problem"] = str(error)
     if found["problem"]:

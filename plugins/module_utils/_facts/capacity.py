@@ -156,7 +156,10 @@ def _published_gpu(gpu: Mapping[str, Any]) -> PublishedGpu:
 def _missing(name: str, known: Collection[str]) -> Finding:
     near = difflib.get_close_matches(name, known, 1)
     also = f"; {near[0]} is one" if near else ""
-    cure = "join the host to the cluster, or check that the kubeconfig is of the cluster that its kubelet belongs to"
+    cure = (
+        "where it was there before: systemctl restart kubelet; then run site.yml again (kubelet makes its Node at its start only). A host "
+        "that never was there: join it to the cluster, or see whether the kubeconfig is of the cluster that its kubelet belongs to"
+    )
     seen, expected = f"no node of this name in the API{also}", "the node that the host's kubelet registers"
     return Finding("node_missing", seen, expected, cure, host=name, subject="node")
 

@@ -56,8 +56,12 @@ class Installation:
         return loads(self._must(["--config", config, "config", "dump"]) if os.path.exists(config) else self._builtin)
 
     def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:
-        """The runtimes that pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest."""
+        """The runtimes that pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest.
+
+        Rejected where pods get none, because the files switch the CRI plugin off.
+        """
         found = self.dump() if dump is None else dump
+        containerd_config.check_enabled(found)
         return replace(containerd_config.runtimes(dump_section(found), self.decoder), cdi=cdi_is_on(found) if cdi else None)
 
     def present(self, asked: Asked) -> RuntimePlan:

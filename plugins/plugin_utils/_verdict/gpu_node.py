@@ -30,6 +30,11 @@ from .visibility import judge_visibility, needs_no_runtime
 #: In the doctor's words.
 ONE_PLUGIN = "one device plugin for the GPUs, ours"
 STOP_OTHER = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
+#: Taints that programs set for a time, and may leave: the cluster autoscaler (kubernetes/autoscaler#5657), Karpenter 1
+#: (karpenter.sh/docs/concepts/disruption), read on 2026-11-29.
+_OF_PROGRAMS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
+#: k8s.io/api 0.37.2, core/v1/well_known_taints.go. Those of a node that is not ready follow from that.
+_OF_KUBELET = frozenset(f"node.kubernetes.io/{what}-pressure" for what in ("memory", "disk", "pid"))
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 _RENEWED = "one that kubelet has renewed, which it does before 90 % of its life"
@@ -145,7 +150,10 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
     if runtime["problem"]:
         state = StoppedUnit(**(runtime["stopped"] or {"name": unit}))
         cure = start_again(state, unit)
-        found.say("runtime_silent", runtime["problem"] + last_words(state), f"{name} to answer kubelet's questions", cure)
+        if runtime["broken"]:
+            cure = f"correct what the message names; then: systemctl restart {unit}"
+        seen = "; ".join(filter(None, [runtime["problem"], runtime["broken"]]))
+        found.say("runtime_silent", seen + last_words(state), f"{name} to answer kubelet's questions", cure)
     elif runtime["broken"]:
         cure = f"correct what the message names; do not restart {unit} before: it runs with its former files, and would not start again"
         found.say("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)
@@ -211,3 +219,17 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"
         cure = f"{SITE}, or: kubectl label node {name} {LABEL_NODE}=true"
         found.say("label_missing", f"{seen_label} on node {name}", f"{LABEL_NODE}=true", cure)
+    if node:
+        _closed(found, name, node)
+
+
+def _closed(found: VerifyFindings, name: str, node: Mapping[str, Any]) -> None:
+    """What keeps users' pods from the node although it works: probe pods tolerate it. Administrators' own taints are theirs to know."""
+    if node["cordoned"]:
+        found.say("node_closed", f"node {name} cordoned, so it takes no new pods", "it open to pods", f"kubectl uncordon {name}")
+    for key in sorted(_OF_PROGRAMS.intersection(node["taints"])):
+        cure = f"if the program that has set it has ended, or has forgotten it: kubectl taint nodes {name} {key}-"
+        found.say("node_closed", f"node {name} with the taint {key}, so it takes no new pods", "it open to pods", cure)
+    for key in sorted(_OF_KUBELET.intersection(node["taints"])):
+        cure = f"make room on the host (df -h; free -m); kubelet takes the taint away: kubectl describe node {name}"
+        found.say("node_closed", f"node {name} with the taint {key}, so it takes no new pods", "it open to pods", cure)

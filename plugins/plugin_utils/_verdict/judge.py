@@ -321,7 +321,13 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
-        cure = f"journalctl -u kubelet on {node} says more; with that cured: verify with -e gpushare_verify_probe=always"
+        # kubelet's log says the same.
+        first = (
+            "correct what its last Event names"
+            if any("its last Event" in words for words in pod["waiting"])
+            else f"journalctl -u kubelet on {node} says why"
+        )
+        cure = f"{first}; then verify with -e gpushare_verify_probe=always"
         found.say("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
         return 0
     if not any(container["units"] for container in pod["containers"]):

@@ -196,9 +196,12 @@ LINKS: tuple[Link, ...] = (
     ),
     Link(
         "labels and capacity",
-        "The node has gpushare's label, and publishes the units of its usable GPUs.",
-        ("nvidia-smi's answer on the host", "label, annotation, capacity and allocatable of the Node in the API"),
-        (_errors("annotation_wrong capacity_over capacity_short gpu_unusable label_missing wrong_gpu_count"), _warnings("gpu_cordoned")),
+        "The node has gpushare's label, is open to pods, and publishes the units of its usable GPUs.",
+        ("nvidia-smi's answer on the host", "label, taints, annotation, capacity and allocatable of the Node in the API"),
+        (
+            _errors("annotation_wrong capacity_over capacity_short gpu_unusable label_missing wrong_gpu_count"),
+            _warnings("gpu_cordoned node_closed"),
+        ),
     ),
     Link(
         "strategy",

@@ -207,6 +207,7 @@ def test_init_containers_count_down_from_minus_one() -> None:
 def test_nodes_of_these_names_cut_down() -> None:
     item = {
         "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/gpus": "{}", "other": "x"}},
+        "spec": {"unschedulable": True, "taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]},
         "status": {
             "capacity": {"cpu": "4", MEMORY: "32"},
             "allocatable": {"cpu": "4", MEMORY: "31", "aliyun.com/gpu-count": "2"},
@@ -217,13 +218,20 @@ def test_nodes_of_these_names_cut_down() -> None:
     assert found == [
         {
             "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/gpus": "{}"}},
+            "cordoned": True,
+            "taints": ["a"],
             "status": {
                 "capacity": {MEMORY: "32"},
                 "allocatable": {MEMORY: "31", "aliyun.com/gpu-count": "2"},
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         },
-        {"metadata": {"name": "gpu2", "labels": {}, "annotations": {}}, "status": {"capacity": {}, "allocatable": {}, "conditions": []}},
+        {
+            "metadata": {"name": "gpu2", "labels": {}, "annotations": {}},
+            "cordoned": False,
+            "taints": [],
+            "status": {"capacity": {}, "allocatable": {}, "conditions": []},
+        },
     ]
 
 

@@ -135,6 +135,7 @@ FOREIGN = {MEMORY: [UUIDS[0], "b", "z"], GPUS: list(UUIDS)}
         # The container runtime
         ({"container_runtime": None}, []),
         ({"container_runtime": {"problem": "dead", "lacks": "y"}}, [("runtime_silent", "dead")]),
+        ({"container_runtime": {"problem": "dead", "broken": "cri is off"}}, [("runtime_silent", "dead; cri is off")]),
         (
             {"container_runtime": {"problem": "dead", "stopped": asdict(StoppedUnit("containerd.service", says="level=fatal no plugin"))}},
             [("runtime_silent", "dead; its last words: level=fatal no plugin")],
@@ -255,6 +256,21 @@ def test_a_gpu_node_has_the_label(labels: dict[str, str] | None, expected: list[
     node = seen.node()
     node["metadata"]["labels"] = labels
     assert of_node(node) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"cordoned": True, "taints": ["node.kubernetes.io/unschedulable"]}, "cordoned"),
+        ({"taints": ["ToBeDeletedByClusterAutoscaler", "nvidia.com/gpu"]}, "ToBeDeletedByClusterAutoscaler"),
+        ({"taints": ["node.kubernetes.io/disk-pressure"]}, "disk-pressure"),
+        ({"taints": ["nvidia.com/gpu", "node.kubernetes.io/not-ready"]}, ""),
+    ],
+)
+def test_a_node_that_users_pods_do_not_enter(change: dict[str, Any], key: str) -> None:
+    found = of_node({**seen.node(), **change})
+    assert [code for code, _words in found] == (["warning node_closed"] if key else [])
+    assert all(key in words for _code, words in found)
 
 
 def test_differences_from_the_api_keep_how_bad_they_are() -> None:

@@ -240,6 +240,8 @@ def node() -> Json:
             "labels": {"gpushare.kubernetes/node": "true"},
             "annotations": {"gpushare/gpus": json.dumps({"v": 1, "unit": "GiB", "strategy": "volume-mounts", "gpus": gpus})},
         },
+        "cordoned": False,
+        "taints": [],
         "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
