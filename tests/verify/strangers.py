@@ -83,18 +83,14 @@ def _network_plugins(cluster: Cluster, node: str) -> None:
     cluster.on(node, "ln", "-sfn", "/usr/lib/cni", "/opt/cni/bin")
 
 
-def _no_container_library(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
-    """A package that was removed alone."""
-    later.callback(_container_library, cluster, node)
-    sh(
-        cluster,
-        node,
-        "cd /usr/bin; test -e nvidia-container-runtime-hook; mv nvidia-container-runtime.cdi nvidia-container-runtime-hook /run/",
-    )
+def _no_hook(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """A program of NVIDIA's toolkit that its CDI specs name."""
+    later.callback(_hook, cluster, node)
+    cluster.on(node, "mv", "/usr/bin/nvidia-cdi-hook", "/run/")
 
 
-def _container_library(cluster: Cluster, node: str) -> None:
-    sh(cluster, node, "cd /run; mv nvidia-container-runtime.cdi nvidia-container-runtime-hook /usr/bin/ || :")
+def _hook(cluster: Cluster, node: str) -> None:
+    sh(cluster, node, "test ! -e /run/nvidia-cdi-hook || mv /run/nvidia-cdi-hook /usr/bin/")
 
 
 def _tainted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
@@ -211,13 +207,7 @@ OF_A_NODE: Final = (
         "/opt/cni/bin",
         _network_plugins,
     ),
-    Stranger(
-        "a part of NVIDIA's toolkit is gone",
-        "https://github.com/NVIDIA/libnvidia-container/issues/2",
-        _no_container_library,
-        "nvidia-container-runtime-hook",
-        _container_library,
-    ),
+    Stranger("a part of NVIDIA's toolkit is gone", "https://github.com/ublue-os/bluefin/issues/3454", _no_hook, "nvidia-cdi-hook", _hook),
     Stranger("a taint that the autoscaler forgot", "https://github.com/deckhouse/deckhouse/issues/736", _tainted, AUTOSCALER),
     Stranger(
         "the Node was deleted, and its kubelet runs",

@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import pytest
-
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.logged import told
 
 CHECKPOINT = (
-    'E1129 18:34:21.910881    1066 kubelet.go:1850] "Failed to start ContainerManager" err="start cpu manager error: could not restore state '
-    'from checkpoint: configured policy \\"static\\" differs from state checkpoint policy \\"none\\", please drain this node and delete the CPU '
-    'manager checkpoint file \\"/var/lib/kubelet/cpu_manager_state\\" before restarting Kubelet"'
+    'E1129 18:34:21.910881    1066 kubelet.go:1850] "Failed to start ContainerManager" err="start cpu manager error: could not restore '
+    'state from checkpoint: configured policy \\"static\\" differs from state checkpoint policy \\"none\\", please drain this node and '
+    'delete the CPU manager checkpoint file \\"/var/lib/kubelet/cpu_manager_state\\" before restarting Kubelet"'
 )
 
 
