@@ -82,6 +82,7 @@ _SCHEDULER = {
     "configs": Map(Maybe({"text": str, "sha256": str})),
     "unreached": Map(str),
     "says": str,
+    "server_says": str,
 }
 _SEEN = {
     "places": Places,

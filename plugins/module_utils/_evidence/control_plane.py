@@ -20,7 +20,7 @@ from .._scheduler.entries import silent
 from .._scheduler.manifest import config_paths
 
 #: Where kubelet keeps the logs of pods (--pod-log-dir's default); the folder of a static pod's begins like this.
-_LOGS, _OF_SCHEDULER = "/var/log/pods", "kube-system_kube-scheduler-"
+_LOGS, _SCHEDULER, _SERVER = "/var/log/pods", "kube-scheduler", "kube-apiserver"
 #: An error in klog's form, behind what the runtime writes before it.
 _ERROR = re.compile(r"\b([EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] .+)")
 _LOG_BYTES = 64 * 1024
@@ -46,7 +46,14 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
     text = host.text(manifest)
     configs = {path: _file(host, path) for path in sorted({config, *config_paths(text or "")})}
     unreached = silent(config["text"] for config in configs.values() if config is not None)
-    return {"manifest": text, "others": others, "configs": configs, "unreached": unreached, "says": _last_error(host)}
+    return {
+        "manifest": text,
+        "others": others,
+        "configs": configs,
+        "unreached": unreached,
+        "says": _last_error(host, _SCHEDULER),
+        "server_says": _last_error(host, _SERVER),
+    }
 
 
 def lives(host: Host) -> Dict[str, List[float]]:
@@ -55,10 +62,10 @@ def lives(host: Host) -> Dict[str, List[float]]:
     return {path: [*life] for path, life in found.items() if life is not None}
 
 
-def _last_error(host: Host) -> str:
+def _last_error(host: Host, program: str) -> str:
     """kubelet keeps the logs of each container below the pod's folder, a file for each start: 0.log is the first."""
-    pods = [name for name in host.names(_LOGS) if name.startswith(_OF_SCHEDULER)]
-    files = [f"{_LOGS}/{pod}/kube-scheduler/{name}" for pod in pods for name in host.names(f"{_LOGS}/{pod}/kube-scheduler")]
+    pods = [name for name in host.names(_LOGS) if name.startswith(f"kube-system_{program}-")]
+    files = [f"{_LOGS}/{pod}/{program}/{name}" for pod in pods for name in host.names(f"{_LOGS}/{pod}/{program}")]
     newest = max((path for path in files if path.endswith(".log")), key=lambda path: host.changed_at(path) or 0.0, default="")
     lines = host.tail(newest, _LOG_BYTES).decode("utf-8", "replace").splitlines() if newest else []
     found = next((match for line in reversed(lines) for match in [_ERROR.search(line)] if match is not None), None)

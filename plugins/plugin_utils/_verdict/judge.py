@@ -165,6 +165,12 @@ def _not_checked(evidence: Evidence) -> list[Finding]:
     found = [of_verify("not_checked", f"nothing, because {why}", expected, cure, host) for host, why in gone.items()]
     if isinstance(evidence.cluster, str):
         cure, seen = "run it again once kubectl works on a control plane", f"nothing in the API, because {evidence.cluster}"
+        planes = {host: seen["plane"]["scheduler"]["server_says"] for host, seen in _planes(evidence).items()}
+        if says := "; ".join(f"{host}: {words}" for host, words in planes.items() if words):
+            seen, cure = (
+                f"{seen}; kube-apiserver's last error, on {says}",
+                f"correct what that error names, where it is the cause; then {cure}",
+            )
         found.append(of_verify("not_checked", seen, "an answer of the cluster", cure))
     return found
 

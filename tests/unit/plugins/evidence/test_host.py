@@ -652,6 +652,7 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
         "configs": {"/etc/default.yaml": config},
         "unreached": {},
         "says": "",
+        "server_says": "",
     }
 
 
@@ -674,7 +675,10 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     said = line.format("E", 'leaderelection.go:452] "error: Unauthorized \x1b"') + line.format("W", "a warning")
     root.file(f"{folder}/1.log", "x" * 100_000 + "\n" + said)
     root.file("/var/log/pods/kube-system_other-cp1_1/kube-scheduler/9.log", line.format("E", "of another"))
+    server = "/var/log/pods/kube-system_kube-apiserver-cp1_0123/kube-apiserver/0.log"
+    root.file(server, line.format("E", 'err="etcdserver: mvcc: database space exceeded"'))
     found = evidence_control_plane.scheduler_files(Host(str(root)), "/none", "/none")
+    assert found["server_says"] == 'err="etcdserver: mvcc: database space exceeded"'
     assert found["says"] == 'leaderelection.go:452] "error: Unauthorized "'
 
 

@@ -253,6 +253,9 @@ def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) ->
     assert causes(world) == {("", "not_checked")}
     world.cp["plane"]["scheduler"]["configs"].clear()
     assert causes(world) == {("", "not_checked"), ("cp1", "scheduler_not_configured")}
+    world.cp["plane"]["scheduler"]["server_says"] = "no space"
+    (found,) = (one for one in judge(world.evidence()).causes if one.check == "not_checked")
+    assert found.found == "nothing in the API, because kubectl failed; kube-apiserver's last error, on cp1: no space"
 
 
 def test_objects_that_are_gone_or_changed_are_told_apart(world: World) -> None:

@@ -199,6 +199,7 @@ def plane_host() -> Json:
             "configs": {CONFIG_PATH: {"text": CONFIG, "sha256": hashlib.sha256(CONFIG.encode()).hexdigest()}},
             "unreached": {},
             "says": "",
+            "server_says": "",
         },
         "lives": {"/etc/kubernetes/scheduler.conf": [NOW - 100 * 86400, NOW + 265 * 86400]},
     }
