@@ -2,7 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """Faults without a code of their own, drawn at random: verify finds each, names its cause, and its cure, done word for word, cures it.
 
-GPUSHARE_DRAW: the seeds of the draws, with commas; by default three new ones. GPUSHARE_STRANGERS: a file for the score of each.
+GPUSHARE_DRAW: the seeds of the draws, with commas; #N is the N-th fault alone. By default a new one, or three where GPUSHARE_FULL is set.
+GPUSHARE_STRANGERS: a file for the score of each.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from verify.conftest import SHARING
 from verify.strangers import OF_A_NODE, OF_THE_CLUSTER, Stranger, draw
 from verify.verdict import Verdict, Verify
 
-DRAWS = os.environ.get("GPUSHARE_DRAW", "").split(",") if os.environ.get("GPUSHARE_DRAW") else [secrets.token_hex(4) for _ in range(3)]
+GIVEN = os.environ.get("GPUSHARE_DRAW", "")
+DRAWS = GIVEN.split(",") if GIVEN else [secrets.token_hex(4) for _ in range(3 if os.environ.get("GPUSHARE_FULL") == "1" else 1)]
 
 
 def drawn(seed: str) -> list[tuple[str, Stranger]]:
-    """A draw, or where the seed is a number the fault of that place alone, on the second GPU node."""
+    """A draw, or of a seed such as #3 the fault of that place alone, on the second GPU node."""
     if not seed.startswith("#"):
         return draw(seed)
     one = (*OF_A_NODE, *OF_THE_CLUSTER)[int(seed[1:])]
