@@ -497,7 +497,7 @@ def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
     assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
 
 
-def test_a_silent_runtime_is_told_with_what_its_files_say_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_runtime_is_told_with_what_its_files_say_of_it(monkeypatch: pytest.MonkeyPatch, root: FakeRoot) -> None:
     """As containerd, whose file switches the CRI plugin off."""
 
     class Silent:
@@ -508,7 +508,7 @@ def test_a_silent_runtime_is_told_with_what_its_files_say_of_it(monkeypatch: pyt
 
     monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active="active"))
     monkeypatch.setitem(SERVICES, "containerd", lambda *_: Silent())
-    found = gpu_node.container_runtime("containerd", "", "", lambda *_: None, NO_HOST)  # type: ignore[arg-type,return-value]
+    found = gpu_node.container_runtime("containerd", "", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
     assert (found["problem"], found["broken"]) == ("its CRI plugin is not loaded", "disabled_plugins has cri")
 
 
