@@ -22,6 +22,7 @@ for folder in (".collections", "tools/lab"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 
 import markdown_parts  # noqa: E402
@@ -114,6 +115,17 @@ def rows() -> list[tuple[str, str, str]]:
             "used; [not yet run under the operator](docs/operate/gpu-operator.md)",
         ),
         ("`gpushare_isolation`", services, pods),
+        (
+            "`gpushare_isolation: auto`, the default",
+            "`driver` where the driver can limit memory, else `watch`",
+            f"`{Values('', '').isolation_of_pods}`: [nothing is stopped](docs/operate/isolation.md#choosing-the-isolation), "
+            "whatever the driver can",
+        ),
+        (
+            "limits by the driver",
+            "the service has `CAP_SYS_ADMIN` where they are",
+            "by `isolation: driver`; the pods then have `CAP_SYS_ADMIN` on every node. Not on OpenShift",
+        ),
         (
             "[dashboard](docs/use/dashboard.md) for others",
             "the role `dashboard`, with one token for all",

@@ -86,6 +86,13 @@ class Values:
         return self.runtime_class == RUNTIME_CLASS
 
     @property
+    def isolation_of_pods(self) -> str:
+        """What the device plugin is told. The pods of a DaemonSet have the same rights on every node: `auto` gives none of them
+        CAP_SYS_ADMIN for the sake of those nodes whose driver can limit.
+        """
+        return "watch" if self.isolation == "auto" else self.isolation
+
+    @property
     def limits_by_driver(self) -> bool:
         """Whether the driver keeps pods to their memory, which takes a capability and the control groups to write."""
         return self.isolation == "driver"

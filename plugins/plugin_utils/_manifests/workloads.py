@@ -276,7 +276,7 @@ def daemon_set(values: Values) -> Json:
         f"--device-strategy={values.device_strategy}",
         *([f"--host-root={HOST}", f"--driver-root={values.driver_root}", f"--cdi-dir={values.cdi_dir}"] if values.writes_cdi else []),
         *([f"--runtime-class={values.runtime_class}"] if values.runtime_class else []),
-        f"--isolation={'watch' if values.isolation == 'auto' else values.isolation}",
+        f"--isolation={values.isolation_of_pods}",
         f"--overuse={values.overuse}",
         f"--overuse-grace={values.overuse_grace}",
         f"--health-listen=0.0.0.0:{HEALTH_PORT}",
