@@ -85,6 +85,8 @@ FULL: Final = Values(
     prometheus="http://x-prometheus",
     dashboard=True,
     dashboard_hosts=("x-dashboard-host",),
+    metrics=True,
+    pod_monitors=True,
 )
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
@@ -106,6 +108,9 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     # In front of the next, as above.
     ({"dashboard_hosts": ()}, ".Values.dashboard.hostName"),
     ({"dashboard": False}, ".Values.dashboard.enabled"),
+    # In front of the next, as above.
+    ({"pod_monitors": False}, ".Values.metrics.podMonitor"),
+    ({"metrics": False}, ".Values.metrics.enabled"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
 _CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root|runtime-class)=.*")

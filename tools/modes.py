@@ -132,6 +132,11 @@ def rows() -> list[tuple[str, str, str]]:
             "`dashboard.enabled` of the chart, `gpushare_cluster_dashboard` of `cluster`: people show their own tokens",
         ),
         (
+            "[metrics](docs/reference/metrics.md), off by default",
+            "`gpushare_metrics_address`, one token for each host; the playbook `scrape_config`",
+            "`metrics.enabled` of the chart, `gpushare_cluster_metrics` of `cluster`, two Secrets with tokens; PodMonitors",
+        ),
+        (
             "changes to the control plane",
             "kube-scheduler's manifest and configuration, kubeadm's ConfigMap",
             "none; the same with the cluster's own scheduler",

@@ -127,11 +127,7 @@ def limits(language: str) -> str:
                 f"is **stopped** ({_known('limit by the driver', EN)})",
                 "is **stopped** only with `isolation: driver`, which needs `CAP_SYS_ADMIN`; not on OpenShift",
             ],
-            [
-                "MPS, each process",
-                f"is **stopped** ({_known('limit by MPS', EN)}), unless its container tampers with MPS",
-                "not available",
-            ],
+            ["MPS, each process", f"is **stopped** ({_known('limit by MPS', EN)}), unless its container tampers with MPS", "not available"],
             ["any other", "is *not stopped*: by default it gets a warning Event, and you can have it evicted", "the same"],
         ],
     )

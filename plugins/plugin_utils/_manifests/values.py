@@ -40,6 +40,7 @@ class Values:
     scheduler_on_gpu_nodes: whether the scheduler's pods may run on GPU nodes, too, where their token is within reach of those nodes' root.
     prometheus: its URL for `kubectl gpushare top` and the dashboard, "" for none.
     dashboard: whether it is served in the cluster; dashboard_hosts: further names by which people call it.
+    metrics: whether both daemons serve metrics to scrapers with a token; pod_monitors: and Prometheus' operator is told of them.
     """
 
     image: str
@@ -75,6 +76,8 @@ class Values:
     prometheus: str = ""
     dashboard: bool = False
     dashboard_hosts: Sequence[str] = ()
+    metrics: bool = False
+    pod_monitors: bool = False
 
     @property
     def evict(self) -> bool:
