@@ -36,6 +36,7 @@ _NAMES_THE_SCHEDULER: Final = "1.36"
 #: Presets in the words of their makers, in the order of the README.
 _MAKERS: Final = {
     "eks": "EKS",
+    "bottlerocket": "EKS with Bottlerocket",
     "gke": "GKE",
     "aks": "AKS",
     "openshift": "OpenShift",

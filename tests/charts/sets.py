@@ -49,6 +49,7 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"schedulerOnGpuNodes": True}, {"scheduler_on_gpu_nodes": True}, "v1.36.3"),
     ({"prometheus": "https://p.example.org:9090/a"}, {"prometheus": "https://p.example.org:9090/a"}, "v1.36.3"),
     ({"dashboard": {"enabled": True}}, {"dashboard": True}, "v1.36.3"),
+    ({"imagePullSecrets": [{"name": "a"}, {"name": "b.c"}]}, {"pull_secrets": ["a", "b.c"]}, "v1.36.3"),
     ({"metrics": {"enabled": True}}, {"metrics": True}, "v1.36.3"),
     (
         {"metrics": {"enabled": True, "podMonitor": True}, "openshift": True},
@@ -110,6 +111,8 @@ BAD: tuple[Json, ...] = (
     {"prometheus": "http://user:word@p:9090"},
     {"dashboard": True},
     {"metrics": True},
+    {"imagePullSecrets": ["a"]},
+    {"imagePullSecrets": [{"name": "A"}]},
     {"metrics": {"enabled": True, "token": "x"}},
     {"dashboard": {"enabled": "yes"}},
     {"dashboard": {"hostName": "a b"}},

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Metrics of the daemons' pods: only a scraper with the token of the Secret gets them, and a pod without its Secret serves all the same."""
+"""Metrics of the daemons' pods: only a scraper with the token of the Secret gets them, and a pod without its Secret serves."""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ class Values:
     scheduler_on_gpu_nodes: whether the scheduler's pods may run on GPU nodes, too, where their token is within reach of those nodes' root.
     prometheus: its URL for `kubectl gpushare top` and the dashboard, "" for none.
     dashboard: whether it is served in the cluster; dashboard_hosts: further names by which people call it.
-    metrics: whether both daemons serve metrics to scrapers with a token; pod_monitors: and Prometheus' operator is told of them.
+    pull_secrets: names of the Secrets by which the accounts of our pods pull their images.
+    metrics: whether both daemons serve metrics to scrapers with a token.
+    pod_monitors: whether Prometheus' operator is told of them.
     """
 
     image: str
@@ -76,6 +78,7 @@ class Values:
     prometheus: str = ""
     dashboard: bool = False
     dashboard_hosts: Sequence[str] = ()
+    pull_secrets: Sequence[str] = ()
     metrics: bool = False
     pod_monitors: bool = False
 
@@ -90,7 +93,7 @@ class Values:
 
     @property
     def isolation_of_pods(self) -> str:
-        """What the device plugin is told. The pods of a DaemonSet have the same rights on every node: `auto` gives none of them
+        """The value of the device plugin's option. The pods of a DaemonSet have the same rights on every node: `auto` gives none of them
         CAP_SYS_ADMIN for the sake of those nodes whose driver can limit.
         """
         return "watch" if self.isolation == "auto" else self.isolation

@@ -109,7 +109,7 @@ def runtime_class() -> Json:
 
 
 def network_policies(values: Values) -> list[Json]:
-    """No pod has to call ours, but for the metrics: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
+    """No pod has to call ours, except for the metrics: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
     ports = {PLUGIN: PLUGIN_METRICS_PORT} if values.default_scheduler else {SCHEDULER: EXTENDER_METRICS_PORT, PLUGIN: PLUGIN_METRICS_PORT}
     return [
         {
