@@ -84,7 +84,7 @@ def rows() -> list[tuple[str, str, str]]:
         (
             "clusters",
             f"by {by_site()}",
-            f"any whose nodes run pods with `hostPID`; {len(presets.names())} distributions have a [preset]({others})",
+            f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) for distributions",
         ),
         ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer"),
         (
@@ -152,7 +152,7 @@ def rows() -> list[tuple[str, str, str]]:
         (
             "removed by",
             "`uninstall`, which gives each file its old bytes back",
-            "`helm uninstall`, or `cluster` with `gpushare_cluster_state: absent`",
+            "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
         ),
         (
             "tested on",
