@@ -36,7 +36,7 @@ _NAMES_THE_SCHEDULER: Final = "1.36"
 #: Presets in the words of their makers, in the order of the README.
 _MAKERS: Final = {
     "eks": "EKS",
-    "bottlerocket": "EKS with Bottlerocket",
+    "bottlerocket": "EKS",
     "gke": "GKE",
     "aks": "AKS",
     "openshift": "OpenShift",
@@ -59,7 +59,7 @@ def maker(preset: str) -> str:
 
 def makers() -> list[str]:
     """The clusters that have a preset, in the order of the README."""
-    return sorted(map(maker, presets.names()), key=list(_MAKERS.values()).index)
+    return sorted(set(map(maker, presets.names())), key=list(_MAKERS.values()).index)
 
 
 def run_by_hand() -> list[str]:
@@ -81,6 +81,11 @@ def rows() -> list[tuple[str, str, str]]:
     services, pods = (markdown_parts.code(choices(role)) for role in ("device_plugin", "chart"))
     return [
         ("installed by", "`site`, over ssh as root", "Helm, a manifest, or the playbook `cluster`, through the API; or `site`"),
+        (
+            "the cluster is checked before the first change",
+            "`preflight`, which `site` runs",
+            "by the playbooks. Helm and `kubectl apply` [check nothing](docs/operate/kubernetes.md#with-helm)",
+        ),
         (
             "clusters",
             f"by {by_site()}",
