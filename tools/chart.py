@@ -20,12 +20,23 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
 
+_NO_VERSION = (
+    "found a version of Kubernetes without its third number; expected one such as v1.36.3, which kube-scheduler's image has: "
+    "set schedulerImage, or kubeVersion of Argo CD"
+)
+#: What preflight rejects on OpenShift, where Helm is all there is.
+_REJECTED = (
+    '{{- if and .Values.openshift (eq .Values.isolation "driver") }}\n'
+    '{{- fail "found isolation: driver with openshift: true; expected auto, watch or none: the constraints by which OpenShift admits the '
+    'device plugin have no capability CAP_SYS_ADMIN. Leave isolation out" }}\n{{- end }}\n'
+)
 #: Words of the objects to the expressions that take their place.
 WORDS: Final[Mapping[str, str]] = {
     "x-namespace": ".Release.Namespace",
     "x-image": ".Values.image",
-    "x-scheduler-image": ".Values.schedulerImage | default (printf "
-    f'"{SCHEDULER_REPOSITORY}:%s" (regexFind "^v1[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version))',
+    # `or` leaves the rest alone where it needs it not. Argo CD up to 3.3 tells the chart no more than v1.36 (its issue 26330).
+    "x-scheduler-image": f'or .Values.schedulerImage (printf "{SCHEDULER_REPOSITORY}:%s" (required "{_NO_VERSION}" '
+    '(regexFind "^v1[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version)))',
     "x-runtime-class": ".Values.runtimeClass",
     "x-host": ".Values.apiServer.host",
     "64999": ".Values.apiServer.port",
@@ -55,6 +66,7 @@ PARTS: Final[Mapping[str, str]] = {
     "x-tolerations": ".Values.tolerations | toJson",
     "x-node-selector": f"merge (dict {' '.join(json.dumps(word) for pair in workloads.OWN_LABELS.items() for word in pair)}) "
     ".Values.nodeSelector | toJson",
+    "x-pull-secrets": ".Values.imagePullSecrets | toJson",
 }
 _WRITERS: Final = '[\\"x-writer\\"]'
 _RANGE: Final = '[{{ range $place, $user := .Values.annotationWriters }}{{ if $place }}, {{ end }}\\"{{ $user }}\\"{{ end }}]'
@@ -85,6 +97,9 @@ FULL: Final = Values(
     prometheus="http://x-prometheus",
     dashboard=True,
     dashboard_hosts=("x-dashboard-host",),
+    pull_secrets=("x-pull-secret",),
+    metrics=True,
+    pod_monitors=True,
 )
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
@@ -106,6 +121,10 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     # In front of the next, as above.
     ({"dashboard_hosts": ()}, ".Values.dashboard.hostName"),
     ({"dashboard": False}, ".Values.dashboard.enabled"),
+    # In front of the next, as above.
+    ({"pod_monitors": False}, ".Values.metrics.podMonitor"),
+    ({"metrics": False}, ".Values.metrics.enabled"),
+    ({"pull_secrets": ()}, ".Values.imagePullSecrets"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
 _CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root|runtime-class)=.*")
@@ -136,6 +155,8 @@ def made(values: Values) -> list[Any]:
         template = one.get("spec", {}).get("template", {})
         if "annotations" in template.get("metadata", {}):
             template["metadata"]["annotations"] = dict.fromkeys(template["metadata"]["annotations"], "x-digest")
+        if "imagePullSecrets" in one:
+            one["imagePullSecrets"] = "x-pull-secrets"
         if one["kind"] == "DaemonSet":
             template["spec"].update(tolerations="x-tolerations", nodeSelector="x-node-selector")
             template["spec"].update({"runtimeClassName": "x-runtime-class"} if "runtimeClassName" in template["spec"] else {})
@@ -251,4 +272,4 @@ def templates() -> dict[str, str]:
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))
     config = re.sub(r'\n( +"preemptVerb": .*)', r"\n{{- if .Values.preemption }}\n\1\n{{- end }}", config)
     helper = f'{{{{- define "gpushare.schedulerConfig" -}}}}\n{config}\n{{{{ end -}}}}\n'
-    return {"_scheduler-config.tpl": header + helper, "objects.yaml": header + "\n".join(documents) + "\n"}
+    return {"_scheduler-config.tpl": header + helper, "objects.yaml": header + _REJECTED + "\n".join(documents) + "\n"}

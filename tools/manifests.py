@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime")
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import pod_monitors  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 
 import chart  # noqa: E402
@@ -40,6 +41,8 @@ EVERYTHING = (
     "# and label the GPU nodes with gpushare.kubernetes/node=true. docs/operate/kubernetes.md has the steps."
 )
 NAMES = "From Kubernetes 1.36 on: pods that ask for aliyun.com/* and name no scheduler get gpushare-scheduler."
+
+MONITORS = "For Prometheus' operator, where the playbook has installed gpushare with gpushare_cluster_metrics."
 
 
 class _Dumper(yaml.SafeDumper):
@@ -75,6 +78,7 @@ def files() -> dict[str, str]:
     return {
         f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
+        f"{FOLDER}/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
     }
 

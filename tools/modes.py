@@ -22,6 +22,7 @@ for folder in (".collections", "tools/lab"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
 
 import markdown_parts  # noqa: E402
@@ -35,6 +36,7 @@ _NAMES_THE_SCHEDULER: Final = "1.36"
 #: Presets in the words of their makers, in the order of the README.
 _MAKERS: Final = {
     "eks": "EKS",
+    "bottlerocket": "EKS",
     "gke": "GKE",
     "aks": "AKS",
     "openshift": "OpenShift",
@@ -57,7 +59,7 @@ def maker(preset: str) -> str:
 
 def makers() -> list[str]:
     """The clusters that have a preset, in the order of the README."""
-    return sorted(map(maker, presets.names()), key=list(_MAKERS.values()).index)
+    return sorted(set(map(maker, presets.names())), key=list(_MAKERS.values()).index)
 
 
 def run_by_hand() -> list[str]:
@@ -80,9 +82,14 @@ def rows() -> list[tuple[str, str, str]]:
     return [
         ("installed by", "`site`, over ssh as root", "Helm, a manifest, or the playbook `cluster`, through the API; or `site`"),
         (
+            "the cluster is checked before the first change",
+            "`preflight`, which `site` runs",
+            "by the playbooks. Helm and `kubectl apply` [check nothing](docs/operate/kubernetes.md#with-helm)",
+        ),
+        (
             "clusters",
             f"by {by_site()}",
-            f"any whose nodes run pods with `hostPID`; {len(presets.names())} distributions have a [preset]({others})",
+            f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) for distributions",
         ),
         ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer"),
         (
@@ -115,9 +122,25 @@ def rows() -> list[tuple[str, str, str]]:
         ),
         ("`gpushare_isolation`", services, pods),
         (
+            "`gpushare_isolation: auto`, the default",
+            "`driver` where the driver can limit memory, else `watch`",
+            f"`{Values('', '').isolation_of_pods}`: [nothing is stopped](docs/operate/isolation.md#choosing-the-isolation), "
+            "whatever the driver can",
+        ),
+        (
+            "limits by the driver",
+            "the service has `CAP_SYS_ADMIN` where they are",
+            "by `isolation: driver`; the pods then have `CAP_SYS_ADMIN` on every node. Not on OpenShift",
+        ),
+        (
             "[dashboard](docs/use/dashboard.md) for others",
             "the role `dashboard`, with one token for all",
             "`dashboard.enabled` of the chart, `gpushare_cluster_dashboard` of `cluster`: people show their own tokens",
+        ),
+        (
+            "[metrics](docs/reference/metrics.md), off by default",
+            "`gpushare_metrics_address`, one token for each host; the playbook `scrape_config`",
+            "`metrics.enabled` of the chart, `gpushare_cluster_metrics` of `cluster`, two Secrets with tokens; PodMonitors",
         ),
         (
             "changes to the control plane",
@@ -134,7 +157,7 @@ def rows() -> list[tuple[str, str, str]]:
         (
             "removed by",
             "`uninstall`, which gives each file its old bytes back",
-            "`helm uninstall`, or `cluster` with `gpushare_cluster_state: absent`",
+            "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
         ),
         (
             "tested on",

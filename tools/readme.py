@@ -108,19 +108,39 @@ def limits(language: str) -> str:
     """What stops a pod that takes more than its share, by the node."""
     if language == ZH:
         return table(
-            ["节点", "超用显存的 Pod"],
+            ["节点", "申请超过份额的 Pod，以 Ansible 服务安装", "以 Pod（Helm）安装"],
             [
-                ["驱动 620（长期支持）或 615，cgroup v2", f"**被阻止**（{_known('limit by the driver', ZH)}）"],
-                ["MPS，按进程", f"**被阻止**（{_known('limit by MPS', ZH)}），除非容器自行改动 MPS"],
-                ["其他节点", "*不会被阻止*：默认收到告警 Event；可设置为驱逐"],
+                [
+                    "驱动 620（长期支持）或 615，cgroup v2",
+                    f"**显存不足**（{_known('limit by the driver', ZH)}）",
+                    "设置 `isolation: driver` 后同左，需要 `CAP_SYS_ADMIN`，OpenShift 上不可用",
+                ],
+                [
+                    "MPS（需自行开启），按进程",
+                    f"**显存不足**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得），除非容器自行改动 MPS",
+                    "不支持",
+                ],
+                ["其他节点，即驱动 580 的默认情况", "*不会被阻止*：收到告警 Event；可设置为驱逐", "同左"],
             ],
         )
     return table(
-        ["node", "a pod that takes more than its share"],
+        ["node", "a pod that allocates more than its share, as services (Ansible)", "as pods (Helm)"],
         [
-            ["NVIDIA's driver 620 (long-term) or 615, cgroup v2", f"is **stopped** ({_known('limit by the driver', EN)})"],
-            ["MPS, each process", f"is **stopped** ({_known('limit by MPS', EN)}), unless its container tampers with MPS"],
-            ["any other", "is *not stopped*: by default it gets a warning Event, and you can have it evicted"],
+            [
+                "NVIDIA's driver 620 (long-term) or 615, cgroup v2",
+                f"gets **out of memory** ({_known('limit by the driver', EN)})",
+                "the same with `isolation: driver`, which needs `CAP_SYS_ADMIN`; not on OpenShift",
+            ],
+            [
+                "MPS, where you switch it on, each process",
+                f"gets **out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods), unless its container tampers with MPS",
+                "not available",
+            ],
+            [
+                "any other, so with driver 580 by default",
+                "is *not stopped*: it gets a warning Event, and you can have it evicted",
+                "the same",
+            ],
         ],
     )
 

@@ -163,7 +163,8 @@ def described(spec: Mapping[str, Any]) -> str:
 
 def cell(spec: Mapping[str, Any]) -> str:
     """A description for one cell of a Markdown table."""
-    text = re.sub(r"\b[CVOEM]\(([^)]*)\)", r"`\1`", described(spec))
+    text = re.sub(r"\bP\(gpushare\.kubernetes\.(\w+)#role\)", r"the role `\1`", described(spec))
+    text = re.sub(r"\b[CVOEM]\(([^)]*)\)", r"`\1`", text)
     choices = ", ".join(f"`{choice}`" if choice else "nothing" for choice in spec.get("choices", ()))
     return (text + (f" One of {choices}." if choices else "")).replace("|", "\\|")
 

@@ -49,6 +49,15 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"schedulerOnGpuNodes": True}, {"scheduler_on_gpu_nodes": True}, "v1.36.3"),
     ({"prometheus": "https://p.example.org:9090/a"}, {"prometheus": "https://p.example.org:9090/a"}, "v1.36.3"),
     ({"dashboard": {"enabled": True}}, {"dashboard": True}, "v1.36.3"),
+    ({"imagePullSecrets": [{"name": "a"}, {"name": "b.c"}]}, {"pull_secrets": ["a", "b.c"]}, "v1.36.3"),
+    ({"metrics": {"enabled": True}}, {"metrics": True}, "v1.36.3"),
+    (
+        {"metrics": {"enabled": True, "podMonitor": True}, "openshift": True},
+        {"metrics": True, "pod_monitors": True, "openshift": True},
+        "v1.30.4",
+    ),
+    # As with the dashboard's name.
+    ({"metrics": {"podMonitor": True}}, {}, "v1.36.3"),
     (
         {
             "dashboard": {"enabled": True, "hostName": "gpu.example.org"},
@@ -101,6 +110,10 @@ BAD: tuple[Json, ...] = (
     {"prometheus": "p:9090"},
     {"prometheus": "http://user:word@p:9090"},
     {"dashboard": True},
+    {"metrics": True},
+    {"imagePullSecrets": ["a"]},
+    {"imagePullSecrets": [{"name": "A"}]},
+    {"metrics": {"enabled": True, "token": "x"}},
     {"dashboard": {"enabled": "yes"}},
     {"dashboard": {"hostName": "a b"}},
     {"dashboard": {"hostName": "-a"}},

@@ -67,16 +67,19 @@ def test_it_renders_to_the_objects_of_the_builders(number: int) -> None:
 
 def test_its_notes_have_the_label_and_how_to_see_whether_the_pods_serve() -> None:
     """Helm says `deployed` before any of them does."""
-    (answer,) = ask([a_set({"kubeletRoot": "/data/kubelet"}, "v1.36.3")])
+    answer, anywhere = ask([a_set(values, "v1.36.3") for values in ({"kubeletRoot": "/data/kubelet"}, {"schedulerOnGpuNodes": True})])
     shown = answer["files"][NOTES]
     assert re.findall("^  kubectl .*$", shown, re.MULTILINE) == [
         "  kubectl label node NODE gpushare.kubernetes/node=true",
+        "  kubectl -n gpushare-system get pods -l app.kubernetes.io/name=gpushare-scheduler -o wide",
+        "  kubectl -n gpushare-system delete pods -l app.kubernetes.io/name=gpushare-scheduler --field-selector spec.nodeName=NODE",
         "  kubectl -n gpushare-system rollout status deployment/gpushare-scheduler --timeout=180s",
         "  kubectl -n gpushare-system rollout status daemonset/gpushare-device-plugin --timeout=180s",
         "  kubectl -n gpushare-system describe pods -l app.kubernetes.io/part-of=gpushare",
     ]
     assert "/data/kubelet/pod-resources" in shown
     assert shown.startswith("The device plugin runs on nodes with a label.")
+    assert "delete pods" not in anywhere["files"][NOTES]
 
 
 @cache
@@ -91,3 +94,16 @@ def test_the_schema_rejects_what_cannot_be(number: int) -> None:
 
 def test_an_older_kubernetes_is_rejected_by_the_chart() -> None:
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == ">=1.30.0-0"
+
+
+def test_a_version_that_names_no_image_is_rejected_with_what_to_set() -> None:
+    """Argo CD up to 3.3 tells a chart two numbers of the cluster's version."""
+    without, named = ask([a_set(values, "v1.36") for values in ({}, {"schedulerImage": "m.example.org/s:v1.36.0"})])
+    assert "set schedulerImage" in without["error"]
+    assert named["error"] == ""
+    assert "m.example.org/s:v1.36.0" in named["files"]["gpushare/templates/objects.yaml"]
+
+
+def test_what_openshift_would_not_admit_is_rejected() -> None:
+    (answer,) = ask([a_set({"openshift": True, "isolation": "driver"}, "v1.36.3")])
+    assert "found isolation: driver with openshift: true" in answer["error"]

@@ -90,6 +90,7 @@ class InCluster:
             "gpushare_device_strategy": "volume-mounts",
             "gpushare_taint_gpu_nodes": True,
             "gpushare_cluster_dashboard": True,
+            "gpushare_cluster_metrics": True,
             "gpushare_uninstall_wait": 0,
             **self._settings,
             **other,

@@ -13,6 +13,7 @@ import pytest
 
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import NAMESPACE, InCluster
+from cluster_mode.installs import LABEL as LABEL_AND_VALUE
 from cluster_mode.installs import Chart, Manifest
 from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
@@ -21,6 +22,8 @@ from e2e.manifests import pod
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
 from gpushare_lab.spec import POD_SUBNET
+
+LABEL = LABEL_AND_VALUE.partition("=")[0]
 
 
 @pytest.fixture
@@ -142,3 +145,8 @@ def test_helm_uninstalls(bare: Bare, chart: Chart, here: InCluster) -> None:
     bare.cluster.clear()
     chart.remove()
     assert set(here.objects()) == bare.objects
+    # The rest that the page has: Helm knows no nodes.
+    bare.cluster.kubectl("label", "nodes", "--selector", LABEL, f"{LABEL}-")
+    bare.cluster.kubectl("annotate", "nodes", "--all", "gpushare/gpus-", "gpushare/held-")
+    nodes = [bare.cluster.node(name)["metadata"] for name in GPU_NODES]
+    assert not [key for node in nodes for key in (*node["labels"], *node.get("annotations", ())) if key.startswith("gpushare")]

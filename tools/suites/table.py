@@ -313,6 +313,7 @@ _TABLE = (
             "tests/cluster_mode/test_install.py",
             *IN_CLUSTER,
             "tests/cluster_mode/test_rights.py",
+            "tests/cluster_mode/test_metrics.py",
             "tests/cluster_mode/test_flooded.py",
             "tests/cluster_mode/test_killed.py",
             "tests/cluster_mode/test_uninstall.py",

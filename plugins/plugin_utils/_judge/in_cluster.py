@@ -49,6 +49,7 @@ _FIELDS = {
     "gpushare_prometheus": "prometheus",
     "gpushare_cluster_dashboard": "dashboard",
     "gpushare_cluster_dashboard_host_names": "dashboard_hosts",
+    "gpushare_cluster_metrics": "metrics",
 }
 
 

@@ -56,6 +56,8 @@ def objects(values: Values) -> list[Json]:
     rights = accounts.in_cluster(values.namespace, values.evict, values.default_scheduler)
     space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     rights += accounts.dashboard_in_cluster(values.namespace) if values.dashboard else []
+    pull = {"imagePullSecrets": [{"name": name} for name in values.pull_secrets]} if values.pull_secrets else {}
+    rights = [{**right, **pull} if right["kind"] == "ServiceAccount" else right for right in rights]
     use = openshift.objects(values.namespace, values.dashboard) if values.openshift else []
     facts = public(values.prometheus, policies.EXTENDER if values.default_scheduler else policies.SCHEDULER, values.namespace)
     return [*space, *rules, *rights, *use, *facts, *workloads.workloads(values)]

@@ -31,10 +31,15 @@ def read_days() -> dict[str, str]:
     return {name: _READ.findall(text)[0] for name, text in texts.items()}
 
 
+def variable(value: str) -> str:
+    """The variable of the role in_cluster for a value of the chart: kubeletRoot is gpushare_kubelet_root."""
+    return "gpushare_" + _HUMP.sub(lambda hump: "_" + hump[1].lower(), value)
+
+
 def variables(name: str) -> dict[str, Any]:
-    """The variables of the role in_cluster that the preset of one of `names` sets: kubeletRoot is gpushare_kubelet_root."""
+    """The variables of the role in_cluster that the preset of one of `names` sets."""
     values = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
-    return {"gpushare_" + _HUMP.sub(lambda hump: "_" + hump[1].lower(), key): value for key, value in values.items()}
+    return {variable(key): value for key, value in values.items()}
 
 
 def applied(settings: Mapping[str, Any], preset: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class Values:
     scheduler_on_gpu_nodes: whether the scheduler's pods may run on GPU nodes, too, where their token is within reach of those nodes' root.
     prometheus: its URL for `kubectl gpushare top` and the dashboard, "" for none.
     dashboard: whether it is served in the cluster; dashboard_hosts: further names by which people call it.
+    pull_secrets: names of the Secrets by which the accounts of our pods pull their images.
+    metrics: whether both daemons serve metrics to scrapers with a token.
+    pod_monitors: whether Prometheus' operator is told of them.
     """
 
     image: str
@@ -75,6 +78,9 @@ class Values:
     prometheus: str = ""
     dashboard: bool = False
     dashboard_hosts: Sequence[str] = ()
+    pull_secrets: Sequence[str] = ()
+    metrics: bool = False
+    pod_monitors: bool = False
 
     @property
     def evict(self) -> bool:
@@ -84,6 +90,13 @@ class Values:
     def own_class(self) -> bool:
         """Whether the RuntimeClass is ours, to which a policy lets our pods alone."""
         return self.runtime_class == RUNTIME_CLASS
+
+    @property
+    def isolation_of_pods(self) -> str:
+        """The value of the device plugin's option. The pods of a DaemonSet have the same rights on every node: `auto` gives none of them
+        CAP_SYS_ADMIN for the sake of those nodes whose driver can limit.
+        """
+        return "watch" if self.isolation == "auto" else self.isolation
 
     @property
     def limits_by_driver(self) -> bool:

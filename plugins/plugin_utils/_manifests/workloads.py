@@ -36,10 +36,17 @@ EXTENDER_URL = "http://127.0.0.1:32766"
 HEALTH_PORT = 9443
 DASHBOARD_PORT = 9442
 _SCHEDULER_PORT = 10259
+#: As with services of hosts.
+EXTENDER_METRICS_PORT, PLUGIN_METRICS_PORT = 9441, 9440
+#: Values of the label `job`, which rules and dashboards ask for, by the name of the pods.
+_JOBS = {SCHEDULER: "gpushare-extender", EXTENDER: "gpushare-extender", PLUGIN: "gpushare-device-plugin"}
+_METRICS_FOLDER, _TOKEN = "/etc/gpushare/metrics", "token"
 #: On the nodes: the usage file, which the service of a host has in the same place.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 #: Of the certificates of a control plane, as with services.
 PKI_FOLDER = "/etc/gpushare/pki"
+#: The extender's own copies of them.
+_COPIES = "/run/gpushare-pki"
 #: Where the device plugin's container sees the host: its paths below this one, as far as they are mounted.
 HOST = "/host"
 HOST_CGROUPS, HOST_DEV = f"{HOST}/sys/fs/cgroup", f"{HOST}/dev"
@@ -102,17 +109,73 @@ def runtime_class() -> Json:
 
 
 def network_policies(values: Values) -> list[Json]:
-    """No pod has to call ours: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
-    names = [PLUGIN] if values.default_scheduler else [SCHEDULER, PLUGIN]
+    """No pod has to call ours, except for the metrics: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
+    ports = {PLUGIN: PLUGIN_METRICS_PORT} if values.default_scheduler else {SCHEDULER: EXTENDER_METRICS_PORT, PLUGIN: PLUGIN_METRICS_PORT}
     return [
         {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
             "metadata": _named(name, values),
-            "spec": {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"]},
+            "spec": {
+                "podSelector": {"matchLabels": labels(name)},
+                "policyTypes": ["Ingress"],
+                **({"ingress": [{"ports": [{"port": port, "protocol": "TCP"}]}]} if values.metrics else {}),
+            },
         }
-        for name in names
+        for name, port in ports.items()
     ]
+
+
+def pod_monitors(values: Values) -> list[Json]:
+    """How Prometheus' operator scrapes the pods: with the labels that services of hosts have, and no others.
+
+    The fields are those of prometheus-operator, pkg/apis/monitoring v0.95.2 (read on 2026-11-29). An extender is an instance by the name
+    of its pod, because two may be on one node; a device plugin by that of its node, which stays when the pod is another.
+    """
+    places = {EXTENDER if values.default_scheduler else SCHEDULER: "pod_name", PLUGIN: "pod_node_name"}
+    return [
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PodMonitor",
+            "metadata": _named(name, values),
+            "spec": {
+                "selector": {"matchLabels": labels(name)},
+                "podMetricsEndpoints": [
+                    {
+                        "port": "metrics",
+                        "authorization": {"credentials": {"name": f"{name}-metrics", "key": _TOKEN}},
+                        "relabelings": [
+                            {"action": "labeldrop", "regex": "namespace|pod|container|endpoint"},
+                            {"action": "replace", "targetLabel": "job", "replacement": _JOBS[name]},
+                            {"action": "replace", "sourceLabels": [f"__meta_kubernetes_{place}"], "targetLabel": "instance"},
+                        ],
+                    }
+                ],
+            },
+        }
+        for name, place in places.items()
+    ]
+
+
+def _metrics_arguments(values: Values, port: int) -> list[str]:
+    return [f"--metrics-listen=0.0.0.0:{port}", f"--metrics-token-file={_METRICS_FOLDER}/{_TOKEN}"] if values.metrics else []
+
+
+def _metrics_port(values: Values, port: int) -> Json:
+    return {"ports": [{"name": "metrics", "containerPort": port, "protocol": "TCP"}]} if values.metrics else {}
+
+
+def _metrics_mounts(values: Values) -> list[Json]:
+    return [_mount("metrics", _METRICS_FOLDER)] if values.metrics else []
+
+
+def _metrics_volumes(values: Values, name: str) -> list[Json]:
+    """The bearer token of scrapers, from a Secret that an administrator makes. Without it the daemon serves, and answers scrapes with 503.
+
+    One Secret for each kind of pod: root of a GPU node reads those of its own pods.
+    """
+    source = {"name": f"{name}-metrics", "items": [{"key": _TOKEN, "path": _TOKEN}], "optional": True}
+    return [{"name": "metrics", "projected": {"sources": [{"secret": source}]}}] if values.metrics else []
 
 
 def deployment(values: Values) -> Json:
@@ -132,7 +195,7 @@ def deployment(values: Values) -> Json:
         },
         "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
-        "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}],
+        "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}, *_metrics_volumes(values, SCHEDULER)],
     }
     spec = {
         "replicas": values.replicas,
@@ -184,13 +247,17 @@ def _extender(values: Values, *own: str) -> Json:
         *([f"--most-nodes={values.most_nodes}"] if values.most_nodes else []),
     ]
     host = "127.0.0.1" if values.default_scheduler else ""
+    health = f"--health-listen={host or '0.0.0.0'}:{HEALTH_PORT}"
+    mounts = [*([_mount("copies", _COPIES)] if values.default_scheduler else []), *_metrics_mounts(values)]
     return {
         "name": "extender",
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-extender"],
-        "args": [*arguments, f"--health-listen={host or '0.0.0.0'}:{HEALTH_PORT}"],
+        "args": [*arguments, health, *_metrics_arguments(values, EXTENDER_METRICS_PORT)],
         **_environment(values),
+        **_metrics_port(values, EXTENDER_METRICS_PORT),
+        **({"volumeMounts": mounts} if mounts else {}),
         "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60, host=host),
         "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6, host=host),
         "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3, host=host),
@@ -204,17 +271,15 @@ def extender_daemon_set(values: Values) -> Json:
 
     The certificates are the host's, made and renewed in the pod, root's as kube-scheduler is. The extender has copies of its own alone.
     """
-    copies = "/run/gpushare-pki"
-    tls = [f"--tls-cert={copies}/extender.crt", f"--tls-key={copies}/extender.key", f"--client-ca={copies}/ca.crt"]
+    tls = [f"--tls-cert={_COPIES}/extender.crt", f"--tls-key={_COPIES}/extender.key", f"--client-ca={_COPIES}/ca.crt"]
     extender = _extender(values, f"--lease={NAMESPACE}/{DEFAULT_SCHEDULER}", *tls)
-    extender["volumeMounts"] = [_mount("copies", copies)]
     keeper = {
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
-        "volumeMounts": [_mount("pki", PKI_FOLDER, False), _mount("copies", copies, False)],
+        "volumeMounts": [_mount("pki", PKI_FOLDER, False), _mount("copies", _COPIES, False)],
         "securityContext": _NOTHING,
     }
-    program, places = f"{PROGRAMS}/gpushare-pki", [f"--dir={PKI_FOLDER}", f"--copy-to={copies}"]
+    program, places = f"{PROGRAMS}/gpushare-pki", [f"--dir={PKI_FOLDER}", f"--copy-to={_COPIES}"]
     small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
     pod = {
         "serviceAccountName": EXTENDER,
@@ -232,6 +297,7 @@ def extender_daemon_set(values: Values) -> Json:
         "volumes": [
             {"name": "pki", "hostPath": {"path": PKI_FOLDER, "type": "DirectoryOrCreate"}},
             {"name": "copies", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            *_metrics_volumes(values, EXTENDER),
         ],
     }
     spec = {
@@ -276,10 +342,11 @@ def daemon_set(values: Values) -> Json:
         f"--device-strategy={values.device_strategy}",
         *([f"--host-root={HOST}", f"--driver-root={values.driver_root}", f"--cdi-dir={values.cdi_dir}"] if values.writes_cdi else []),
         *([f"--runtime-class={values.runtime_class}"] if values.runtime_class else []),
-        f"--isolation={'watch' if values.isolation == 'auto' else values.isolation}",
+        f"--isolation={values.isolation_of_pods}",
         f"--overuse={values.overuse}",
         f"--overuse-grace={values.overuse_grace}",
         f"--health-listen=0.0.0.0:{HEALTH_PORT}",
+        *_metrics_arguments(values, PLUGIN_METRICS_PORT),
     ]
     container = {
         "name": "device-plugin",
@@ -294,12 +361,14 @@ def daemon_set(values: Values) -> Json:
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
             *_api_server(values),
         ],
+        **_metrics_port(values, PLUGIN_METRICS_PORT),
         "volumeMounts": [
             *(
                 {**_mount(name, inside, read_only), **({"mountPropagation": "HostToContainer"} if name in _CHANGING else {})}
                 for name, _, _, inside, read_only in folders
             ),
             _mount("every-gpu", "/var/run/nvidia-container-devices/all"),
+            *_metrics_mounts(values),
         ],
         "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
         "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
@@ -323,6 +392,7 @@ def daemon_set(values: Values) -> Json:
         "volumes": [
             *({"name": name, "hostPath": {"path": host, "type": kind}} for name, host, kind, _, _ in folders),
             {"name": "every-gpu", "hostPath": {"path": "/dev/null", "type": "CharDevice"}},
+            *_metrics_volumes(values, PLUGIN),
         ],
     }
     spec = {
@@ -443,7 +513,7 @@ def _environment(values: Values) -> Json:
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
     first = [*([runtime_class()] if values.own_class else []), *network_policies(values)]
-    last = dashboard(values) if values.dashboard else []
+    last = [*(dashboard(values) if values.dashboard else []), *(pod_monitors(values) if values.metrics and values.pod_monitors else [])]
     if values.default_scheduler:
         return [*first, extender_daemon_set(values), daemon_set(values), *last]
     return [*first, config_map(values), disruption_budget(values), deployment(values), daemon_set(values), *last]

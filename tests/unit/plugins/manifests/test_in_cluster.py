@@ -32,7 +32,7 @@ SETS = (
     VALUES,
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
     replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
-    replace(VALUES, scheduler_on_gpu_nodes=True),
+    replace(VALUES, scheduler_on_gpu_nodes=True, metrics=True),
     replace(VALUES, prometheus="https://prometheus.monitoring:9090"),
     replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
     replace(VALUES, device_strategy="volume-mounts", tolerations=[{"key": "a", "operator": "Exists"}], node_selector={"a/b": "true"}),
@@ -291,13 +291,54 @@ def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it()
     assert service["ports"][0]["targetPort"] == settings.port
 
 
-def test_no_pod_connects_to_those_of_the_daemons() -> None:
-    pods = {"gpushare-scheduler": "Deployment", "gpushare-device-plugin": "DaemonSet"}
-    found = {one["metadata"]["name"]: one["spec"] for one in in_cluster.objects(VALUES) if one["kind"] == "NetworkPolicy"}
+@pytest.mark.parametrize("metrics", [False, True])
+def test_no_pod_connects_to_those_of_the_daemons_but_for_their_metrics(metrics: bool) -> None:
+    pods = {"gpushare-scheduler": ("Deployment", 9441), "gpushare-device-plugin": ("DaemonSet", 9440)}
+    made = in_cluster.objects(replace(VALUES, metrics=metrics))
+    found = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "NetworkPolicy"}
     assert found.keys() == pods.keys()
-    for name, kind in pods.items():
+    for name, (kind, port) in pods.items():
         labels = of(kind)["spec"]["template"]["metadata"]["labels"]
-        assert found[name] == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
+        open_ports = {"ingress": [{"ports": [{"port": port, "protocol": "TCP"}]}]} if metrics else {}
+        assert found[name] == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], **open_ports}
+
+
+@pytest.mark.parametrize("values", [replace(VALUES, metrics=True, pod_monitors=True), replace(BESIDE, metrics=True, pod_monitors=True)])
+def test_prometheus_finds_each_daemon_and_has_its_token(values: Values) -> None:
+    made = in_cluster.objects(values)
+    monitors = {one["metadata"]["name"]: one for one in made if one["kind"] == "PodMonitor"}
+    pods = {one["metadata"]["name"]: one["spec"]["template"] for one in made if one["kind"] in ("Deployment", "DaemonSet")}
+    assert monitors.keys() == pods.keys()
+    rules = (COLLECTION / "docs/operate/monitoring/rules.yml").read_text()
+    for name, template in pods.items():
+        (endpoint,) = monitors[name]["spec"]["podMetricsEndpoints"]
+        assert monitors[name]["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        (daemon,) = (one for one in template["spec"]["containers"] if one.get("ports"))
+        with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
+            options = (plugin_options if daemon["name"] == "device-plugin" else extender_options).parse_arguments(daemon["args"])
+        assert options.metrics is not None
+        assert daemon["ports"] == [{"name": endpoint["port"], "containerPort": options.metrics.port, "protocol": "TCP"}]
+        # The token that the daemon wants is the one that Prometheus sends, and no other container sees it.
+        wanted = options.metrics.token_file
+        assert wanted is not None
+        (volume,) = (one for one in template["spec"]["volumes"] if one["name"] == "metrics")
+        secret = volume["projected"]["sources"][0]["secret"]
+        assert endpoint["authorization"]["credentials"] == {"name": secret["name"], "key": secret["items"][0]["key"]}
+        mounts = {
+            one["name"]: [m["mountPath"] for m in one.get("volumeMounts", ()) if m["name"] == "metrics"]
+            for one in template["spec"]["containers"]
+        }
+        assert {container: where for container, where in mounts.items() if where} == {daemon["name"]: [str(wanted.parent)]}
+        assert secret["items"][0]["path"] == wanted.name
+        # By this name the rules ask for it.
+        (job,) = (one["replacement"] for one in endpoint["relabelings"] if one.get("targetLabel") == "job")
+        assert f'job="{job}"' in rules
+    # Root of a GPU node has the Secret of its own pod alone.
+    assert len({str(template["spec"]["volumes"][-1]) for template in pods.values()}) == len(pods)
+
+
+def test_without_metrics_there_is_nothing_of_them() -> None:
+    assert "metrics" not in json.dumps(in_cluster.objects(replace(VALUES, pod_monitors=True)))
 
 
 def test_the_rights_write_no_pod_and_no_node_itself() -> None:

@@ -15,7 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 
 Json = dict[str, Any]
-VALUES = Values(image="i", scheduler_image="s", openshift=True, device_strategy="cdi")
+VALUES = Values(image="i", scheduler_image="s", openshift=True, device_strategy="cdi", metrics=True)
 MADE = in_cluster.objects(VALUES)
 
 

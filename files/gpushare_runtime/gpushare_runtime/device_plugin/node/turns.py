@@ -4,8 +4,8 @@
 
 kubelet admits one pod after the other. But it starts containers from many workers at once, and a container whose record it has lost
 requests ids at its start. kubelet does not lock what such a request shares with others: when a second pod's request begins before the
-first one is over, and the first one succeeds, kubelet panics (1.36.3, devicemanager: the second `Allocate` deletes the first pod's
-`devicesToReuse`, into which the first one then writes). A request that fails does not write there. So a request that was overtaken,
+first one is over, and the first one succeeds, kubelet panics (1.36.3 and 1.37.2, devicemanager: the second `Allocate` deletes the first
+pod's `devicesToReuse`, into which the first one then writes). A request that fails does not write there. So a request that was overtaken,
 or may have been, fails here, and kubelet tries that start again.
 
 If all failed at once, all would come back at once. So their answers wait, and one after the other fails. kubelet waits for such an
