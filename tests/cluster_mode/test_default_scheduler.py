@@ -29,7 +29,8 @@ def cluster(labs: Labs) -> Cluster:
 
 @pytest.fixture
 def modes(cluster: Cluster, tmp_path: Path) -> Modes:
-    return Modes(cluster, tmp_path, gpushare_scheduler="default")
+    # Their containerd has CDI: the pod of the device plugin needs another way to the driver, as the message says.
+    return Modes(cluster, tmp_path, gpushare_scheduler="default", gpushare_device_strategy="volume-mounts")
 
 
 def until_whole(cluster: Cluster) -> None:
