@@ -63,7 +63,7 @@ REGISTERS = {
     "equivalent mutants": ("tools/mutants/equivalent.txt",),
     "figures of pages": ("tests/unit/test_figures.py", "tools/figures.py"),
     "shapes of answers": ("plugins/plugin_utils/_results.py",),
-    "imports": ("tests/unit/runtime/test_imports.py", "tests/unit/plugins/test_imports.py"),
+    "imports": ("tools/contracts.py",),
     "troubleshooting": ("docs/operate/troubleshooting.md",),
     "measures of the house": ("tools/house.py",),
     "findings of ansible-test": ("tests/sanity/", "tools/sanity_ignores.py"),
