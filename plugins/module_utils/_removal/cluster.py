@@ -162,7 +162,7 @@ class Removal:
         try:
             items = json.loads(self.kubectl.text(["get", "--raw", path]))["items"]
         except KubectlError as error:
-            if path.startswith(OPTIONAL) and "NotFound" in str(error):
+            if path.startswith(OPTIONAL) and error.reason == "not_found":
                 return []
             raise
         return ours(items, version, kind)
@@ -235,7 +235,7 @@ class Removal:
             self.kubectl.text(["patch", "node", node.name, "--subresource=status", "--type=json", "-p", patch])
         except KubectlError as error:
             # Between reading and writing a plugin has registered the resource again.
-            if "test operation" not in str(error) and "testing path" not in str(error):
+            if error.reason != "changed":
                 raise
             return False
         return True

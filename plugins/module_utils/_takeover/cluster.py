@@ -220,7 +220,7 @@ class OtherPlugins:
         try:
             self._kubectl.text([*where, "patch", change.resource, change.name, "--type=merge", patch])
         except KubectlError as error:
-            if "Conflict" in str(error) or "the object has been modified" in str(error):
+            if error.reason == "changed":
                 raise _ConflictError(change.title) from None
             raise
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -82,10 +83,12 @@ class Verbs:
         if len(fitting) == 1:
             # The scheduler does not call prioritize then.
             self._reserve(pod, fitting[0])
+        reasons = self._reasons(unfit, pod)
         if not fitting or log.isEnabledFor(logging.DEBUG):
             # A line for each pod would cost more than its answer.
-            log.info("filter %s, %s: %d of %d nodes fit", pod, amount(pod.request), len(args.names) - len(unfit), len(args.names))
-        reasons = self._reasons(unfit, pod)
+            counts = Counter(no_fit.reason for no_fit in reasons.values())
+            fit, why = len(args.names) - len(unfit), ", ".join(f"{reason} on {count}" for reason, count in counts.most_common())
+            log.info("filter %s, %s: %d of %d nodes fit%s", pod, amount(pod.request), fit, len(args.names), why and f": {why}")
         self._log_faults(reasons)
         failed = failed_nodes(pod.request, reasons, lambda name: self._node(name, pod))
         return Filtered(fitting, failed, unresolvable=frozenset(name for name, reason in reasons.items() if reason.hopeless))

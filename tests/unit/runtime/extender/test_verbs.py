@@ -135,7 +135,7 @@ def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Led
     caplog.set_level("INFO")
     told: list[tuple[str, Sequence[str]]] = []
     service = Verbs(ledger, Binpack(), lambda uid, rejected: told.append((uid, rejected)))
-    for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit"]), (20, []), (16, [])):
+    for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit: too-small on 2, no-inventory on 1"]), (20, []), (16, [])):
         caplog.clear()
         service.filter(args(container(mem=units), uid=f"u{units}"))
         assert [record.message for record in caplog.records] == said

@@ -23,7 +23,7 @@ from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.reservation import Group
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, explain, headline, names_in_words, table_of
+from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, conclude, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kube.fake_api import status
 from unit.fakes.runtime.kubectl_gpushare import command
@@ -40,6 +40,10 @@ def asks(**limits: int) -> PendingPod:
 
 def by_node(cluster: Cluster, wants: PendingPod) -> dict[str, NodeVerdict]:
     return {one.node: one for one in explain(cluster, wants)}
+
+
+def cures_of(verdict: NodeVerdict) -> list[tuple[str, int, tuple[str, ...]]]:
+    return [(cure.kind, cure.number, cure.pods) for cure in verdict.cures]
 
 
 def one_node(*pods: dict[str, Any], **gpus: Any) -> Cluster:
@@ -70,27 +74,28 @@ def test_for_whom_gpus_are_kept() -> None:
     assert all(not one.kept for one in explain(read_all(nodes, named), wants))
 
 
-def test_why_not_and_what_would_change_that() -> None:
+def test_why_not_and_what_would_change_that(golden: Golden) -> None:
     cluster = one_node(
         pod("large", "a", gpu=0, mem=10), pod("small", "a", gpu=0, mem=2), pod("other", "a", gpu=1, mem=9), gpu2={"health": "XID 79"}
     )
-    assert by_node(cluster, asks(mem=12))["a"] == NodeVerdict(
-        "a",
-        (),
-        "needs 12 GiB on one GPU, at most 7 are free on one (11 of 32 in total, 1 not usable)",
-        ("ask for at most 7 units", "end default/other", "repair GPU 2"),
-    )
-    assert by_node(cluster, asks(mem=17))["a"].cures == ("ask for at most 7 units",)
-    assert by_node(cluster, asks(count=2))["a"].cures == ("end default/large, default/other, default/small",)
+    found = by_node(cluster, asks(mem=12))["a"]
+    assert not found.fits
+    assert cures_of(found) == [("smaller", 7, ()), ("end", 0, ("default/other",)), ("repair", 2, ())]
+    golden(found.words)
+    for cure in found.cures:
+        golden(cure.text)
+    assert cures_of(by_node(cluster, asks(mem=17))["a"]) == [("smaller", 7, ())]
+    assert cures_of(by_node(cluster, asks(count=2))["a"]) == [("end", 0, ("default/large", "default/other", "default/small"))]
 
 
-def test_a_cordoned_gpu_and_a_cordoned_node() -> None:
+def test_a_cordoned_gpu_and_a_cordoned_node(golden: Golden) -> None:
     cluster = one_node(pod("p", "a", gpu=0, mem=16), pod("q", "a", gpu=1, mem=16), gpu2={"cordoned": True})
-    assert by_node(cluster, asks(mem=1))["a"].cures == ("end default/p", "uncordon GPU 2")
+    assert cures_of(by_node(cluster, asks(mem=1))["a"]) == [("end", 0, ("default/p",)), ("uncordon", 2, ())]
     raw = node("b", "10.0.0.2", 16)
     raw["spec"] = {"unschedulable": True}
     found = by_node(read_all([raw], []), asks(mem=1))["b"]
-    assert (found.fits, found.reason, found.cures) == (False, "the node takes no new pods (kubectl cordon)", ("kubectl uncordon b",))
+    assert (found.fits, cures_of(found), found.cures[0].text) == (False, [("uncordon-node", 0, ())], "kubectl uncordon b")
+    golden(found.words)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,10 @@ def test_a_node_that_takes_no_pods_does_not_fit(status: dict[str, object], words
     raw = node("b", "10.0.0.2", 16)
     raw["status"].update(status)
     found = by_node(read_all([raw], []), asks(mem=1))["b"]
-    assert (found.fits, found.reason, found.cures) == (False, f"{words}: the node takes no new pods", ("kubectl describe node b",))
+    assert (found.fits, found.words) == (False, f"{words}: the node takes no new pods")
+    assert [cure.text for cure in found.cures] == ["kubectl describe node b"]
+    wants = asks(mem=1)
+    assert conclude(wants, [found], "", None).sentence == "fits on no node; cheapest change: kubectl describe node b"
 
 
 def test_nodes_without_usable_gpus_say_so() -> None:
@@ -133,7 +141,7 @@ def test_every_cure_holds_by_a_count_of_its_own(seed: int) -> None:
 
     verdict = by_node(cluster, asks(mem=wanted))["a"]
     assert verdict.fits is fits(wanted)
-    cures = dict(cure.split(" ", 1) for cure in verdict.cures)
+    cures = dict(cure.text.split(" ", 1) for cure in verdict.cures)
     if not verdict.fits and any(fits(units) for units in range(1, wanted)):
         smaller = int(cures["ask"].split()[3])
         assert (fits(smaller), fits(smaller + 1)) == (True, False)
@@ -409,9 +417,9 @@ def test_the_processes_of_a_deleted_pod_are_named_where_they_are_in_the_way() ->
     cluster, wants = read_all([raw], []), asks(mem=16)
     found = explain(cluster, wants)
     wait = "wait for the processes of default/c13 to end, which run although the pod is deleted"
-    assert found[0].cures == ("ask for at most 8 units", wait)
+    assert cures_of(found[0]) == [("smaller", 8, ()), ("processes", 0, ("default/c13",))]
     assert headline(wants, found, "", cluster.largest()) == f"fits on no node; cheapest change: {wait} (nvidia-smi on a lists them)"
-    assert explain(cluster, asks(mem=17))[0].cures == ("ask for at most 8 units",), "that would not help"
+    assert cures_of(explain(cluster, asks(mem=17))[0]) == [("smaller", 8, ())], "that would not help"
 
 
 def important(priority: int, **limits: int) -> PendingPod:
@@ -424,10 +432,8 @@ def test_pods_of_lower_priority_that_nobody_can_evict_come_first() -> None:
     cluster = read_all([node("a", "10.0.0.1", 16, 24)], pods)
     wants = important(1000, mem=22)
     found = explain(cluster, wants)
-    assert (found[0].lesser, found[0].cures) == (
-        ("default/low-1", "default/low-3"),
-        ("ask for at most 16 units", "end default/low-1, default/low-3"),
-    )
+    lesser = ("default/low-1", "default/low-3")
+    assert (found[0].lesser, cures_of(found[0])) == (lesser, [("smaller", 16, ()), ("end", 0, lesser)])
     assert headline(wants, found, "", cluster.largest()) == (
         "fits on no node: pods of lower priority are in the way; kube-scheduler before 1.38 cannot evict for room on one GPU "
         "(kubernetes/kubernetes#135486): end default/low-1, default/low-3"
