@@ -32,8 +32,8 @@ _REASONS = {
 class KubectlError(Failure):
     """kubectl failed; the message has its arguments and its own words.
 
-    reason: not_found, the server has no such object or kind; changed, another client has written the object since it was read; else
-    kubectl.
+    The reason is not_found where the server has no such object or kind, and changed where another client has written the object since it
+    was read. Else it is kubectl.
     """
 
     def __init__(self, message: str, said: str = "") -> None:

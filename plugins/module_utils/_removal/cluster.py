@@ -242,7 +242,7 @@ class Removal:
 
 
 def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> List[Named]:
-    """Those of a list's items that we have applied, or our device plugins have made."""
+    """The items of a list that we have applied, or our device plugins have made."""
     found = []
     for item in items:
         metadata = item["metadata"]
@@ -276,7 +276,7 @@ def node_states(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
 
 
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
-    """Those that go: all, or only what belongs to these nodes."""
+    """The objects that go: all, or only what belongs to these nodes."""
     names = {prefix + node for node in nodes for prefix in (PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX)}
     return [named for named in found if everything or named.name in names]
 

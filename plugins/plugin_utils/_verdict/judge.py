@@ -39,7 +39,7 @@ class Evidence:
     """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. unproven: node to why no
-    probe pod was placed there, as `reason` (full, no_image, unknown or obstructed) and `found`, in words. required: whether the user
+    probe pod was placed there, as `reason` (full, no_image, unknown or obstructed) and `found`. required: whether the user
     demands probe pods (gpushare_verify_probe: always).
     """
 
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def gpu(self) -> dict[str, Mapping[str, Any]]:
-        """Those with GPUs."""
+        """The hosts with GPUs."""
         return {host: seen for host, seen in self.seen.items() if seen["gpu"] is not None}
 
 

@@ -32,7 +32,7 @@ def of_node(cure: Cure, node: str, pod: PendingPod) -> str:
         return ""
     if cure.kind == "uncordon":
         return f"kubectl gpushare uncordon {node} {cure.number}"
-    return cure.text if cure.kind in ("uncordon-node", "look") else ""
+    return cure.text if cure.kind in ("uncordon-node", "describe-node") else ""
 
 
 def of_conclusion(conclusion: Conclusion, pod: PendingPod) -> str:

@@ -67,13 +67,13 @@ _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 @dataclass(frozen=True)
 class Cure:
-    """A change that alone makes a pod fit on a node. text: the change in words, to follow "if you".
+    """A change that alone makes a pod fit on a node. text: the change, to follow "if you".
 
-    kind: smaller, a request for at most `number` units per GPU or whole GPUs; processes, the end of those that `pods` left behind; end, of
-    the pods `pods`; uncordon and repair, of GPU `number`; uncordon-node; look, at a node that takes no pods.
+    A smaller request is for at most `number` units per GPU, or whole GPUs. The cure "processes" waits for those that `pods` left behind.
+    The cure "end" ends the pods `pods`. The cures "uncordon" and "repair" are of GPU `number`.
     """
 
-    kind: Literal["smaller", "processes", "end", "uncordon", "repair", "uncordon-node", "look"]
+    kind: Literal["smaller", "processes", "end", "uncordon", "repair", "uncordon-node", "describe-node"]
     text: str
     pods: tuple[str, ...] = ()
     number: int = 0
@@ -154,8 +154,8 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         )
     shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
     if shut:
-        look = Cure("look", f"kubectl describe node {node.name}")
-        return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (look,))
+        describe = Cure("describe-node", f"kubectl describe node {node.name}")
+        return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (describe,))
     if allocation is not None:
         return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
     lesser = tuple(_in_the_way(node, request, pod.priority)) if _of_group(pod) or _counts_as_room(node, request) else ()
@@ -196,7 +196,7 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[Cure]:
 
 
 def _size(request: Request, number: int) -> str:
-    """The size of a request of the shape of this one, in words. number: units per GPU, or whole GPUs."""
+    """The text for the size of another request of this shape. number: units per GPU, or whole GPUs."""
     if request.whole_gpus:
         return f"{number} whole {'GPU' if number == 1 else 'GPUs'}"
     return f"{number} units" + (f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else "")

@@ -102,7 +102,11 @@ def test_of_several_containers_no_single_line_would_say_it() -> None:
 @pytest.mark.parametrize("name", ["a; rm -rf /", "$(id)", "a\nb", "-n kube-system", "A", "a b", "`x`", "a&&b"])
 def test_a_name_that_kubernetes_would_not_accept_is_in_no_command(name: str) -> None:
     one = waiting(read_all([node("a", "10.0.0.1", 16)], [pod("w", None, mem=14)]))
-    for cure in (Cure("uncordon", "x"), Cure("uncordon-node", f"kubectl uncordon {name}"), Cure("look", f"kubectl describe node {name}")):
+    for cure in (
+        Cure("uncordon", "x"),
+        Cure("uncordon-node", f"kubectl uncordon {name}"),
+        Cure("describe-node", f"kubectl describe node {name}"),
+    ):
         assert cures.of_node(cure, name, one) == ""
         assert cures.of_conclusion(Conclusion("x", cure, name), one) == ""
     for pods in ((f"default/{name}",), (f"{name}/x",), ("default/x", f"default/{name}")):

@@ -56,7 +56,7 @@ class NoFit(NamedTuple):
 
 
 def no_fit(request: Request, node: NodeLedger) -> NoFit:
-    """The reason for a node on which a request does not fit, in words that many nodes have in common."""
+    """The reason for a node on which a request does not fit, with a text that many nodes have in common."""
     nothing: tuple[UnfitReason, str] = "fault", FAULT
     reason, words = node.guarded(partial(_alike, request, node), nothing)
     hopeless = not node.guarded(partial(node.fits_when_empty, request), True)
