@@ -34,6 +34,8 @@ TABLE = "plugins/module_utils/_change/subjects.py"
 _PRIVATE = re.compile(r"\b__[a-z][a-z0-9_]*\b")
 #: Three words of prose in a row.
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,;:]? [a-z]+[,;:]? [a-z]+")
+#: "One GPU" names the thing, "One of these" does not.
+_PRONOUN = re.compile(r"(?:Those|It|They|Them|What|One (?:is|was|of|that|which|with|without|has))\b")
 MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
@@ -41,11 +43,13 @@ LIMITS = {
     "files of the product that name the public variable which most name": 58,
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
+    "public docstrings of runtime that begin with a pronoun": 0,
+    "public docstrings of plugins that begin with a pronoun": 0,
     "class names used twice": 0,
     "roots of errors in runtime": 1,
     "roots of errors in plugins": 1,
     "imports of a test by a test": 0,
-    "sentences in asserts and matches of unit tests": 1022,
+    "sentences in asserts and matches of unit tests": 912,
     "folder circles": 0,
     "registers of a role that another role or a playbook reads": 0,
     "private variables that several roles or playbooks name": 15,
@@ -63,7 +67,7 @@ REGISTERS = {
     "equivalent mutants": ("tools/mutants/equivalent.txt",),
     "figures of pages": ("tests/unit/test_figures.py", "tools/figures.py"),
     "shapes of answers": ("plugins/plugin_utils/_results.py",),
-    "imports": ("tests/unit/runtime/test_imports.py", "tests/unit/plugins/test_imports.py"),
+    "imports": ("tools/contracts.py",),
     "troubleshooting": ("docs/operate/troubleshooting.md",),
     "measures of the house": ("tools/house.py",),
     "findings of ansible-test": ("tests/sanity/", "tools/sanity_ignores.py"),
@@ -86,6 +90,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
         found[f"breaches of the language in the code of {area}"] = sum(1 for _ in breaches(python, AREAS[area]))
         found[f"module constants of {area} below the first definition"] = len(late_constants(python, AREAS[area]))
         found[f"variables and functions of {area} that are called `of` or `one`"] = len(unnamed(python, AREAS[area]))
+        found[f"public docstrings of {area} that begin with a pronoun"] = len(pronouns(python, AREAS[area]))
         found[f"roots of errors in {area}"] = len(error_roots(python, AREAS[area]))
     found["files of the product that name the public variable which most name"] = max(product_files(texts).values(), default=0)
     found["class names used twice"] = len(twice(python))
@@ -127,6 +132,18 @@ def _assigned(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         return node.id if isinstance(node.ctx, ast.Store) else ""
     return node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else ""
+
+
+def pronouns(python: Mapping[str, str], start: str) -> list[str]:
+    """The places of the public docstrings below a path whose first word stands for a thing that it does not name."""
+    found = []
+    for path, text in python.items():
+        for node in ast.walk(ast.parse(text)) if path.startswith(start) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if _PRONOUN.match(first):
+                    found.append(f"{path}:{node.lineno}: {first[:60]}")
+    return found
 
 
 def twice(python: Mapping[str, str]) -> dict[str, list[str]]:
@@ -367,6 +384,7 @@ def main(arguments: list[str]) -> None:
         for area in ("runtime", "plugins"):
             print(f"\nmodule constants of {area} below the first definition:", *late_constants(python, AREAS[area]), sep="\n  ")
             print(f"\nvariables and functions of {area} that are called `of` or `one`:", *unnamed(python, AREAS[area]), sep="\n  ")
+            print(f"\npublic docstrings of {area} that begin with a pronoun:", *pronouns(python, AREAS[area]), sep="\n  ")
             by_file = Counter(line.split(":")[0] for line in breaches(python, AREAS[area]))
             print(f"\nbreaches in {area}:", *(f"{count} {path}" for path, count in by_file.most_common()), sep="\n  ")
 

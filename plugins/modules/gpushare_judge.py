@@ -216,7 +216,7 @@ report:
       type: list
       elements: dict
 images: {description: Node to the image of the probe pod that is to be placed on it., returned: with O(final=false), type: dict}
-unproven: {description: Node to why no probe pod can be placed on it., returned: with O(final=false), type: dict}
+unproven: {description: "Node to why no probe pod can be placed on it: C(reason), C(found).", returned: with O(final=false), type: dict}
 left_behind: {description: Probe pods that a killed run has left behind., returned: with O(final=false), type: list, elements: str}
 scheduler_name: {description: The scheduler that probe pods are for., returned: with O(final=false), type: str}
 objects: {description: "The objects to apply, those that others need first.", returned: with O(what=in_cluster), type: list, elements: dict}

@@ -45,7 +45,7 @@ class Maybe:
 
 @dataclass(frozen=True)
 class Either:
-    """One of two shapes."""
+    """A choice of two shapes."""
 
     first: Any
     second: Any

@@ -182,7 +182,7 @@ def _plain(text: str) -> Any:
 
 
 class Loader(yaml.SafeLoader):
-    """It constructs what JSON has, as Kubernetes does. Other tags are errors."""
+    """The loader constructs what JSON has, as Kubernetes does. Other tags are errors."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is not yaml.ScalarNode or not implicit[0]:

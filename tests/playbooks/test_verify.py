@@ -91,7 +91,11 @@ def test_a_fault_fails_the_run_with_its_cure_and_no_probe_pod_is_placed(tmp_path
     # Not a second time, as JSON on one line.
     assert output.count("gpushare-extender.service failed") == 1
     assert [(one["check"], one["severity"]) for one in report["findings"]] == [("extender_down", "error"), ("not_proven", "note")]
-    assert (plan["ok"], plan["images"], plan["unproven"]) == (False, {}, {"node-1": "first cure extender_down of cp1"})
+    assert (plan["ok"], plan["images"], plan["unproven"]) == (
+        False,
+        {},
+        {"node-1": {"reason": "obstructed", "found": "first cure extender_down of cp1"}},
+    )
     assert "[WARNING]: gpu1: not_proven" in output
 
 

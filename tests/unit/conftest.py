@@ -63,6 +63,8 @@ def golden(request: pytest.FixtureRequest) -> Iterator[golden_file.Golden]:
     file = golden_file.Sentences(request.path.with_name(golden_file.FILE))
     test = f"{request.path.name}::{request.node.name}"
     said = golden_file.Golden(test, file, writes)
+    if "tmp_path" in request.fixturenames:
+        said.hide(request.getfixturevalue("tmp_path"), "TMP")
     yield said
     # After a failure the sentences that follow are not known.
     if request.node.stash.get(_PASSED, False):

@@ -58,7 +58,8 @@ class Golden:
         """Compare a text, or that of an error, with the file's."""
         assert isinstance(text, (str, BaseException)), f"found {type(text).__name__}; expected a text or an error"
         said = str(text)
-        for hidden, name in self._hidden.items():
+        # A path before the folder that it lies in.
+        for hidden, name in sorted(self._hidden.items(), key=lambda item: -len(item[0])):
             said = said.replace(hidden, name)
         at = len(self.texts)
         self.texts.append(said)

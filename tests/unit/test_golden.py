@@ -24,8 +24,9 @@ def file_of(folder: Path, texts: list[str]) -> Sentences:
 def test_another_text_fails(tmp_path: Path) -> None:
     known = Golden("test_a.py::test_x[1]", file_of(tmp_path, ["no GPU", "on a"]), False)
     known("no GPU")
-    known.hide(tmp_path, "a")
-    known(f"on {tmp_path}")
+    known.hide(tmp_path, "TMP")
+    known.hide(tmp_path / "x", "a")
+    known(f"on {tmp_path}/x")
     known.end()
     for others in (["no GPU", "on b"], ["no GPU"], [], ["on a", "no GPU"]):
         other = Golden("test_a.py::test_x[1]", file_of(tmp_path, others), False)

@@ -53,6 +53,7 @@ FURTHER: Final[Mapping[str, tuple[str, ...]]] = {
         f"{_RUNTIME}/core/placement/explain.py": ("runtime/extender/test_diagnosis", "runtime/extender/test_verbs"),
         f"{_RUNTIME}/core/placement/preemption.py": ("runtime/extender/test_reservations",),
         f"{_RUNTIME}/core/placement/ranking.py": ("runtime/extender/test_verbs",),
+        f"{_RUNTIME}/core/placement/view.py": ("runtime/extender/test_reservations", "runtime/extender/test_verbs"),
         f"{_RUNTIME}/device_plugin/kubelet/checkpoint.py": ("runtime/doctor/test_kubelet",),
         f"{_RUNTIME}/extender/cache.py": ("runtime/core/placement/test_budgets",),
         "plugins/module_utils/_change/engine.py": (

@@ -38,7 +38,7 @@ _AS_SERVICES = ("gpushare_deploy_mode", "systemd")
 
 @dataclass(frozen=True)
 class HostDaemon:
-    """One of our daemons on a host. units: in the order in which they stop, so that none starts another.
+    """A daemon of ours on a host. units: in the order in which they stop, so that none starts another.
 
     credentials: names in the folder of settings. state: folders of its own, below /var/lib where they are relative. pki: the folder of its
     certificates below the folder of settings, "" for the one that a variable names. certificates: their names. mounts: patterns of the

@@ -75,7 +75,7 @@ class FollowUp(Service):
 
 
 def nothing(point: str) -> None:
-    """It is called at each point where a kill must be harmless; tests put something else here."""
+    """The function is called at each point where a kill must be harmless; tests put something else here."""
 
 
 class Transaction:

@@ -53,7 +53,7 @@ class Undone(NamedTuple):
         return [*self.notes, *(f"{path} stays: {why}" for path, why in self.left.items())]
 
     def over(self, entries: Sequence[Entry]) -> List[Entry]:
-        """Those of these entries that the journal may forget: their files do not stay."""
+        """The entries among these that the journal may forget: their files do not stay."""
         return [entry for entry in entries if entry.path not in self.left]
 
 

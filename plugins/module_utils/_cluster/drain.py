@@ -100,7 +100,7 @@ def uncordon(kubectl: Kubectl, node: str, dry: bool) -> bool:
 
 
 def evictable(pods: Sequence[Mapping[str, Any]]) -> List[Mapping[str, Any]]:
-    """Those that a drain evicts: neither a DaemonSet's, nor a static pod, nor one that has ended."""
+    """The pods that a drain evicts: neither a DaemonSet's, nor a static pod, nor one that has ended."""
     return [
         pod
         for pod in pods

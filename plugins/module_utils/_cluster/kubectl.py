@@ -22,8 +22,24 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
 
 
+#: Reason of a KubectlError → the words of kubectl and the API server for it. The first that has some of them counts.
+_REASONS = {
+    "not_found": ("NotFound", "the server could not find the requested resource"),
+    "changed": ("Conflict", "the object has been modified", "test operation", "testing path"),
+}
+
+
 class KubectlError(Failure):
-    """kubectl failed; the message has its arguments and its own words."""
+    """kubectl failed; the message has its arguments and its own words.
+
+    The reason is not_found where the server has no such object or kind, and changed where another client has written the object since it
+    was read. Else it is kubectl.
+    """
+
+    def __init__(self, message: str, said: str = "") -> None:
+        """said: kubectl's own words, which decide the reason."""
+        super().__init__(message)
+        self.reason = next((reason for reason, words in _REASONS.items() if any(word in said for word in words)), type(self).reason)
 
 
 class Kubectl:
@@ -37,7 +53,8 @@ class Kubectl:
         """Standard output. KubectlError if kubectl fails."""
         status, out, err = self._run([*self._command, *args], data)
         if status != 0:
-            raise KubectlError(f"kubectl {' '.join(args)} failed with exit status {status}: {err.strip() or out.strip()}")
+            said = err.strip() or out.strip()
+            raise KubectlError(f"kubectl {' '.join(args)} failed with exit status {status}: {said}", said)
         return out
 
     def json(self, args: Sequence[str], data: Optional[str] = None) -> Any:
@@ -59,7 +76,7 @@ class Kubectl:
         try:
             found: Dict[str, Any] = json.loads(self.text(["get", "--raw", path]))
         except KubectlError as error:
-            if "NotFound" in str(error) or "the server could not find the requested resource" in str(error):
+            if error.reason == "not_found":
                 return None
             raise
         return found

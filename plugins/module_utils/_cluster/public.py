@@ -16,16 +16,16 @@ from .names import EXTENDER, NAMESPACE
 PUBLIC = "kube-public"
 NAME = "gpushare-info"
 SIZES = "gpushare-gpus"
+EXPECTED = "a URL such as http://prometheus.monitoring:9090"
 _LABELS = {"app.kubernetes.io/part-of": "gpushare"}
 _SCHEDULER = "gpushare-scheduler"
 _URL = re.compile(r"https?://[A-Za-z0-9.:\[\]/_~%-]{1,300}")
 _RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
-def check_address(prometheus: str) -> None:
-    """ValueError for text that is neither empty nor a URL."""
-    if prometheus and not _URL.fullmatch(prometheus):
-        raise ValueError(f"gpushare_prometheus: found {prometheus[:80]!r}; expected a URL such as http://prometheus.monitoring:9090")
+def is_address(prometheus: str) -> bool:
+    """Whether a text is empty or a URL."""
+    return not prometheus or _URL.fullmatch(prometheus) is not None
 
 
 def public(prometheus: str, account: str, namespace: str) -> List[Dict[str, Any]]:
@@ -33,7 +33,8 @@ def public(prometheus: str, account: str, namespace: str) -> List[Dict[str, Any]
 
     account, namespace: of the ServiceAccount that writes the sizes. Its values stay when these objects are applied again.
     """
-    check_address(prometheus)
+    if not is_address(prometheus):
+        raise ValueError(f"gpushare_prometheus: found {prometheus[:80]!r}; expected {EXPECTED}")
     info = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(NAME), "data": {"prometheus": prometheus}}]
     readers = {"kind": "Group", "apiGroup": _RBAC_GROUP, "name": "system:authenticated"}
     writer = {"kind": "ServiceAccount", "name": account, "namespace": namespace}

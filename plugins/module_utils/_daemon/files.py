@@ -41,7 +41,7 @@ class DaemonFiles:
 
 
 class InstalledDaemon(Subject):
-    """One of our daemons on this host. hurt: why a daemon-reload would take GPUs from running containers, None if it would not."""
+    """A daemon of ours on this host. hurt: why a daemon-reload would take GPUs from running containers, None if it would not."""
 
     mode = 0o644
 

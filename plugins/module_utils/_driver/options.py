@@ -21,7 +21,7 @@ COHERENT, FIRST_COHERENT = "NVreg_CoherentGPUMemoryMode", 580
 
 
 def unreadable(options: Sequence[str]) -> List[str]:
-    """Those that are not options of the driver's modules."""
+    """The names that are not options of the driver's modules."""
     return [option for option in options if not _OPTION.fullmatch(option)]
 
 

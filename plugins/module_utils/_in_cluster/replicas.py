@@ -68,7 +68,7 @@ def displaced(pods: Sequence[Mapping[str, Any]], namespace: str, gpu_nodes: Coll
 
 
 def live(kubectl: Kubectl, namespace: str, coming: Collection[str] = (), known: Callable[[Node], bool] = is_gpu_node) -> Dict[str, str]:
-    """Those that run on a GPU node now. coming: nodes that get our label; known: whether a node is one."""
+    """The replicas that run on a GPU node now. coming: nodes that get our label; known: whether a node is one."""
     pods = kubectl.items(["get", "pods", "--namespace", namespace, "--selector", f"app.kubernetes.io/name={SCHEDULER}"])
     nodes = {str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods} - {""}
     found = kubectl.items(["get", "nodes", *sorted(nodes), "--ignore-not-found"]) if nodes else []

@@ -58,7 +58,7 @@ class KubeletStart:
         return [word.text for word in self.words]
 
     def gate_words(self) -> List[Word]:
-        """Those that set feature gates, in their order; the last one that names a gate counts."""
+        """The arguments that set feature gates, in their order; the last one that names a gate counts."""
         return [word for word in self.words if word.text.partition("=")[0] in (FLAG, FLAG[1:])]
 
 

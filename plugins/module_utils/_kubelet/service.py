@@ -153,7 +153,7 @@ class KubeletService(Service):
         self._systemctl("restart", self.unit.name)
 
     def check_reload(self) -> None:
-        """It raises Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
+        """Raise Rejected if a daemon-reload could take the GPUs from running containers, unless it is allowed."""
         users = [] if self._allow_reload else gpu_containers(self._host)
         if users:
             raise Rejected(

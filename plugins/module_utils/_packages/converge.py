@@ -193,7 +193,7 @@ def lacks(packages: Sequence[Package], manager: PackageManager) -> bool:
 
 
 def owners(root: str = "/") -> List[str]:
-    """Those for whom packages were changed on this host."""
+    """The owners for whom packages were changed on this host."""
     return sorted({entry.owner[len(OWNER) :] for entry in Journal(root).entries() if entry.owner.startswith(OWNER)})
 
 

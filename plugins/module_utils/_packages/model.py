@@ -136,7 +136,7 @@ class PackageManager(ABC):
         return []
 
     def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
-        """Those of these keys that the host trusts beside its files, each with the version by which it goes there."""
+        """The keys among these that the host trusts beside its files, each with the version by which it goes there."""
         return {}
 
     def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
@@ -178,7 +178,7 @@ class PackagePlan:
 
 
 def check(wanted: PackageSet) -> None:
-    """It raises Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
+    """Raise Rejected if the wish cannot be meant: names, versions and addresses go to programs and into files."""
     if not wanted.packages:
         raise Rejected("no package is named, expected at least one; name them")
     if len(wanted.packages) > LIMIT:
@@ -260,7 +260,7 @@ def by_number(version: str) -> "tuple[tuple[int, str], ...]":
 
 
 def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None:
-    """It raises Rejected if one of these versions is older than accepted."""
+    """Raise Rejected if one of these versions is older than accepted."""
     for name, version in versions.items():
         upstream = (version or "").partition(":")[2] or version
         if newer(minimum, upstream):
@@ -268,7 +268,7 @@ def check_minimum(versions: "Mapping[str, Optional[str]]", minimum: str) -> None
 
 
 def check_steps(steps: Sequence[PackageChange], replaces: Sequence[str]) -> None:
-    """It raises Rejected if a package would go that may not."""
+    """Raise Rejected if a package would go that may not."""
     lost = [step.name for step in steps if step.after is None and step.name not in replaces]
     if lost:
         raise Rejected(

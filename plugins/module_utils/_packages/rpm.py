@@ -34,7 +34,7 @@ class RpmBased(PackageManager):
         return
 
     def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
-        """Those of these keys that are in rpm's database, each with the version of the package as which it is there."""
+        """The keys among these that are in rpm's database, each with the version of the package as which it is there."""
         outcome = self._run(["rpm", "--query", "--all", "--queryformat", "%{VERSION}\t%{RELEASE}\n", f"{_KEY}*"], _QUESTION)
         rows = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_KEYS] if line.count("\t") == 1]
         # The version is the end of the fingerprint, which one may cut, or all of it in rpm 6.

@@ -162,7 +162,7 @@ class Removal:
         try:
             items = json.loads(self.kubectl.text(["get", "--raw", path]))["items"]
         except KubectlError as error:
-            if path.startswith(OPTIONAL) and "NotFound" in str(error):
+            if path.startswith(OPTIONAL) and error.reason == "not_found":
                 return []
             raise
         return ours(items, version, kind)
@@ -235,14 +235,14 @@ class Removal:
             self.kubectl.text(["patch", "node", node.name, "--subresource=status", "--type=json", "-p", patch])
         except KubectlError as error:
             # Between reading and writing a plugin has registered the resource again.
-            if "test operation" not in str(error) and "testing path" not in str(error):
+            if error.reason != "changed":
                 raise
             return False
         return True
 
 
 def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> List[Named]:
-    """Those of a list's items that we have applied, or our device plugins have made."""
+    """The items of a list that we have applied, or our device plugins have made."""
     found = []
     for item in items:
         metadata = item["metadata"]
@@ -276,7 +276,7 @@ def node_states(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
 
 
 def going(found: Sequence[Named], nodes: Sequence[str], everything: bool) -> List[Named]:
-    """Those that go: all, or only what belongs to these nodes."""
+    """The objects that go: all, or only what belongs to these nodes."""
     names = {prefix + node for node in nodes for prefix in (PLUGIN_ACCOUNT_PREFIX, UNHEALTHY_PREFIX)}
     return [named for named in found if everything or named.name in names]
 

@@ -97,7 +97,7 @@ def _dump_plugin(dump: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_enabled(dump: Mapping[str, Any]) -> None:
-    """It raises Rejected if the CRI plugin is switched off."""
+    """Raise Rejected if the CRI plugin is switched off."""
     disabled = [name for name in dump.get("disabled_plugins") or [] if name in ("cri", OLD_CRI, NEW_CRI)]
     if disabled:
         raise Rejected(f"disabled_plugins of containerd's configuration has {', '.join(disabled)}, so kubelet cannot use it: take it out")
@@ -125,7 +125,7 @@ def default_table(section: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_default_table(section: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    """It raises Rejected where that table decides. files: path to text of each that containerd reads."""
+    """Raise Rejected where that table decides. files: path to text of each that containerd reads."""
     if not default_table(section):
         return
     plugin = ("plugins", OLD_CRI)

@@ -73,7 +73,7 @@ class ContainerdService(RuntimeService):
         return not_running(wanted, running)
 
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """It raises Rejected if it would have to be restarted and took containers with it."""
+        """Raise Rejected if it would have to be restarted and took containers with it."""
         if not allowed and self.unit.kill_mode not in ("process", "none") and self.lacks(wanted):
             raise Rejected(
                 f"{self.unit.name} has KillMode={self.unit.kill_mode}, so restarting containerd would end the shims of all containers on "

@@ -35,7 +35,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class RancherKind:
-    """One of the two. A host has one of the units. folder: of its agent's files. ctr: its own client of containerd."""
+    """k3s or RKE2. A host has one of the units. folder: of its agent's files. ctr: its own client of containerd."""
 
     units: Tuple[str, ...]
     folder: str

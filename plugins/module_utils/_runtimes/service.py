@@ -61,7 +61,7 @@ class RuntimeUnit:
         return call
 
     def check_running(self, ours: bool) -> None:
-        """It raises Rejected if it does not run, unless what it does not run with may be ours."""
+        """Raise Rejected if it does not run, unless what it does not run with may be ours."""
         if self.active != "active" and not ours:
             raise Rejected(
                 f"{self.name} is {self.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {self.name}`, "
@@ -161,7 +161,7 @@ class RuntimeService(Service):
 
     @abstractmethod
     def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """It raises Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
+        """Raise Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
 
     def restored(self) -> None:
         self._are_restored = True

@@ -77,7 +77,7 @@ class OtherPlugins:
         return self._pods
 
     def plugins_on(self, nodes: Set[str]) -> List[OtherPlugin]:
-        """Those with a pod on one of these nodes, or whose label one of them has."""
+        """The device plugins with a pod on one of these nodes, or whose label one of them has."""
         here = {pod.plugin for pod in self.pods if pod.node in nodes}
         return [plugin for plugin in self.plugins if plugin.title in here or any(self._selects(plugin, node) for node in nodes)]
 
@@ -220,7 +220,7 @@ class OtherPlugins:
         try:
             self._kubectl.text([*where, "patch", change.resource, change.name, "--type=merge", patch])
         except KubectlError as error:
-            if "Conflict" in str(error) or "the object has been modified" in str(error):
+            if error.reason == "changed":
                 raise _ConflictError(change.title) from None
             raise
 

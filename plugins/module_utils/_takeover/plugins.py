@@ -89,7 +89,7 @@ class OtherPlugin:
 
 
 def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]:
-    """Those of the DaemonSets that are device plugins of others, by namespace and name."""
+    """The DaemonSets that are device plugins of others, by namespace and name."""
     found = (_plugin(daemon_set) for daemon_set in daemon_sets)
     return sorted((plugin for plugin in found if plugin is not None), key=lambda plugin: (plugin.namespace, plugin.name))
 

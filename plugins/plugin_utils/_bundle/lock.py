@@ -62,7 +62,7 @@ class Pin:
 
 
 def pins(lock: str, target: Target | None = None) -> Iterator[Pin]:
-    """Those of a lock that the target needs; all of them without a target. LockError."""
+    """The packages of a lock that the target needs; all of them without a target. LockError."""
     lines = (line.strip() for line in lock.replace("\\\n", " ").splitlines())
     for line in lines:
         if not line or line.startswith("#"):

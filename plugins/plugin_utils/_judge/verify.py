@@ -80,7 +80,7 @@ class VerifyJudge(Judge):
         pods = [] if isinstance(evidence.cluster, str) else evidence.cluster["pods"]
         left = [f"{pod['namespace']}/{pod['name']}" for pod in pods if pod["probe"]]
         nodes: dict[str, str] = {}
-        unproven: dict[str, str] = {}
+        unproven: dict[str, dict[str, str]] = {}
         if arguments["probe"]:
             nodes, unproven = placeable(evidence, arguments["image"])
             unproven.update(obstructed(evidence, verdict))

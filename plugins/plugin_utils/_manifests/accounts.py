@@ -35,7 +35,7 @@ _EVENTS = rule("", ["events"], ["create", "patch"])
 
 
 def extender_rules(evict: bool) -> list[Json]:
-    """It watches pods and nodes, binds pods, and says why it rejects them. evict: pods that use more than their units."""
+    """The account watches pods and nodes, binds pods, and says why it rejects them. evict: pods that use more than their units."""
     return [
         rule("", ["pods", "nodes"], ["get", "list", "watch"]),
         # One annotation, so that the scheduler tries a pending pod again.
@@ -79,7 +79,7 @@ def kube_scheduler_rules() -> list[Json]:
 
 
 def device_plugin_rules(node: str = "") -> list[Json]:
-    """It reads and corrects pods, and publishes a node's GPUs. node: the only one, "" for any, where a policy holds it to its own."""
+    """The account reads and corrects pods, and publishes a node's GPUs. node: the only one, "" for any, if a policy holds it to its own."""
     names = [node] if node else []
     return [
         rule("", ["pods"], ["get", "list", "watch"]),
@@ -106,7 +106,7 @@ _DASHBOARD = (rule("", ["nodes", "pods"], ["list", "watch"]),)
 
 
 def dashboard() -> list[Json]:
-    """It reads pods and nodes, and renews its own token."""
+    """The account reads pods and nodes, and renews its own token."""
     own = rule("", ["serviceaccounts/token"], ["create"], [DASHBOARD])
     return _account(DASHBOARD, _DASHBOARD, [own])
 

@@ -48,7 +48,7 @@ def obsolete(values: Values) -> list[Json]:
 
 
 def objects(values: Values) -> list[Json]:
-    """Those that others need first: the policies are there before the accounts whose rights they restrict."""
+    """The objects, those first that others need: the policies are there before the accounts whose rights they restrict."""
     rules: list[Json] = []
     if values.policies:
         own = values.default_scheduler, values.scheduler_on_gpu_nodes, values.own_class

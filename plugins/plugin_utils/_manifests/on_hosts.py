@@ -31,7 +31,7 @@ class OnHosts:
 
 
 def objects(role: str, values: OnHosts) -> list[Json]:
-    """Those of one of ROLES, those that others need first."""
+    """The objects of one of ROLES, those that others need first."""
     if role == "admission":
         return policies.on_hosts(values.writers, values.token_seconds)
     if role == "extender":

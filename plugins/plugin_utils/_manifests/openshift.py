@@ -48,7 +48,7 @@ def constraints() -> Json:
 
 
 def objects(namespace: str, dashboard: bool = False) -> list[Json]:
-    """Those that others need first. Pods of the scheduler and of the dashboard take OpenShift's own constraints for pods without root."""
+    """The objects, those first that others need. Scheduler and dashboard take OpenShift's own constraints for pods without root."""
     found = [constraints()]
     for account, constraint in ((PLUGIN, PLUGIN), (SCHEDULER, NONROOT), *(((DASHBOARD, NONROOT),) if dashboard else ())):
         name = f"{account}-scc"

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
-from ...module_utils._cluster.public import check_address
+from ...module_utils._cluster.public import EXPECTED, is_address
 from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
 
@@ -220,11 +220,9 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
             reject("gpushare_deploy_mode: kubernetes with gpushare_dashboard_state: present", "no service on a host", cure)
     _dashboard(values, reject)
     _sources(values, reject)
-    try:
-        check_address(str(values.get("gpushare_prometheus") or ""))
-    except ValueError as error:
-        seen, _, expected = str(error).partition("; expected ")
-        reject(seen.replace("found ", ""), expected, "correct it, or leave it out")
+    prometheus = str(values.get("gpushare_prometheus") or "")
+    if not is_address(prometheus):
+        reject(f"gpushare_prometheus: {prometheus[:80]!r}", EXPECTED, "correct it, or leave it out")
     if values.get("gpushare_taint_gpu_nodes"):
         seen = "gpushare_taint_gpu_nodes: true, by which GPU nodes get the taint gpushare.kubernetes/gpu:PreferNoSchedule"
         expected = "nodes without GPUs for the pods that have none, which come to GPU nodes only where no other has room"

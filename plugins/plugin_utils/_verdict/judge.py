@@ -29,7 +29,7 @@ from .doctor import ExtenderReport, read
 from .findings import Verdict, VerifyFindings, of_verify, verdict
 from .gpu_node import judge_node, judge_record
 
-_FULL, _NO_IMAGE, _PROBE_EACH = "no free unit", "no image", "a probe pod on every GPU node"
+_PROBE_EACH = "a probe pod on every GPU node"
 _NAMED = 3
 _SHOWN = 80
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
@@ -41,7 +41,8 @@ class Evidence:
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. namespace: the one that
     they were meant for; rejected: what the API server said where it did not take one there. unproven: node to why no probe pod was placed
-    there. required: whether the user demands probe pods (gpushare_verify_probe: always).
+    there, as `reason` (full, no_image, unknown or obstructed) and `found`. required: whether the user demands probe pods
+    (gpushare_verify_probe: always).
     """
 
     hosts: Mapping[str, Mapping[str, Any] | str]
@@ -51,7 +52,7 @@ class Evidence:
     probes: Mapping[str, Mapping[str, Any] | None] | str | None = None
     rejected: str = ""
     namespace: str = "default"
-    unproven: Mapping[str, str] = field(default_factory=dict)
+    unproven: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     required: bool = False
 
     @property
@@ -61,7 +62,7 @@ class Evidence:
 
     @property
     def gpu(self) -> dict[str, Mapping[str, Any]]:
-        """Those with GPUs."""
+        """The hosts with GPUs."""
         return {host: seen for host, seen in self.seen.items() if seen["gpu"] is not None}
 
 
@@ -99,29 +100,33 @@ def judge(evidence: Evidence) -> Verdict:
     return verdict([*findings, *of_probes], counts)
 
 
-def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str, str]]:
+def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """(node to the image of its probe pod, node to why it cannot have one). image: the one to use, "" for one of the node's own."""
     if isinstance(evidence.cluster, str):
         return {}, {}
     nodes = {node["metadata"]["name"]: node for node in evidence.cluster["nodes"]}
     images: dict[str, str] = {}
-    unproven: dict[str, str] = {}
+    unproven: dict[str, dict[str, str]] = {}
     for seen in evidence.gpu.values():
         name = seen["node_name"]
         known = seen["gpu"]["images"]
         free = free_units(nodes[name], evidence.cluster["pods"]) if name in nodes else None
         if not image and not known:
-            unproven[name] = f"{_NO_IMAGE} on {name} that needs no command; name one in gpushare_verify_image"
+            unproven[name] = _unproven("no_image", f"no image on {name} that needs no command; name one in gpushare_verify_image")
         elif free is None:
-            unproven[name] = f"the GPUs of {name} are not known"
+            unproven[name] = _unproven("unknown", f"the GPUs of {name} are not known")
         elif free < 1:
-            unproven[name] = f"{_FULL} on {name}"
+            unproven[name] = _unproven("full", f"no free unit on {name}")
         else:
             images[name] = image or known[0]
     return images, unproven
 
 
-def obstructed(evidence: Evidence, found: Verdict) -> dict[str, str]:
+def _unproven(reason: str, found: str) -> dict[str, str]:
+    return {"reason": reason, "found": found}
+
+
+def obstructed(evidence: Evidence, found: Verdict) -> dict[str, dict[str, str]]:
     """Node to why a probe pod there would only say again what is found: on its host, or on what places all pods."""
     errors: dict[str, list[str]] = {}
     for cause in found.causes:
@@ -131,7 +136,7 @@ def obstructed(evidence: Evidence, found: Verdict) -> dict[str, str]:
     for host, seen in evidence.gpu.items():
         by = host if host in errors else next(iter(everywhere), None)
         if by is not None:
-            why[seen["node_name"]] = f"first cure {', '.join(errors[by])} of {by or 'the cluster'}"
+            why[seen["node_name"]] = _unproven("obstructed", f"first cure {', '.join(errors[by])} of {by or 'the cluster'}")
     return why
 
 
@@ -288,10 +293,10 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     findings: list[Finding] = []
     host_of = {seen["node_name"]: host for host, seen in evidence.gpu.items()}
     for node, why in evidence.unproven.items():
-        cure = "run verify again when there is room, if you want it" if why.startswith(_FULL) else "then run verify again"
+        cure = "run verify again when there is room, if you want it" if why["reason"] == "full" else "then run verify again"
         # A node whose GPUs are all in use is as it should be.
-        severity = ERROR if evidence.required and why.startswith(_NO_IMAGE) else NOTE
-        findings.append(of_verify("not_proven", f"not proven: {why}", _PROBE_EACH, cure, host_of.get(node, ""), severity))
+        severity = ERROR if evidence.required and why["reason"] == "no_image" else NOTE
+        findings.append(of_verify("not_proven", f"not proven: {why['found']}", _PROBE_EACH, cure, host_of.get(node, ""), severity))
     if evidence.probes is None:
         return 0, findings
     if isinstance(evidence.probes, str):

@@ -305,7 +305,7 @@ class Ledger:
             cycle.until, cycle.binds = None, True
 
     def hold_until(self, uid: str, until: float) -> None:
-        """It is unknown whether the pod was bound. It keeps its GPUs until this time, or until the watch or its node shows more.
+        """The outcome of the pod's Binding is unknown. It keeps its GPUs until this time, or until the watch or its node shows more.
 
         until: seconds of the same clock as in `reserve`.
         """

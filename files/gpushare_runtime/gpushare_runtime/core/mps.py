@@ -102,7 +102,7 @@ def ending_to_json(processes: Mapping[str, Iterable[tuple[int, int]]]) -> bytes:
 
 
 def ending_of(text: bytes, uuid: str) -> frozenset[MpsProcess]:
-    """Those on this GPU. ReportError for a file of another form."""
+    """The clients that end on this GPU. ReportError for a file of another form."""
     data = read_versioned(text.decode(errors="replace"), _ENDING_VERSION, MOST_ENDING_BYTES)
     try:
         found = frozenset(MpsProcess(pid, started) for pid, started in data["clients"].get(uuid, ()))

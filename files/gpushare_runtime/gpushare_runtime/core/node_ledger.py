@@ -443,7 +443,7 @@ class NodeLedger:
         return all(gpu.usable and gpu.index not in self._over and not self._held_back(pod.request, gpu) for gpu in mine)
 
     def copy(self, on_change: Callable[[str], None] = lambda name: None) -> NodeLedger:
-        """It answers as this one, which stays as it is whatever happens to the copy."""
+        """A ledger that answers as this one, which stays as it is whatever happens to the copy."""
         other = NodeLedger(self.name, on_change)
         other._facts = self._facts.copy()
         return other

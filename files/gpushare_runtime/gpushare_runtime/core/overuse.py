@@ -76,11 +76,11 @@ class Overuse:
         return began, ended
 
     def reported(self) -> Mapping[Key, Excess]:
-        """Those that are reported now."""
+        """The pods that are reported now."""
         return {key: excess for key, excess in self._found.items() if excess.readings >= READINGS}
 
     def lasting(self, seconds: float, now: float) -> Mapping[Key, Excess]:
-        """Those above their units at every reading of the last so many seconds."""
+        """The pods above their units at every reading of the last so many seconds."""
         return {key: excess for key, excess in self.reported().items() if now - excess.since >= seconds}
 
 

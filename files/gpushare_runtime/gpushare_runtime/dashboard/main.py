@@ -199,7 +199,7 @@ async def _scope(client: KubeClient, cluster: Cluster) -> None:
 
 
 def namespaces_of(cluster: Cluster) -> set[str]:
-    """Those that have something to show: pods with GPUs, pods that wait for some, and deleted ones whose processes run."""
+    """The namespaces that have something to show: pods with GPUs, pods that wait for some, and deleted ones whose processes run."""
     held = {entry.pod.partition("/")[0] for node in cluster.nodes for entry in node.record.held.entries}
     return {
         *(pod.namespace for node in cluster.nodes for pod in node.pods),

@@ -17,7 +17,7 @@ from gpushare_runtime.dashboard import cures, visible
 from gpushare_runtime.dashboard.rows import MOST_NAME, MOST_REASON, own_reason
 from gpushare_runtime.dashboard.viewers import Viewer
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Waiting
-from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, NodeVerdict, document, headline, ranked, usual, verdicts, who_of
+from gpushare_runtime.kubectl_gpushare.explain import NOT_JUDGED, NodeVerdict, conclude, document, ranked, usual, verdicts, who_of
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
 
 ALL: Final = Viewer()
@@ -68,8 +68,9 @@ class Verdicts:
 
 
 def _sentence(cluster: Cluster, wait: Waiting, pod: PendingPod, found: list[NodeVerdict]) -> dict[str, Any]:
-    sentence = headline(pod, found, wait.reported, cluster.largest(), wait.scheduler)
-    return {"verdict": as_text(sentence, MOST_REASON), "copy": as_text(cures.of_sentence(sentence, pod), MOST_REASON)}
+    conclusion = conclude(pod, found, wait.reported, cluster.largest(), wait.scheduler)
+    copied = cures.of_conclusion(conclusion, pod)
+    return {"verdict": as_text(conclusion.sentence, MOST_REASON), "copy": as_text(copied, MOST_REASON)}
 
 
 async def pod_page(cluster: Cluster, namespace: str, name: str, lock: asyncio.Lock, viewer: Viewer = ALL) -> list[dict[str, Any]]:
@@ -138,10 +139,10 @@ async def _waiting(cluster: Cluster, wait: Waiting, viewer: Viewer) -> dict[str,
     found = await _verdicts(cluster, pod, viewer)
     made = document(pod, wait.reported, found[:MOST_VERDICTS])
     del made["reason"]
-    for node in made["nodes"]:
-        name = node["name"]
+    for node, verdict in zip(made["nodes"], found, strict=False):
+        name = verdict.node
         node["name"], node["reason"] = as_text(name, MOST_NAME), as_text(node["reason"])
-        node["cures"] = [{"text": as_text(cure), "copy": cures.of_node(cure, name, pod)} for cure in node["cures"]]
+        node["cures"] = [{"text": as_text(cure.text), "copy": cures.of_node(cure, name, pod)} for cure in verdict.cures]
     counts = {"all_nodes": len(found), "fitting_nodes": sum(verdict.fits for verdict in found)}
     more = {**_sentence(cluster, wait, pod, found), "priority": pod.priority, "note": NOT_JUDGED, "judged": True}
     return {"kind": "pending", **made, **head, **said, **counts, **more}

@@ -8,22 +8,17 @@ no pod, no group, and no text that may name one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
-from gpushare_runtime.core.placement.explain import RESERVED_FOR
-from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict
+from gpushare_runtime.kubectl_gpushare.explain import Cure, NodeVerdict
 
 Namespaces = frozenset[str]
 
-_RESERVED: Final = re.compile(rf"{re.escape(RESERVED_FOR)}[^;]*")
-_POD: Final = re.compile(r"(\S+)/\S+")
-# The cures that name pods: those to end, and deleted ones with processes left.
-_OF_PODS: Final = re.compile(r"(?:end|wait for the processes of) (?P<pods>.*?)(?: to end, which run although the pod is deleted)?")
+_OTHERS: Final = ("of others",)
 _KEPT: Final = ("name", "unit", "unit_mib", "core", "strategy", "isolation", "error", "placement", "model", "gpus")
 
 
@@ -54,15 +49,11 @@ def node(page: Mapping[str, Any], namespaces: Namespaces) -> dict[str, Any]:
 
 def verdict(found: NodeVerdict, namespaces: Namespaces) -> NodeVerdict:
     """Without the names of others: a cure that would end their pods is none that this person could use."""
-    cures = tuple(cure for cure in found.cures if _names_own_alone(cure, namespaces))
+    cures = tuple(cure for cure in found.cures if _is_of_own_pods(cure, namespaces))
     lesser = found.lesser if all(pod.partition("/")[0] in namespaces for pod in found.lesser) else ()
-    return replace(found, reason=_RESERVED.sub(f"{RESERVED_FOR}of others", found.reason), cures=cures, kept="", lesser=lesser)
+    return replace(found, groups=_OTHERS if found.groups else (), cures=cures, kept="", lesser=lesser)
 
 
-def _names_own_alone(cure: str, namespaces: Namespaces) -> bool:
-    of_pods = _OF_PODS.fullmatch(cure)
-    if of_pods is None:
-        return True
-    # "and 2 more" are pods that it does not name.
-    named = [_POD.fullmatch(name) for name in of_pods["pods"].split(", ")]
-    return all(name is not None and name[1] in namespaces for name in named)
+def _is_of_own_pods(cure: Cure, namespaces: Namespaces) -> bool:
+    """Whether a cure is of no pod, or of this person's alone. A pod whose name was lost is of an unknown namespace."""
+    return all("/" in pod and pod.partition("/")[0] in namespaces for pod in cure.pods)

@@ -17,7 +17,7 @@ from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import amount, exact
 from gpushare_runtime.core.placement.policies import Policy
-from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.binding import BindError, Bindings, BindOutcome, elsewhere, gone, node_of, reason_of

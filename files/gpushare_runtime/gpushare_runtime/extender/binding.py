@@ -144,7 +144,7 @@ def reason_of(error: KubeError) -> BindReason:
 
 
 def elsewhere(args: BindArguments, node: str) -> BindError:
-    """It is on another node."""
+    """The pod is on another node."""
     return BindError(f"pod {args} is already bound to node {node}; it cannot be bound to node {args.node}", "elsewhere")
 
 

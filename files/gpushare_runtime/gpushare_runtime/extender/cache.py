@@ -173,7 +173,7 @@ class ClusterCache:
         self._sent[pod.uid] = pod, self._clock() + _SENT_SECONDS
 
     def forget(self, uid: str) -> None:
-        """That Binding did not happen."""
+        """The Binding of this pod did not happen."""
         self.ledger.forget(uid)
         self._sent.pop(uid, None)
 

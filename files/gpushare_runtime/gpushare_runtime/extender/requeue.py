@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.policies import Policy
-from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, ClusterCache

@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import replace
-from functools import partial
-from heapq import nsmallest
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
-from gpushare_runtime.core.ledger import Ledger, NodeLedger
+from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.budgets import MOST_BUDGETS, MOST_COMPARED_OF_ONE, MOST_LABELS, MOST_REQUIREMENTS, MOST_VALUES, Budgets
-from gpushare_runtime.core.placement.explain import MOST_WORDINGS, NoFit, amount, failed_nodes, no_fit
+from gpushare_runtime.core.placement.explain import MOST_WORDINGS, NoFit, amount
 from gpushare_runtime.core.placement.policies import Policy
-from gpushare_runtime.core.placement.preemption import Preemption, Victims, seen_by
-from gpushare_runtime.core.placement.ranking import NodeCost, names_of, scores_of
+from gpushare_runtime.core.placement.preemption import Preemption, Victims
+from gpushare_runtime.core.placement.view import PodView, view_of
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments, no_pod
 
@@ -76,19 +74,23 @@ class Verbs:
         if known is not None:
             self._on_filter(pod.uid, args.names)
             return Filtered(error=self._already_bound(known))
-        pod = self._in_context(pod)
-        fitting, unfit = self._fitting(args.names, pod)
+        view = view_of(self._ledger, self._policy, pod)
+        pod = view.pod
+        fitting, unfit = view.fitting(args.names, self._most)
         self._on_filter(pod.uid, () if fitting else args.names)
         if len(fitting) == 1:
             # The scheduler does not call prioritize then.
-            self._reserve(pod, fitting[0])
+            self._reserve(view, fitting[0])
+        reasons = view.no_fits(unfit)
         if not fitting or log.isEnabledFor(logging.DEBUG):
             # A line for each pod would cost more than its answer.
-            log.info("filter %s, %s: %d of %d nodes fit", pod, amount(pod.request), len(args.names) - len(unfit), len(args.names))
-        reasons = self._reasons(unfit, pod)
+            counts = Counter(no_fit.reason for no_fit in reasons.values())
+            fit, why = len(args.names) - len(unfit), ", ".join(f"{reason} on {count}" for reason, count in counts.most_common())
+            log.info("filter %s, %s: %d of %d nodes fit%s", pod, amount(pod.request), fit, len(args.names), why and f": {why}")
         self._log_faults(reasons)
-        failed = failed_nodes(pod.request, reasons, lambda name: self._node(name, pod))
-        return Filtered(fitting, failed, unresolvable=frozenset(name for name, reason in reasons.items() if reason.hopeless))
+        return Filtered(
+            fitting, view.in_words(reasons), unresolvable=frozenset(name for name, reason in reasons.items() if reason.hopeless)
+        )
 
     def prioritize(self, args: Arguments) -> Mapping[str, int]:
         """Node name → 1 … 10. Nodes that are left out get 0."""
@@ -96,9 +98,9 @@ class Verbs:
         if not isinstance(pod, PendingPod) or pod.request.unsupported is not None:
             return {}
         self._ledger.release(pod.uid)
-        pod = self._in_context(pod)
-        best, scores = self._scores(args.names, pod)
-        self._reserve(pod, best)
+        view = view_of(self._ledger, self._policy, pod)
+        best, scores = view.scores(args.names)
+        self._reserve(view, best)
         return scores
 
     def preempt(self, args: PreemptArguments) -> Mapping[str, Victims]:
@@ -109,8 +111,9 @@ class Verbs:
         if isinstance(pod, InvalidPod) or pod.request.unsupported is not None:
             return {}
         self._ledger.release(pod.uid)
-        pod = self._in_context(pod)
-        if self._awaits_room(pod):
+        view = view_of(self._ledger, self._policy, pod)
+        pod = view.pod
+        if self._awaits_room(view):
             log.info("preempt for %s: no pod is evicted, since its room on node %s is about to be free", pod, pod.nominated)
             return {}
         preemption = Preemption(self._ledger, self._policy, self._budgets)
@@ -121,26 +124,22 @@ class Verbs:
             self._awaiting.pop((pod.uid, pod.nominated), None)
         return helped
 
-    def _awaits_room(self, pod: PendingPod) -> bool:
+    def _awaits_room(self, view: PodView) -> bool:
         """Whether evictions have made its room, and only their end is not confirmed here: more evictions would be too many.
 
         kube-scheduler may see the end of a pod earlier, and counts one as gone that was deleted by force. It keeps the nomination then.
         Not for long, since the pod may lack something else on that node by now.
         """
+        pod = view.pod
         node = self._ledger.node(pod.nominated)
         if node is None:
             return False
         leaving = {other.uid for other in node.pods if other.terminating or self._ledger.is_held_until(other.uid)}
-        if self._seen(node, pod).simulate(without=leaving).remaining_after(pod.request) is None:
+        if view.node(node.name).simulate(without=leaving).remaining_after(pod.request) is None:
             return False
         nominees = self._ledger.nominees
         self._awaiting = {(uid, name): since for (uid, name), since in self._awaiting.items() if uid in nominees.get(name, ())}
         return self._clock() < self._awaiting.setdefault((pod.uid, node.name), self._clock()) + AWAITED_SECONDS
-
-    def _in_context(self, pod: PendingPod) -> PendingPod:
-        """With its request as others' rules make it; nearly always there are none."""
-        request = self._ledger.for_pod(pod)
-        return pod if request is pod.request else replace(pod, request=request)
 
     def _pending(self, pod: Mapping[str, Any]) -> PendingPod | InvalidPod | None:
         """As `_read`; nearly always the watch has shown the same version of the pod."""
@@ -149,59 +148,12 @@ class Verbs:
         same = isinstance(known, PendingPod) and known.version and known.version == metadata.get("resourceVersion")
         return known if same else _read(pod)
 
-    def _fitting(self, names: Sequence[str], pod: PendingPod) -> tuple[Sequence[str], Collection[str]]:
-        """(the nodes for the scheduler, the nodes that are unknown or where this pod does not fit)."""
-        if not self._ledger.nominees:
-            return self._policy.ranking(pod.request, self._ledger).fitting(names, self._most)
-        weights = self._weights(names, pod)
-        fitting = [weight for weight in weights if weight is not None]
-        unfit = {name for name, weight in zip(names, weights, strict=True) if weight is None}
-        return names_of(nsmallest(self._most, fitting) if self._most else fitting), unfit
-
-    def _reasons(self, unfit: Collection[str], pod: PendingPod) -> Mapping[str, NoFit]:
-        """Why it does not fit on these nodes."""
-        explain, nominees = partial(no_fit, pod.request), self._ledger.nominees
-        # Where others are nominated each pod sees another node.
-        own = {name: explain(self._node(name, pod)) for name in unfit if name in nominees} if nominees else {}
-        rest = [name for name in unfit if name not in own] if own else unfit
-        # In a full cluster those are most nodes, and few have changed since the last pod.
-        found = self._policy.ranking(pod.request, self._ledger).noted(rest, explain)
-        found.update(own)
-        return found
-
-    def _scores(self, names: Sequence[str], pod: PendingPod) -> tuple[str, Mapping[str, int]]:
-        """(the best node, "" for none; name → 1 … 10)."""
-        if not self._ledger.nominees:
-            return self._policy.ranking(pod.request, self._ledger).scores(names)
-        return scores_of(list(filter(None, self._weights(names, pod))))
-
-    def _weights(self, names: Sequence[str], pod: PendingPod) -> list[NodeCost | None]:
-        """Of each node as this pod may use it, while room on some is kept for nominees; None where it does not fit or nothing is known."""
-        weights = self._policy.ranking(pod.request, self._ledger).weights(names)
-        for place, name in enumerate(names):
-            if name in self._ledger.nominees:
-                node = self._node(name, pod)
-                weights[place] = node.guarded(partial(self._policy.node_cost, pod.request, node), None)
-        return weights
-
-    def _node(self, name: str, pod: PendingPod) -> NodeLedger:
-        """The node as this pod may use it; one without GPUs where nothing is known of it."""
-        node = self._ledger.node(name)
-        return self._seen(node, pod) if node is not None else NodeLedger(name)
-
-    def _seen(self, node: NodeLedger, pod: PendingPod) -> NodeLedger:
-        seen = node.guarded(partial(seen_by, self._ledger, self._policy, node, pod), None)
-        if seen is None:
-            seen = NodeLedger(node.name)
-            seen.fault = node.fault
-        return seen
-
-    def _reserve(self, pod: PendingPod, name: str) -> None:
+    def _reserve(self, view: PodView, name: str) -> None:
         """name: "" for no node."""
-        node = self._ledger.node(name)
-        if node is None or not pod.uid:
+        pod = view.pod
+        if self._ledger.node(name) is None or not pod.uid:
             return
-        allocation = node.guarded(partial(self._policy.choose, pod.request, self._seen(node, pod)), None)
+        allocation = view.choice(name)
         if allocation is not None:
             self._ledger.reserve(pod.allocated(name, allocation), self._clock() + pod.seconds_to_bind)
 

@@ -255,14 +255,14 @@ def missing(kubeconfig: str) -> CredentialsError:
 
 
 def unreadable(kubeconfig: str, error: OSError) -> CredentialsError:
-    """It, or a file that it names, cannot be read."""
+    """The kubeconfig, or a file that it names, cannot be read."""
     return CredentialsError(
         f"kubeconfig {kubeconfig}: cannot read {error.filename or 'a file that it names'}: {error.strerror}; run as a user that may read it"
     )
 
 
 def broken(kubeconfig: str, why: str, more: str = "") -> CredentialsError:
-    """It cannot be used; more: what else was expected."""
+    """The kubeconfig cannot be used; more: what else was expected."""
     return CredentialsError(
         f"kubeconfig {kubeconfig}: {' '.join(why.split())}; expected a kubeconfig (kind: Config) whose "
         f"current-context names a cluster with `server`{more}"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
-from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, exact
+from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, numbers, reserved_for, reserving
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
@@ -32,9 +32,8 @@ _LESSER: Final = (
 _LESSER_OF_GROUP: Final = (
     "fits on no node: pods of lower priority are in the way; kube-scheduler from 1.37 on evicts none for a group, as it asks no extender"
 )
-_WAIT: Final = "wait for "
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
-_NAMED: Final = 3
+MOST_NAMED: Final = 3
 _MOST_SPANS: Final = 6
 OUR_SCHEDULERS: Final = ("", "default-scheduler", "gpushare-scheduler")
 """kube-scheduler as site.yml configures it, and the one that runs as pods where gpushare is installed in the cluster."""
@@ -67,21 +66,50 @@ _SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 
 @dataclass(frozen=True)
+class Cure:
+    """A change that alone makes a pod fit on a node. text: the change, to follow "if you".
+
+    A smaller request is for at most `number` units per GPU, or whole GPUs. The cure "processes" waits for those that `pods` left behind.
+    The cure "end" ends the pods `pods`. The cures "uncordon" and "repair" are of GPU `number`.
+    """
+
+    kind: Literal["smaller", "processes", "end", "uncordon", "repair", "uncordon-node", "describe-node"]
+    text: str
+    pods: tuple[str, ...] = ()
+    number: int = 0
+
+
+@dataclass(frozen=True)
 class NodeVerdict:
-    """One node. GPUs: those that the pod would get, () where it does not fit. reason: why not. cures:
-    each alone makes it fit. kept: for whom its GPUs are kept, where it fits. lesser: pods of lower priority whose end makes room, where
-    kube-scheduler cannot evict them."""
+    """One node. GPUs: those that the pod would get, () where it does not fit. reason: why not, apart from `groups`: those for which room is
+    reserved that it needs. cures: each alone makes it fit. kept: for whom its GPUs are kept, where it fits. lesser: pods of lower priority
+    whose end makes room, where kube-scheduler cannot evict them."""
 
     node: str
     gpus: Sequence[int]
     reason: str = ""
-    cures: Sequence[str] = ()
+    cures: Sequence[Cure] = ()
     kept: str = ""
     lesser: Sequence[str] = ()
+    groups: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
         return bool(self.gpus)
+
+    @property
+    def words(self) -> str:
+        """The whole reason."""
+        return self.reason + reserved_for(self.groups)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The verdict in one sentence. cure: the change that it names, on `node` where it is of one; None for none."""
+
+    sentence: str
+    cure: Cure | None = None
+    node: str = ""
 
 
 def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = None) -> list[NodeVerdict]:
@@ -119,15 +147,20 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
     allocation = placement.choose(request, node)
     if cluster.infos.get(node.name, UNKNOWN_NODE).cordoned:
         return NodeVerdict(
-            node.name, (), "the node takes no new pods (kubectl cordon)", (f"kubectl uncordon {node.name}",) if allocation else ()
+            node.name,
+            (),
+            "the node takes no new pods (kubectl cordon)",
+            (Cure("uncordon-node", f"kubectl uncordon {node.name}"),) if allocation else (),
         )
     shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
     if shut:
-        return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (f"kubectl describe node {node.name}",))
+        describe = Cure("describe-node", f"kubectl describe node {node.name}")
+        return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (describe,))
     if allocation is not None:
         return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
     lesser = tuple(_in_the_way(node, request, pod.priority)) if _of_group(pod) or _counts_as_room(node, request) else ()
-    return NodeVerdict(node.name, (), exact(request, node), tuple(_cures(node, request)), lesser=lesser)
+    groups = reserving(request, node)
+    return NodeVerdict(node.name, (), numbers(request, node), tuple(_cures(node, request)), lesser=lesser, groups=groups)
 
 
 def _of_group(pod: PendingPod) -> bool:
@@ -135,29 +168,38 @@ def _of_group(pod: PendingPod) -> bool:
     return pod.group is not None and pod.group.at_once
 
 
-def _cures(node: NodeLedger, request: Request) -> Iterator[str]:
+def _cures(node: NodeLedger, request: Request) -> Iterator[Cure]:
     if node.inventory is None:
         return
     smaller = _largest(node, request)
     if smaller:
-        each = f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
-        what = f"{smaller} whole {'GPU' if smaller == 1 else 'GPUs'}" if request.whole_gpus else f"{smaller} units{each}"
-        yield f"ask for at most {what}"
+        yield Cure("smaller", f"ask for at most {_size(request, smaller)}", number=smaller)
     orphans = _orphans(node, request)
     if orphans:
-        yield f"{_WAIT}the processes of {some(orphans)} to end, which run although the pod is deleted"
+        yield Cure("processes", f"wait for the processes of {some(orphans)} to end, which run although the pod is deleted", tuple(orphans))
     in_the_way = _in_the_way(node, request)
     if in_the_way:
-        yield f"end {some(in_the_way)}"
-    for what, change in (("uncordon", {"cordoned": False}), ("repair", {"health": "ok"})):
+        yield Cure("end", f"end {some(in_the_way)}", tuple(in_the_way))
+    changes: tuple[tuple[Literal["uncordon", "repair"], dict[str, Any]], ...] = (
+        ("uncordon", {"cordoned": False}),
+        ("repair", {"health": "ok"}),
+    )
+    for kind, change in changes:
         gpus = [gpu.index for gpu in node.inventory.gpus if any(getattr(gpu, name) != value for name, value in change.items())]
         for index in gpus:
             changed = tuple(replace(gpu, **change) if gpu.index == index else gpu for gpu in node.inventory.gpus)
             other = node.simulate()
             other.set_record(replace(node.record, inventory=replace(node.inventory, gpus=changed)))
             if other.candidates(request):
-                yield f"{what} GPU {index}"
+                yield Cure(kind, f"{kind} GPU {index}", number=index)
                 break
+
+
+def _size(request: Request, number: int) -> str:
+    """The text for the size of another request of this shape. number: units per GPU, or whole GPUs."""
+    if request.whole_gpus:
+        return f"{number} whole {'GPU' if number == 1 else 'GPUs'}"
+    return f"{number} units" + (f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else "")
 
 
 def _largest(node: NodeLedger, request: Request) -> int:
@@ -171,7 +213,7 @@ def _largest(node: NodeLedger, request: Request) -> int:
 
 def some(names: Sequence[str]) -> str:
     """The first ones, and how many more."""
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
 def _counts_as_room(node: NodeLedger, request: Request) -> bool:
@@ -233,8 +275,14 @@ def _fewest(node: NodeLedger, index: int, missing: int, everything: bool, below:
 
 
 def headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> str:
-    """The verdict in one sentence. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
-    return _headline(pod, found, reported, largest, who_of(scheduler)) + _other(scheduler)
+    """The sentence of `conclude`."""
+    return conclude(pod, found, reported, largest, scheduler).sentence
+
+
+def conclude(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, scheduler: str = "") -> Conclusion:
+    """The verdict on all nodes. reported: by the pod's scheduler, whose name is `scheduler`; largest: of the cluster's GPUs."""
+    conclusion = _conclude(pod, found, reported, largest, who_of(scheduler))
+    return replace(conclusion, sentence=conclusion.sentence + _other(scheduler))
 
 
 def who_of(scheduler: str) -> str:
@@ -275,24 +323,24 @@ def _as_reported(request: Request, reported: str, who: str) -> str:
     return f"fits on no node, as {who} last reported: {change}wait for room"
 
 
-def _headline(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, who: str) -> str:
+def _conclude(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, largest: Largest | None, who: str) -> Conclusion:
     """`who`: reports."""
     fitting = sum(verdict.fits for verdict in found)
     if fitting:
         nodes = f"{fitting} {'node' if fitting == 1 else 'nodes'}"
         what = _waits_for(reported, fitting)
         if what:
-            return f"the GPUs fit on {nodes}: it waits for {what}"
-        return f"the GPUs fit on {nodes}" + (f"; {who} has reported nothing yet" if not reported else "")
+            return Conclusion(f"the GPUs fit on {nodes}: it waits for {what}")
+        return Conclusion(f"the GPUs fit on {nodes}" + (f"; {who} has reported nothing yet" if not reported else ""))
     if words := never(pod, largest):
-        return words
+        return Conclusion(words)
     if not found:
-        return "fits on no node: no node has GPUs that are known"
+        return Conclusion("fits on no node: no node has GPUs that are known")
     lesser = min((verdict.lesser for verdict in found if verdict.lesser), key=len, default=())
     if lesser:
-        return f"{_LESSER_OF_GROUP if _of_group(pod) else _LESSER}: end {some(lesser)}"
-    change = _cheapest(pod.request, found)
-    return f"fits on no node; cheapest change: {change}" if change else "fits on no node, and no single change would help"
+        end = Cure("end", f"end {some(lesser)}", tuple(lesser))
+        return Conclusion(f"{_LESSER_OF_GROUP if _of_group(pod) else _LESSER}: {end.text}", end)
+    return _cheapest(pod.request, found)
 
 
 def _waits_for(reported: str, fitting: int) -> str:
@@ -304,50 +352,50 @@ def _waits_for(reported: str, fitting: int) -> str:
     counts = [int(count) for count, reason in _COUNTED.findall(reported) if any(pattern.search(reason) for pattern, _ in _OTHER_REASONS)]
     if not found or (counts and sum(counts) < fitting):
         found += [words for pattern, words in _EXCLUDING if pattern.search(reported)]
-    return " and ".join(found[:_NAMED])
+    return " and ".join(found[:MOST_NAMED])
 
 
-def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> str:
-    """Ending a cordon first, then a request at least half as large, then the end of the fewest pods, then what is left."""
-    best: tuple[int, int, str] | None = None
-    for verdict in found:
-        for cure in verdict.cures:
-            smaller = re.fullmatch(r"ask for at most (\d+) (.+)", cure)
-            if smaller:
-                units = int(smaller[1])
-                enough = 2 * units >= (request.whole_gpus or request.per_gpu)
-                rank, text = (1 if enough else 3, -units), f"request {smaller[1]} {smaller[2]}"
-            elif "uncordon" in cure:
-                rank, text = (0, 0), cure if cure.startswith("kubectl") else f"kubectl gpushare uncordon {verdict.node} {cure.split()[-1]}"
-            elif cure.startswith(_WAIT):
-                rank, text = (0, 1), f"{cure} (nvidia-smi on {verdict.node} lists them)"
-            elif cure.startswith("end "):
-                rank, text = (2, cure.count(",") + cure.count(" and ")), cure
-            else:
-                rank, text = (4, 0), f"{cure} of {verdict.node}"
-            if best is None or (*rank, text) < best:
-                best = (*rank, text)
-    return best[2] if best else ""
+def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> Conclusion:
+    """The end of a cordon first, then a request at least half as large, then the end of the fewest pods, then other changes."""
+    ranked = [(*_rank(request, verdict.node, cure), verdict.node, cure) for verdict in found for cure in verdict.cures]
+    if not ranked:
+        return Conclusion("fits on no node, and no single change would help")
+    *_, text, node, cure = min(ranked, key=lambda row: row[:3])
+    return Conclusion(f"fits on no node; cheapest change: {text}", cure, node)
+
+
+def _rank(request: Request, node: str, cure: Cure) -> tuple[int, int, str]:
+    """(class, cost within it, the words of the cure where its node is not known)."""
+    if cure.kind == "smaller":
+        enough = 2 * cure.number >= (request.whole_gpus or request.per_gpu)
+        return 1 if enough else 3, -cure.number, f"request {_size(request, cure.number)}"
+    if cure.kind in ("uncordon", "uncordon-node"):
+        return 0, 0, cure.text if cure.kind == "uncordon-node" else f"kubectl gpushare uncordon {node} {cure.number}"
+    if cure.kind == "processes":
+        return 0, 1, f"{cure.text} (nvidia-smi on {node} lists them)"
+    if cure.kind == "end":
+        return 2, len(cure.pods), cure.text
+    return 4, 0, f"{cure.text} of {node}" if cure.kind == "repair" else cure.text
 
 
 def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]:
     """The nodes of each kind of verdict, in the order of the first of them, and one verdict for them: that of the best of them."""
     groups: dict[tuple[str, str], list[NodeVerdict]] = {}
     for verdict in found:
-        groups.setdefault((_SUMS.sub("", verdict.reason), verdict.kept), []).append(verdict)
+        groups.setdefault((_SUMS.sub("", verdict.words), verdict.kept), []).append(verdict)
     merged = []
     for (reason, _), some in groups.items():
         best = max(some, key=_ease)
         if len(some) > 1:
-            best = replace(best, reason=f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if best.fits else reason)
+            reason = f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if best.fits else reason
+            best = replace(best, reason=reason, groups=())
         merged.append(([verdict.node for verdict in some], best))
     return merged
 
 
 def _ease(verdict: NodeVerdict) -> tuple[int, int]:
     """Larger for one whose cures cost less. Of equal ones the first is taken."""
-    smaller = next((re.search(r"\d+", cure) for cure in verdict.cures if cure.startswith("ask")), None)
-    return len(verdict.cures), int(smaller[0]) if smaller else 0
+    return len(verdict.cures), next((cure.number for cure in verdict.cures if cure.kind == "smaller"), 0)
 
 
 def names_in_words(names: Iterable[str]) -> str:
@@ -377,13 +425,13 @@ def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
     table = Table(columns, legend=[NOT_JUDGED])
     for nodes, verdict in [([verdict.node], verdict) for verdict in verdicts] if each else grouped(verdicts):
         where = f" on {verdict.node}" if len(nodes) > 1 else ""
-        cures = f"; it fits{where} if you {', or '.join(verdict.cures)}" if verdict.cures else ""
+        cures = f"; it fits{where} if you {', or '.join(cure.text for cure in verdict.cures)}" if verdict.cures else ""
         names = as_text(names_in_words(nodes), 253)
         cells = [
             Cell(names),
             Cell("yes", GOOD) if verdict.fits else Cell("no", BAD),
             Cell(",".join(map(str, verdict.gpus)) if verdict.gpus and len(nodes) == 1 else ABSENT),
-            Cell(as_text("; ".join(filter(None, (f"{verdict.reason}{cures}", verdict.kept))), 4096)),
+            Cell(as_text("; ".join(filter(None, (f"{verdict.words}{cures}", verdict.kept))), 4096)),
         ]
         table.rows.append(TableRow(f"node/{names}", cells))
     return table
@@ -397,8 +445,8 @@ def document(pod: PendingPod, reason: str, verdicts: Sequence[NodeVerdict], verd
             "name": node_verdict.node,
             "fits": node_verdict.fits,
             "gpus": list(node_verdict.gpus),
-            "reason": node_verdict.reason,
-            "cures": list(node_verdict.cures),
+            "reason": node_verdict.words,
+            "cures": [cure.text for cure in node_verdict.cures],
             "kept": node_verdict.kept,
         }
         for node_verdict in verdicts

@@ -192,3 +192,23 @@ def test_no_module_looks_for_programs_elsewhere() -> None:
     files = [path for folder in ("modules", "module_utils", "action") for path in (root / folder).rglob("*.py")]
     assert files
     assert [path.name for path in files if re.search(r"get_bin_path|shutil\.which", path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ('Error from server (NotFound): nodes "n" not found', "not_found"),
+        ("error: the server could not find the requested resource", "not_found"),
+        ("Error from server (Conflict): Operation cannot be fulfilled on nodes", "changed"),
+        ("The request is invalid: the server rejected our request due to an error in our request: test operation failed", "changed"),
+        ("testing path /status failed", "changed"),
+        ("Unable to connect to the server", "kubectl"),
+        ("", "kubectl"),
+    ],
+)
+def test_the_words_of_kubectl_are_read_once_and_become_a_reason(said: str, reason: str) -> None:
+    kubectl = Kubectl(lambda argv, data: (1, "", said), "kubectl", "/k")
+    with pytest.raises(KubectlError) as error:
+        # A name in the arguments decides nothing.
+        kubectl.text(["get", "pod", "NotFound"])
+    assert error.value.reason == reason

@@ -253,7 +253,7 @@ class Api:
                 _empty, _status, part, name = one["path"].split("/")
                 name = name.replace("~1", "/")
                 if one["op"] == "test" and status[part][name] != one["value"]:
-                    raise KubectlError("The request is invalid: testing path failed")
+                    raise KubectlError("failed", "The request is invalid: testing path failed")
                 if one["op"] == "remove":
                     del status[part][name]
         if args[0] == "annotate":
@@ -274,7 +274,7 @@ class Api:
                     one["status"]["capacity"].update({key: "0" for key in one["status"]["capacity"] if "aliyun" in key})
             return list(self.nodes.values())
         if "admissionregistration" in path and not self.policies:
-            raise KubectlError("Error from server (NotFound): the server could not find the requested resource")
+            raise KubectlError("failed", "Error from server (NotFound): the server could not find the requested resource")
         return [item(name) for name in self.accounts] if path.endswith("serviceaccounts") else []
 
 
@@ -444,7 +444,7 @@ def test_a_resource_that_comes_back_meanwhile_stays(removal: Callable[..., Remov
 
     def text(args: list[str], data: str | None = None) -> str:
         if args[0] == "patch":
-            raise KubectlError(words)
+            raise KubectlError(words, words)
         return real(args, data)
 
     api.text = text  # type: ignore[method-assign]
@@ -467,7 +467,7 @@ def test_an_api_group_that_fails_is_not_taken_for_one_without_objects(group: str
 
     def listed(path: str) -> list[Json]:
         if group in path:
-            raise KubectlError(words)
+            raise KubectlError(words, words)
         return real(path)
 
     api.listed = listed  # type: ignore[method-assign]

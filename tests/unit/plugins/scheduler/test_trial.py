@@ -16,6 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
 
 from unit.fakes.plugins.scheduler.control_plane import ControlPlane
+from unit.golden import Golden
 
 SETTINGS = {
     "state": "present",
@@ -75,11 +76,11 @@ def test_before_the_host_has_certificates_the_candidate_names_none(plane: Contro
     assert plane.tree() == before
 
 
-def test_a_candidate_that_the_scheduler_rejects_ends_the_plan(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_the_scheduler_rejects_ends_the_plan(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     plane.rejects = "json parse error: invalid character 'k'"
     result, _orders = planned(plane, monkeypatch, check=True)
     assert result["failed"]
-    assert "It says:\nerror: json parse error: invalid character 'k'" in result["msg"]
+    golden(result["msg"])
 
 
 def test_a_host_without_the_means_is_planned_for_all_the_same(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -520,7 +520,7 @@ def test_every_probe_pod_is_judged_and_those_of_unknown_nodes_are_the_clusters(w
     good = probe_pod()
     probed(world, good)
     world.more["probes"] = {"node-9": None, "node-1": good, "node-8": None}
-    world.more["unproven"] = {"node-7": "no free unit"}
+    world.more["unproven"] = {"node-7": {"reason": "full", "found": "no free unit"}}
     found = judge(world.evidence())
     assert [(one.host, one.check, one.severity, one.found) for one in found.findings] == [
         ("", "probe_failed", "error", "the probe pod of node-9 gone, the probe pod of node-8 gone"),
@@ -597,7 +597,7 @@ def test_a_sick_node_keeps_no_probe_pod_from_the_others(world: World) -> None:
         verdict = judge(world.evidence())
         mine = [one for one in verdict.findings if one.host == "gpu2" and one.severity == "error"]
         verdict = replace(verdict, findings=tuple(one for one in verdict.findings if one not in mine))
-        return obstructed(world.evidence(), verdict)
+        return {node: why["found"] for node, why in obstructed(world.evidence(), verdict).items()}
 
     assert obstacles() == {"node-1": only["gpu1"]}
     reported(world.cp, "extender_not_synced")
@@ -612,22 +612,24 @@ def test_gpus_of_two_hosts_with_one_uuid_are_a_warning(world: World) -> None:
     assert (finding.severity, finding.found) == ("warning", f"{UUIDS[0]} on gpu1 and gpu2, {UUIDS[1]} on gpu1 and gpu2")
 
 
-def test_where_a_probe_pod_has_room(world: World) -> None:
+def test_where_a_probe_pod_has_room(world: World, golden: Golden) -> None:
     assert placeable(world.evidence(), "") == ({"node-1": "registry.k8s.io/pause:3.10"}, {})
     assert placeable(world.evidence(), "own:1") == ({"node-1": "own:1"}, {})
     world.gpu["gpu"]["images"] = []
-    assert list(placeable(world.evidence(), "")[1].values()) == [
-        "no image on node-1 that needs no command; name one in gpushare_verify_image"
-    ]
+    no_image = placeable(world.evidence(), "")[1]["node-1"]
+    assert no_image["reason"] == "no_image"
+    golden(no_image["found"])
     world.cluster["pods"] = [seen.pod(gpu=0, units=16), {**seen.pod(gpu=1, units=16), "running": []}]
-    assert placeable(world.evidence(), "own:1") == ({}, {"node-1": "no free unit on node-1"})
-    world.more = {"unproven": {"node-1": "no free unit on node-1"}, "required": True}
+    images, unproven = placeable(world.evidence(), "own:1")
+    assert (images, unproven["node-1"]["reason"]) == ({}, "full")
+    world.more = {"unproven": unproven, "required": True}
     (note,) = judge(world.evidence()).findings
     assert (note.host, note.check, note.severity, note.found) == ("gpu1", "not_proven", "note", "not proven: no free unit on node-1")
+    assert "when there is room" in note.cure
 
 
 def test_who_asks_for_probe_pods_is_not_told_that_all_is_well_without_them(world: World) -> None:
-    world.more = {"unproven": {"node-1": "no image on node-1 that needs no command"}}
+    world.more = {"unproven": {"node-1": {"reason": "no_image", "found": "x"}}}
     assert judge(world.evidence()).ok
     world.more["required"] = True
     assert causes(world) == {("gpu1", "not_proven")}
@@ -656,11 +658,17 @@ def test_a_probe_pod_has_room_where_a_single_unit_is_free(world: World) -> None:
     world.cluster["pods"] = [seen.pod(gpu=0, units=16), seen.pod(gpu=1, units=15)]
     assert placeable(world.evidence(), "") == ({"node-1": "first"}, {})
     world.cluster["pods"][1] = seen.pod(gpu=1, units=16)
-    assert placeable(world.evidence(), "") == ({}, {"node-1": "no free unit on node-1"})
+
+    def unplaced() -> dict[str, str]:
+        images, unproven = placeable(world.evidence(), "")
+        assert not images
+        return {node: why["reason"] for node, why in unproven.items()}
+
+    assert unplaced() == {"node-1": "full"}
     world.cluster["nodes"][0]["metadata"]["annotations"].clear()
-    assert placeable(world.evidence(), "") == ({}, {"node-1": "the GPUs of node-1 are not known"})
+    assert unplaced() == {"node-1": "unknown"}
     world.cluster["nodes"].clear()
-    assert placeable(world.evidence(), "") == ({}, {"node-1": "the GPUs of node-1 are not known"})
+    assert unplaced() == {"node-1": "unknown"}
     world.more = {"cluster": "kubectl failed"}
     assert placeable(world.evidence(), "") == ({}, {})
 

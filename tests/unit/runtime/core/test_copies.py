@@ -16,7 +16,7 @@ from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import GpuUsage, NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.placement.policies import Binpack
-from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from unit.fakes.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, pending, whole

@@ -14,7 +14,7 @@ from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dashboard import cures
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from gpushare_runtime.kubectl_gpushare.explain import explain, headline
+from gpushare_runtime.kubectl_gpushare.explain import Conclusion, Cure, conclude, explain
 from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, pod, read_all
 from unit.fakes.runtime.pods import container, gpu
 
@@ -31,8 +31,8 @@ def copied(cluster: Cluster) -> tuple[str, dict[str, list[str]]]:
     """Of the sentence, and by node of each cure."""
     one = waiting(cluster)
     found = explain(cluster, one)
-    sentence = headline(one, found, "", cluster.largest())
-    return cures.of_sentence(sentence, one), {each.node: [cures.of_node(cure, each.node, one) for cure in each.cures] for each in found}
+    conclusion = conclude(one, found, "", cluster.largest())
+    return cures.of_conclusion(conclusion, one), {each.node: [cures.of_node(cure, each.node, one) for cure in each.cures] for each in found}
 
 
 def full(name: str, index: int, units: int, namespace: str = "default") -> Json:
@@ -102,14 +102,13 @@ def test_of_several_containers_no_single_line_would_say_it() -> None:
 @pytest.mark.parametrize("name", ["a; rm -rf /", "$(id)", "a\nb", "-n kube-system", "A", "a b", "`x`", "a&&b"])
 def test_a_name_that_kubernetes_would_not_accept_is_in_no_command(name: str) -> None:
     one = waiting(read_all([node("a", "10.0.0.1", 16)], [pod("w", None, mem=14)]))
-    assert cures.of_node("uncordon GPU 0", name, one) == ""
     for cure in (
-        f"end default/{name}",
-        f"end {name}/x",
-        f"kubectl gpushare uncordon {name} 0",
-        f"kubectl uncordon {name}",
-        f"end default/x, default/{name}",
+        Cure("uncordon", "x"),
+        Cure("uncordon-node", f"kubectl uncordon {name}"),
+        Cure("describe-node", f"kubectl describe node {name}"),
     ):
-        assert cures.of_node(cure, "a", one) == ""
-        assert cures.of_sentence(f"fits on no node; cheapest change: {cure}", one) == ""
-    assert cures.of_sentence(f"fits on no node: pods of lower priority are in the way (x): end default/{name}", one) == ""
+        assert cures.of_node(cure, name, one) == ""
+        assert cures.of_conclusion(Conclusion("x", cure, name), one) == ""
+    for pods in ((f"default/{name}",), (f"{name}/x",), ("default/x", f"default/{name}")):
+        assert cures.of_node(Cure("end", "x", pods), "a", one) == ""
+        assert cures.of_conclusion(Conclusion("x", Cure("end", "x", pods)), one) == ""

@@ -18,7 +18,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gpushare_runtime.core.placement.explain import RESERVED_FOR
 from gpushare_runtime.dashboard import server, viewers, visible
 from gpushare_runtime.dashboard.access import AccessError, Hosts
 from gpushare_runtime.dashboard.feed import Feed
@@ -28,7 +27,7 @@ from gpushare_runtime.dashboard.viewers import OwnTokens, Viewer
 from gpushare_runtime.kube import credentials
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict
+from gpushare_runtime.kubectl_gpushare.explain import Cure, NodeVerdict
 from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
 from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod, read_all
 
@@ -323,27 +322,28 @@ async def test_a_stream_ends_with_its_token(api: Reviews, client: KubeClient, mo
 @pytest.mark.parametrize(
     ("cure", "stays"),
     [
-        ("ask for at most 4 units", True),
-        ("uncordon GPU 7", True),
-        ("kubectl uncordon a", True),
-        ("end mine/p", True),
-        ("end mine/p, mine/q", True),
-        ("end mine/p, hidden/q", False),
-        ("end mine/p, mine/q and 2 more", False),
-        ("wait for the processes of mine/p to end, which run although the pod is deleted", True),
-        ("wait for the processes of hidden/p to end, which run although the pod is deleted", False),
-        ("wait for the processes of uid-only to end, which run although the pod is deleted", False),
+        (Cure("smaller", "ask for at most 4 units", number=4), True),
+        (Cure("uncordon", "uncordon GPU 7", number=7), True),
+        (Cure("uncordon-node", "kubectl uncordon a"), True),
+        (Cure("end", "x", ("mine/p",)), True),
+        (Cure("end", "x", ("mine/p", "mine/q", "mine/r", "mine/s")), True),
+        (Cure("end", "x", ("mine/p", "hidden/q")), False),
+        (Cure("end", "x", ("mine/p", "mine/q", "mine/r", "hidden/s")), False),
+        (Cure("processes", "x", ("mine/p",)), True),
+        (Cure("processes", "x", ("hidden/p",)), False),
+        (Cure("processes", "x", ("mine",)), False),
     ],
 )
-def test_cures_that_name_pods_of_others_are_left_out(cure: str, stays: bool) -> None:
+def test_cures_that_name_pods_of_others_are_left_out(cure: Cure, stays: bool) -> None:
     found = visible.verdict(NodeVerdict("a", (), "x", (cure,)), frozenset({"mine"}))
     assert found.cures == ((cure,) if stays else ())
 
 
 def test_groups_of_others_are_not_named() -> None:
-    verdict = NodeVerdict("a", (), f"needs 8 GiB; {RESERVED_FOR}hidden and 2 more", (), kept="hidden", lesser=("hidden/p",))
+    verdict = NodeVerdict("a", (), "needs 8 GiB", (), kept="hidden", lesser=("hidden/p",), groups=("hidden", "x", "y"))
     found = visible.verdict(verdict, frozenset({"mine"}))
     assert "hidden" not in repr(found)
+    assert found.words == "needs 8 GiB; room is reserved for the group of others"
     assert visible.verdict(replace(verdict, lesser=("mine/p",)), frozenset({"mine"})).lesser == ("mine/p",)
     assert Viewer(frozenset({"mine"})).sees("mine")
     assert not Viewer(frozenset({"mine"})).sees("hidden")

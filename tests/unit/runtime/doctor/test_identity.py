@@ -20,6 +20,7 @@ from unit.fakes.runtime.doctor.fake_host import COMMANDS, FakeHost, said, settin
 from unit.fakes.runtime.doctor.server import serving
 from unit.fakes.runtime.kube.fake_api import kubeconfig
 from unit.fakes.runtime.kube.tokens import jwt
+from unit.golden import Golden
 
 NOW = 1_800_000_000.0
 OWN, SEED = f"/var/lib/{EXTENDER}/token", "/etc/gpushare/extender.token"
@@ -162,7 +163,7 @@ def test_an_account_that_may_not_read_pods_is_a_finding(host: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("account", [f"{PLUGIN}-gpu2", EXTENDER, PLUGIN])
-def test_a_token_of_another_node_is_a_finding_and_not_shown_to_the_api_server(host: FakeHost, account: str) -> None:
+def test_a_token_of_another_node_is_a_finding_and_not_shown_to_the_api_server(host: FakeHost, account: str, golden: Golden) -> None:
     def never(*_: object) -> int:
         raise AssertionError
 
@@ -174,7 +175,7 @@ def test_a_token_of_another_node_is_a_finding_and_not_shown_to_the_api_server(ho
         found = Findings()
         judge_tokens(found, host, host.unit(PLUGIN), NOW, never)
         assert said(found) == [("token_foreign", f"a token of ServiceAccount {account} in {own}")]
-        assert found.findings[0].cure.startswith(f"rm {own}; then run site.yml again")
+        golden(found.findings[0].cure)
     host.file(own, jwt(NOW - 100, NOW + 300, account=f"{PLUGIN}-gpu1"))
     found = Findings()
     judge_tokens(found, host, host.unit(PLUGIN), NOW, lambda _kubeconfig, _token, node: 200 if node == "gpu1" else 0)
@@ -246,7 +247,9 @@ def test_certificates_that_are_good_late_and_over(host: FakeHost) -> None:
     ],
 )
 @pytest.mark.usefixtures("pki")
-def test_a_certificate_that_is_wrong_or_gone_has_not_expired(host: FakeHost, name: str, content: bytes | None, codes: list[str]) -> None:
+def test_a_certificate_that_is_wrong_or_gone_has_not_expired(
+    host: FakeHost, name: str, content: bytes | None, codes: list[str], golden: Golden
+) -> None:
     if content is None:
         host.at(f"{PKI}/{name}").unlink()
     else:
@@ -254,7 +257,7 @@ def test_a_certificate_that_is_wrong_or_gone_has_not_expired(host: FakeHost, nam
     found = Findings()
     judge_certificates(found, host, host.unit(EXTENDER), START.timestamp())
     assert [code for code, _ in said(found)] == codes
-    assert found.findings[0].cure.startswith("systemctl start gpushare-pki.service")
+    golden(found.findings[0].cure)
 
 
 def test_an_extender_without_tls_has_no_certificates(host: FakeHost) -> None:

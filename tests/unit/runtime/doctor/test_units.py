@@ -127,20 +127,20 @@ def test_the_command_of_a_process_has_three_words(host: FakeHost) -> None:
     assert (host.command(5), host.command(6)) == ("/bin/other-plugin --x y", "")
 
 
-def test_systemctl_that_fails_hangs_or_is_not_there_is_no_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_systemctl_that_fails_hangs_or_is_not_there_is_no_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, golden: Golden) -> None:
     program = tmp_path / "systemctl"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program.write_text('#!/bin/sh\nif [ "$1" = fail ]; then echo no bus >&2; exit 1; fi\necho "$@"\n')
     program.chmod(0o755)
     assert printed(["systemctl", "show", "x"]) == "show x\n"
-    with pytest.raises(CannotLook, match=r"systemctl fail failed with exit status 1: no bus"):
+    with golden.raised(CannotLook):
         printed(["systemctl", "fail"])
     monkeypatch.setattr(doctor_host, "_SYSTEMCTL_SECONDS", 0.2)
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     with pytest.raises(CannotLook, match="timed out"):
         printed(["systemctl", "show"])
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    with pytest.raises(CannotLook, match="No such file"):
+    with golden.raised(CannotLook):
         printed(["systemctl", "show"])
 
 

@@ -15,6 +15,7 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN
 from gpushare_runtime.doctor.work import judge_state_folder, judge_words
 from unit.fakes.runtime.doctor.fake_host import Clock, FakeHost, said
+from unit.golden import Golden
 
 STATE = f"/var/lib/{PLUGIN}"
 NO_TOKEN = f"token: no token works: {STATE}/token cannot be read: Permission denied"
@@ -31,14 +32,14 @@ WELL = "API server: watching the pods of this node; token: good until 2027-02-19
         f"gpus: GPU 0 (a): {'bad, ' * 100}; API server: silent for minutes; until it answers, new pods may get another GPU than planned",
     ],
 )
-def test_a_plugin_that_does_not_know_its_pods_is_a_finding(tmp_path: Path, says: str) -> None:
+def test_a_plugin_that_does_not_know_its_pods_is_a_finding(tmp_path: Path, says: str, golden: Golden) -> None:
     host = FakeHost(tmp_path)
     host.install(PLUGIN, StatusText=says)
     found = Findings()
     judge_words(found, host, host.unit(PLUGIN))
     ((code, words),) = said(found)
     assert code == "plugin_not_synced"
-    assert words.startswith("a device plugin that says ")
+    golden(words)
     assert "not reached" in words or "no token works" in words or "silent" in words
     host.file("/etc/gpushare/device-plugin.kubeconfig", daemon_kubeconfig("https://10.0.0.9:6443", "PEM"))
     found = Findings()

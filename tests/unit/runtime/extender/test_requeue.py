@@ -15,7 +15,7 @@ from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.placement.policies import Binpack
-from gpushare_runtime.core.placement.preemption import seen_by
+from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.core.reservation import Group

@@ -14,7 +14,7 @@ import pytest
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import PodReader
-from gpushare_runtime.core.placement import preemption
+from gpushare_runtime.core.placement import view
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
@@ -257,8 +257,8 @@ def test_nominated_pods_have_their_room() -> None:
 def test_where_nominated_pods_will_be_is_counted_once_until_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each pod that is asked about it was counted again for every node that somebody is nominated to."""
     counted: list[str] = []
-    places = preemption.places
-    monkeypatch.setattr(preemption, "places", lambda policy, node, asked: (counted.append(node.name), places(policy, node, asked))[1])
+    places = view.places
+    monkeypatch.setattr(view, "places", lambda policy, node, asked: (counted.append(node.name), places(policy, node, asked))[1])
     world = World(n=(16, 16), m=(16,), o=(16,))
 
     def named(uid: str, units: int, node: str, priority: int = 5) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpushare_runtime.core.allocation import Allocation
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.objects import read_pending
+from gpushare_runtime.core.placement import view
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.explain import amount, no_fit
 from gpushare_runtime.core.placement.policies import Binpack
@@ -21,7 +22,6 @@ from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import parse_request
 from gpushare_runtime.core.reservation import RESERVED_SECONDS
-from gpushare_runtime.extender import verbs as service_module
 from gpushare_runtime.extender.extender_v1 import Arguments, PreemptArguments, write_filtered
 from gpushare_runtime.extender.verbs import Verbs, pod_name
 from unit.fakes.runtime.pods import container, inventory, memory, pod, whole
@@ -135,7 +135,7 @@ def test_a_pod_that_fits_nowhere_is_told_of_and_one_that_fits_is_not(ledger: Led
     caplog.set_level("INFO")
     told: list[tuple[str, Sequence[str]]] = []
     service = Verbs(ledger, Binpack(), lambda uid, rejected: told.append((uid, rejected)))
-    for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit"]), (20, []), (16, [])):
+    for units, said in ((25, ["filter default/p, 25 units: 0 of 3 nodes fit: too-small on 2, no-inventory on 1"]), (20, []), (16, [])):
         caplog.clear()
         service.filter(args(container(mem=units), uid=f"u{units}"))
         assert [record.message for record in caplog.records] == said
@@ -360,7 +360,7 @@ def test_an_amount_in_words(asked: dict[str, Any], words: str) -> None:
 
 def test_in_a_full_cluster_each_node_is_looked_at_once_until_it_changes(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
-    monkeypatch.setattr(service_module, "no_fit", lambda request, node: (looked_at.append(node.name), no_fit(request, node))[1])
+    monkeypatch.setattr(view, "no_fit", lambda request, node: (looked_at.append(node.name), no_fit(request, node))[1])
     names = [f"n{number}" for number in range(30)]
     for number, name in enumerate(names):
         ledger.set_inventory(name, inventory(8 if number % 2 else 16))

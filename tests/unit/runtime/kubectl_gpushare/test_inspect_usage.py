@@ -13,6 +13,7 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kubectl_gpushare.inspect_usage import PodUsage, read_usage
 from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod
 from unit.fakes.runtime.pods import container, gpu
+from unit.golden import Golden
 
 NODE = node("a", "10.0.0.1", 8, 8)
 
@@ -69,12 +70,12 @@ def test_a_pod_without_an_allocation_is_pending() -> None:
     assert (usage.by_gpu, usage.allocated) == ({0: 0, 1: 0}, 13)
 
 
-def test_what_cannot_be_read_is_said_and_counted_as_pending() -> None:
+def test_what_cannot_be_read_is_said_and_counted_as_pending(golden: Golden) -> None:
     usage = read_usage([NODE], [pod("broken", "a", gpu="one", mem=3)])
     assert usage.nodes[0].pending == 3
     unreadable, problem = usage.warnings
-    assert unreadable.startswith("pod default/broken on node a: ALIYUN_COM_GPU_MEM_IDX must be a whole number, found 'one'")
-    assert problem.startswith("node a: pod default/broken: its GPU is not known")
+    golden(unreadable)
+    golden(problem)
 
 
 def test_a_gpu_that_the_node_has_no_more_is_pending() -> None:
@@ -84,29 +85,27 @@ def test_a_gpu_that_the_node_has_no_more_is_pending() -> None:
     assert any(text.startswith("node a: pod default/p: no pod can have what its annotations say of GPU 7") for text in usage.warnings)
 
 
-def test_a_pod_whose_gpu_is_gone_is_said_and_counted_on_no_gpu() -> None:
+def test_a_pod_whose_gpu_is_gone_is_said_and_counted_on_no_gpu(golden: Golden) -> None:
     raw = node("n1", "10.0.0.1", 16)
     entry = {"pod": "default/p", "uid": "uid-p", "units": 6, "why": "gone"}
     raw["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": {"GPU-old": [entry]}, "rejected": []})
     usage = read_usage([raw], [pod("p", "n1", gpu=0, mem=6)])
     assert (usage.nodes[0].by_gpu, usage.nodes[0].pods, usage.nodes[0].pending) == ({0: 0}, (), 0)
-    assert usage.warnings == ["node n1: pod default/p has 6 GiB of GPU GPU-old, which is not in this node any more: delete it"]
+    golden("\n".join(usage.warnings))
 
 
-def test_a_bound_pod_counts_also_where_it_would_be_rejected_now() -> None:
+def test_a_bound_pod_counts_also_where_it_would_be_rejected_now(golden: Golden) -> None:
     usage = read_usage([NODE], [pod("both", "a", mem=1, count=1)])
     assert usage.nodes[0].pending == 9
     (problem,) = usage.warnings
-    assert problem.startswith("node a: pod default/both: its GPU is not known")
+    golden(problem)
 
 
-def test_an_amount_that_cannot_be_read_is_said_and_not_counted() -> None:
+def test_an_amount_that_cannot_be_read_is_said_and_not_counted(golden: Golden) -> None:
     usage = read_usage([NODE], [pod("odd", "a", mem=-1)])
     assert usage.nodes[0].pods == ()
     assert len(usage.warnings) == 1
-    assert usage.warnings[0].startswith(
-        "pod default/odd on node a is left out of the ledger: container 'main', aliyun.com/gpu-mem: -1 is negative"
-    )
+    golden(usage.warnings[0])
 
 
 def test_what_only_the_node_knows_is_counted() -> None:
@@ -172,10 +171,10 @@ def test_a_node_whose_totals_cannot_be_is_left_out_and_said(resource: str, amoun
     assert usage.warnings[0].startswith(f"node odd: {says}")
 
 
-def test_a_word_of_the_node_that_cannot_be_read_is_said() -> None:
+def test_a_word_of_the_node_that_cannot_be_read_is_said(golden: Golden) -> None:
     says = node("a", "10.0.0.1", 8)
     says["metadata"]["annotations"]["gpushare/held"] = '{"v":2}'
-    assert "node a: annotation gpushare/held cannot be used: version 2 is not known" in read_usage([says], []).warnings[0]
+    golden(read_usage([says], []).warnings[0])
 
 
 def test_a_lost_gpu_leaves_its_column() -> None:
@@ -188,21 +187,19 @@ def test_gpus_that_are_ill_or_cordoned_are_counted() -> None:
     assert read_usage([node("a", "10.0.0.1", gpus=ill)], []).nodes[0].total == 16
 
 
-def test_an_inventory_that_cannot_be_read_falls_back_to_totals() -> None:
+def test_an_inventory_that_cannot_be_read_falls_back_to_totals(golden: Golden) -> None:
     newer = original_node("a", "10.0.0.1", memory=30, count=2)
     newer["metadata"]["annotations"] = {"gpushare/gpus": '{"v":2}'}
     usage = read_usage([newer], [pod("p", "a", gpu=1, mem=5)])
     assert (usage.nodes[0].gpus, usage.nodes[0].by_gpu) == ({0: 15, 1: 15}, {0: 0, 1: 5})
     assert len(usage.warnings) == 1
-    assert "node a: annotation gpushare/gpus cannot be used: version 2 is not known" in usage.warnings[0]
+    golden(usage.warnings[0])
 
 
 def test_a_node_without_an_address() -> None:
     assert read_usage([{**NODE, "status": {}}], []).nodes[0].address == "unknown"
 
 
-def test_different_units_are_said() -> None:
+def test_different_units_are_said(golden: Golden) -> None:
     mib = original_node("m", "10.0.0.2", memory=15000, count=1)
-    assert read_usage([NODE, mib], []).warnings == [
-        "the nodes count in different units (a: GiB, m: MiB): the cluster's totals add unlike numbers"
-    ]
+    golden("\n".join(read_usage([NODE, mib], []).warnings))

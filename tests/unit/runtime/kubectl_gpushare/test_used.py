@@ -26,6 +26,7 @@ from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kube.fake_api import FakeApi, connected, serving, until
 from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
 from unit.fakes.runtime.pods import inventory
+from unit.golden import Golden
 
 MIB = 1024 * 1024
 GPUS = inventory(16, 16)
@@ -194,7 +195,7 @@ def test_the_address_of_the_environment(
 
 
 def test_without_prometheus_only_what_nodes_publish_is_known(
-    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.delenv("GPUSHARE_PROMETHEUS", raising=False)
     data = json.loads(Path(file).read_text())
@@ -208,7 +209,7 @@ def test_without_prometheus_only_what_nodes_publish_is_known(
         rows = {line.split()[1]: line for line in printed.out.splitlines()[1:]}
         assert used_by_a in rows["a"]
         assert (rows["a"].endswith("125  bound, over"), rows["b"].split()[4:]) == (used_by_a != "-", ["-", "2", "GiB", "-", "bound"])
-        assert "without Prometheus USED is known only of pods that their nodes want evicted" in printed.err
+        golden(printed.err)
 
 
 def test_the_address_of_the_installer_and_a_screen_that_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

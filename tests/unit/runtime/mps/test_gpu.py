@@ -18,6 +18,7 @@ import pytest
 
 from gpushare_runtime.mps.gpu import ExclusiveMode, GpuError, GpuForMps, PynvmlGpus, obstacle
 from unit.fakes.runtime.mps.stand_ins import UUID, VOLTA, Gpus
+from unit.golden import Golden
 
 
 def test_its_own_server_on_the_gpu_is_no_obstacle() -> None:
@@ -120,11 +121,11 @@ def test_what_nvml_says_of_the_gpu_and_how_its_mode_is_set(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("function", ["Init", "DeviceGetHandleByUUID", "DeviceGetComputeMode", "DeviceSetComputeMode"])
-def test_a_failure_of_nvml_names_the_gpu_and_leaves_nothing_open(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_nvml_names_the_gpu_and_leaves_nothing_open(function: str, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     library, gpus = Library(monkeypatch), PynvmlGpus()
     library.errors[function] = pynvml.NVML_ERROR_GPU_IS_LOST
     call = partial(gpus.set_mode, UUID, 3) if function == "DeviceSetComputeMode" else partial(gpus.read, UUID)
-    with pytest.raises(GpuError, match=f"NVML failed for GPU {UUID}"):
+    with golden.raised(GpuError):
         call()
     assert (library.open, library.mode) == (0, 0)
 
@@ -151,10 +152,10 @@ def test_the_mode_of_before_outlives_a_process_that_was_killed(tmp_path: Path) -
     assert not kept.exists()
 
 
-def test_a_mode_that_does_not_take_is_an_error(tmp_path: Path) -> None:
+def test_a_mode_that_does_not_take_is_an_error(tmp_path: Path, golden: Golden) -> None:
     gpus = Gpus()
     gpus.sticky = True
-    with pytest.raises(GpuError, match="is 0 after EXCLUSIVE_PROCESS was set"):
+    with golden.raised(GpuError):
         ExclusiveMode(gpus, UUID, tmp_path / "mode").enter()
 
 

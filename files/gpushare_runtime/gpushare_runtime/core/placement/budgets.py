@@ -168,7 +168,7 @@ class Budgets:
             self._put(budget)
 
     def event(self, kind: str, budget: Budget) -> None:
-        """One was "ADDED", "MODIFIED" or "DELETED"."""
+        """A budget was "ADDED", "MODIFIED" or "DELETED"."""
         if kind != "DELETED":
             self._put(budget)
             return
@@ -182,7 +182,7 @@ class Budgets:
         self._namespaces.setdefault(budget.namespace, _Namespace()).put(budget)
 
     def covering(self, pod: AllocatedPod, effort: Effort) -> Sequence[Budget] | None:
-        """Those that evicting this pod counts against; None where too much would have to be compared to say that."""
+        """The budgets that evicting this pod counts against; None where too much would have to be compared to say that."""
         namespace = self._namespaces.get(pod.namespace)
         # kube-scheduler does not count a bare pod either.
         if namespace is None or not pod.labels:

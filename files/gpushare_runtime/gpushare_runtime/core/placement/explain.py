@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -14,6 +14,7 @@ from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import FAULT, NodeLedger
 from gpushare_runtime.core.quantity import GIB, Unit
+from gpushare_runtime.core.reasons import UnfitReason
 from gpushare_runtime.core.request import ContainerRequest, Request
 
 RESERVED_FOR: Final = "room is reserved for the group "
@@ -48,22 +49,25 @@ def amount(request: Request) -> str:
 class NoFit(NamedTuple):
     """Why a request does not fit on one of many nodes. hopeless: no eviction could help; fault: what could not be computed there."""
 
+    reason: UnfitReason
     words: str
     hopeless: bool
     fault: str
 
 
 def no_fit(request: Request, node: NodeLedger) -> NoFit:
-    """Of a node where it does not fit."""
-    words = _guarded(_alike, request, node)
-    return NoFit(words, not node.guarded(partial(node.fits_when_empty, request), True), node.fault)
+    """The reason for a node on which a request does not fit, with a text that many nodes have in common."""
+    nothing: tuple[UnfitReason, str] = "fault", FAULT
+    reason, words = node.guarded(partial(_alike, request, node), nothing)
+    hopeless = not node.guarded(partial(node.fits_when_empty, request), True)
+    return NoFit(*(nothing if node.fault else (reason, words)), hopeless, node.fault)
 
 
 def failed_nodes(request: Request, unfit: Mapping[str, NoFit], node_of: Callable[[str], NodeLedger]) -> dict[str, str]:
     """Node name → why the request does not fit there. Up to ten nodes are named each with its numbers, more in groups."""
     if len(unfit) <= MOST_WORDINGS:
         return {name: f"{name}: {_guarded(exact, request, node_of(name))}" for name in unfit}
-    groups = {name: reason.words for name, reason in unfit.items()}
+    groups = {name: no_fit.words for name, no_fit in unfit.items()}
     if len(set(groups.values())) > MOST_WORDINGS:
         return dict.fromkeys(groups, f"no node has {_wanted(request, None)}")
     return groups
@@ -76,27 +80,53 @@ def _guarded(words: Callable[[Request, NodeLedger], str], request: Request, node
 
 def exact(request: Request, node: NodeLedger) -> str:
     """The numbers of one node, and for which groups its room is reserved."""
-    return _exact(request, node) + _groups(request, node)
+    return numbers(request, node) + reserved_for(reserving(request, node))
 
 
-def _groups(request: Request, node: NodeLedger) -> str:
-    """The groups without whose reservations it would fit."""
+def reserving(request: Request, node: NodeLedger) -> list[str]:
+    """The names of the groups without whose reservations a request would fit, sorted; [] if it would not."""
     reserved = {pod.uid: pod.group.name for pod in node.pods if pod.group is not None}
     if not reserved or node.simulate(without=reserved).remaining_after(request) is None:
-        return ""
-    names = sorted(set(reserved.values()))
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"; {RESERVED_FOR}{as_text(names[0], _MOST_GROUP)}{more}"
+        return []
+    return sorted(set(reserved.values()))
 
 
-def _exact(request: Request, node: NodeLedger) -> str:
+def reserved_for(groups: Sequence[str]) -> str:
+    """The words about reservations of groups, to follow others; "" for none."""
+    more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
+    return f"; {RESERVED_FOR}{as_text(groups[0], _MOST_GROUP)}{more}" if groups else ""
+
+
+def _reason(request: Request, node: NodeLedger) -> UnfitReason:
+    """The reason apart from reservations of groups."""
+    if node.inventory is None:
+        return "no-inventory"
+    if request.core and not node.inventory.core:
+        return "no-compute"
+    # A restriction counts if it alone keeps the pod off every usable GPU, whatever is free there.
+    whys = {*node.exclusions(request)} - {"unusable"}
+    if whys == {"incompatible"}:
+        return "incompatible"
+    if whys == {"isolation"}:
+        return "isolation"
+    if request.whole_gpus:
+        return "too-small" if request.whole_gpus > sum(1 for _ in node.usable) else "no-room"
+    return "too-small" if request.per_gpu > max((state.gpu.units for state in node.usable), default=0) else "no-room"
+
+
+def numbers(request: Request, node: NodeLedger) -> str:
+    """The numbers of one node, without groups."""
+    reason = _reason(request, node)
     if node.inventory is None:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)
-    if request.core and not node.inventory.core:
-        return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
-    if only := _restriction(request, node):
-        return f"needs {wanted}, {only}"
+    if reason == "no-compute":
+        return _no_compute(wanted)
+    if reason == "incompatible":
+        models = sorted({as_text(state.gpu.model, _MOST_MODEL) for state in node.usable})[:_MOST_MODELS]
+        return f"needs {wanted}, its GPUs ({', '.join(models)}) are {_KEPT_BACK['incompatible']}"
+    if reason == "isolation":
+        return f"needs {wanted}, {_other_isolation(request, node.inventory)}"
     usable = [state.gpu for state in node.usable]
     out = len(node.inventory.gpus) - len(usable)
     without = f", {out} not usable" if out else ""
@@ -104,22 +134,23 @@ def _exact(request: Request, node: NodeLedger) -> str:
     if request.whole_gpus:
         return f"needs {wanted}, {node.empty_gpus()} of {len(node.gpu_states)} GPUs are empty{without}{kept}"
     size, total = max((gpu.units for gpu in usable), default=0), sum(gpu.units for gpu in usable)
-    if request.per_gpu > size:
+    if reason == "too-small":
         return f"needs {wanted}, its largest GPU has {size} ({total} in total on {_gpus(len(usable))}{without})"
     return f"needs {wanted}, {_most(request, node)} ({node.free} of {total} in total{without}){kept}"
 
 
-def _alike(request: Request, node: NodeLedger) -> str:
-    """In fewer words, which many nodes have in common."""
-    return _few(request, node) + _groups(request, node)
+def _alike(request: Request, node: NodeLedger) -> tuple[UnfitReason, str]:
+    """(the reason, it in fewer words, which many nodes have in common)."""
+    reason, groups = _reason(request, node), reserving(request, node)
+    return "reserved" if groups else reason, _few(request, node, reason) + reserved_for(groups)
 
 
-def _few(request: Request, node: NodeLedger) -> str:
+def _few(request: Request, node: NodeLedger, reason: UnfitReason) -> str:
     if node.inventory is None:
         return _no_inventory(node)
     wanted = _wanted(request, node.inventory.unit)
-    if request.core and not node.inventory.core:
-        return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
+    if reason == "no-compute":
+        return _no_compute(wanted)
     if request.whole_gpus:
         return f"needs {wanted}, {node.empty_gpus()} are empty{_kept_back(request, node)}"
     return f"needs {wanted}, {_most(request, node)}{_kept_back(request, node)}"
@@ -136,19 +167,14 @@ def _most(request: Request, node: NodeLedger) -> str:
     return f"{most}, and at most {core} % of compute beside such memory"
 
 
-def _restriction(request: Request, node: NodeLedger) -> str:
-    """The one thing that keeps the pod off every usable GPU, whatever is free there; "" if it is not one thing alone."""
-    whys = {*node.exclusions(request)} - {"unusable"}
-    if len(whys) != 1 or node.inventory is None:
-        return ""
-    if "incompatible" in whys:
-        models = sorted({as_text(state.gpu.model, _MOST_MODEL) for state in node.usable})[:_MOST_MODELS]
-        return f"its GPUs ({', '.join(models)}) are {_KEPT_BACK['incompatible']}"
-    if "isolation" not in whys:
-        return ""
-    if not request.rules.isolation or node.inventory.isolation == request.rules.isolation:
+def _no_compute(wanted: str) -> str:
+    return f"needs {wanted}, but its isolation shares out no compute ({protocol.RESOURCE_CORE})"
+
+
+def _other_isolation(request: Request, inventory: Inventory) -> str:
+    if not request.rules.isolation or inventory.isolation == request.rules.isolation:
         return "the node has MPS, which gives a pod one GPU"
-    return f"the node has another isolation ({node.inventory.isolation or 'unknown'}) than {request.rules.isolation}"
+    return f"the node has another isolation ({inventory.isolation or 'unknown'}) than {request.rules.isolation}"
 
 
 def _kept_back(request: Request, node: NodeLedger) -> str:

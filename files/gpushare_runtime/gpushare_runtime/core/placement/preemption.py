@@ -9,14 +9,15 @@ one GPU cannot be helped by eviction through an extender.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, Effort, violations
 from gpushare_runtime.core.placement.policies import Policy
+from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.core.request import Request
 
@@ -30,33 +31,6 @@ class Victims:
 
     uids: tuple[str, ...]
     violations: int = 0
-
-
-def seen_by(ledger: Ledger, policy: Policy, node: NodeLedger, pod: PendingPod) -> NodeLedger:
-    """The node as this pod may use it: without the room of others nominated there whose priority is not lower.
-
-    It is remembered until the node or those others change; to be read only.
-    """
-    here = ledger.nominees.get(node.name)
-    if not here:
-        return node
-    nominees = [n for n in here.values() if n.uid != pod.uid and n.priority >= pod.priority and not ledger.pod(n.uid)]
-    if not nominees:
-        return node
-    asked = [replace(n, request=ledger.for_pod(n)) for n in sorted(nominees, key=lambda n: (-n.priority, n.uid))]
-    key = "nominees", tuple((n.uid, n.labels, n.request.key) for n in asked)
-    return node.remembered(key, lambda: node.simulate(add=places(policy, node, asked)))
-
-
-def places(policy: Policy, node: NodeLedger, nominees: Iterable[PendingPod]) -> list[AllocatedPod]:
-    """Where they will be once the terminating pods are gone, each in its turn; on no known GPU where even that is not enough."""
-    after = node.simulate(without={other.uid for other in node.pods if other.terminating})
-    found = []
-    for nominee in nominees:
-        placed = nominee.allocated(node.name, policy.choose(nominee.request, after))
-        found.append(placed)
-        after = after.simulate(add=[placed])
-    return found
 
 
 @dataclass

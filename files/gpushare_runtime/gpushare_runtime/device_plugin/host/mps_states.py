@@ -47,7 +47,7 @@ def problem_of(folder: Path, uuid: str, now: float) -> str:
 
 
 class MpsStates:
-    """It is used from one event loop only. clock: the host's monotonic clock."""
+    """The states of MPS control daemons, for one event loop only. clock: the host's monotonic clock."""
 
     def __init__(self, node: NodeState, status: Status, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node

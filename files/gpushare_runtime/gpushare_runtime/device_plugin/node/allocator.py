@@ -36,7 +36,7 @@ _MOST_TRIED: Final = 16
 
 @dataclass(frozen=True)
 class Allocator:
-    """It is used from one event loop only."""
+    """The allocations of the node, for one event loop only."""
 
     devices: Devices
     usage: Usage

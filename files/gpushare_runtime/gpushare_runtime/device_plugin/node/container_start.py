@@ -32,7 +32,7 @@ _MOST_SHARES: Final = 4096
 
 @dataclass(frozen=True)
 class ContainerStarts:
-    """It is used from one event loop only."""
+    """The check before a container starts, for one event loop only."""
 
     pods: PodTable
     devices: Devices

@@ -24,7 +24,7 @@ class Processes(Protocol):
     """The processes on this host."""
 
     def pods(self, uids: Set[str]) -> Set[str]:
-        """Those of these pods that have a process, or may have one. Takes some milliseconds."""
+        """The pods among these that have a process, or may have one. Takes some milliseconds."""
 
     def containers(self, uid: str) -> Set[str] | None:
         """The names of the pod's containers that have a process; None if a process cannot be attributed."""

@@ -49,7 +49,7 @@ class Rejections:
         self.changes.notify()
 
     def current(self) -> list[Rejection]:
-        """Those in force, oldest first."""
+        """The rejections in force, oldest first."""
         clock, now = self._clock(), self._now()
         kept = {}
         for key, (rejection, end, users) in self._known.items():

@@ -21,7 +21,7 @@ from gpushare_runtime.device_plugin.node.turns import Turns
 
 
 class NodeState:
-    """It is used from one event loop only. changes: see PodTable.
+    """The state of the node that its parts share, for one event loop only. changes: see PodTable.
 
     clock: monotonic seconds. now: Unix time. processes: of this host. strategy: of protocol.STRATEGIES.
     """

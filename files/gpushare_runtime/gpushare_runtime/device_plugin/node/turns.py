@@ -141,7 +141,7 @@ class Turns:
     # Those that must fail, and wait for it.
 
     def hold(self, turn: Turn) -> None:
-        """It crowds no other request any more."""
+        """The turn crowds no other request any more."""
         self.end(turn)
         if len(self._held) < _MOST_HELD:
             self._held.append(turn)

@@ -19,8 +19,7 @@ _FORBIDDEN_SECONDS: Final = 300.0
 
 
 class UnhealthyMap:
-    """It is created with the first unusable GPU. Later it lists no GPU instead of being deleted: the plugin has no permission to delete
-    it."""
+    """The ConfigMap comes with the first unusable GPU. Later it lists no GPU and stays: the plugin has no permission to delete it."""
 
     def __init__(self, node: NodeState, client: KubeClient, node_name: str) -> None:
         self._node = node

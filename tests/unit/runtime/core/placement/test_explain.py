@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -20,6 +20,7 @@ from gpushare_runtime.core.node_report import NOTHING_HELD, Held, Rejection
 from gpushare_runtime.core.placement import explain
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import UNITS, parse_unit
+from gpushare_runtime.core.reasons import UnfitReason
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
 from gpushare_runtime.core.reservation import Group
 from unit.fakes.runtime.pods import allocated_pod, gpu, inventory, ledger_of, memory, on, whole
@@ -251,6 +252,38 @@ def test_a_pod_that_requires_a_limit_fits_where_the_driver_sets_one() -> None:
     )
     alone = replace(whole(1), rules=request.rules)
     assert open_.remaining_after(alone) == 1, "nobody else is on whole GPUs"
+
+
+@pytest.mark.parametrize(
+    ("request_", "gpus", "changes", "reason"),
+    [
+        (memory(9), (16,), {}, "no-room"),
+        (whole(1), (16,), {}, "no-room"),
+        (memory(17), (16,), {}, "too-small"),
+        (whole(2), (16,), {}, "too-small"),
+        (asking(4, core=20), (16,), {}, "no-compute"),
+        (asking(1, models=("H100",)), (16,), {}, "incompatible"),
+        (asking(1, isolation="driver"), (16,), {}, "isolation"),
+        (asking(8, 2), (16, 16), {"isolation": "mps"}, "isolation"),
+        (memory(1), None, {}, "no-inventory"),
+    ],
+)
+def test_the_reason_is_a_word_that_stays(request_: Request, gpus: tuple[int, ...] | None, changes: dict[str, Any], reason: str) -> None:
+    ledger = Ledger()
+    ledger.set_inventory("n", replace(inventory(*gpus), **changes) if gpus else None)
+    ledger.apply(allocated_pod("a", memory(8), on(0, 8) if gpus else None, "n"))
+    found = explain.no_fit(request_, ledger.nodes["n"])
+    assert (found.reason, found.fault) == (reason, "")
+    assert reason in get_args(UnfitReason)
+
+
+def test_the_reason_of_reserved_room_and_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ledger_of(inventory(16))
+    team = allocated_pod("p", memory(10), on(0, 10), "n")
+    ledger.reserve(replace(team, group=Group("default/team", at_once=True)), 10.0)
+    assert [explain.no_fit(memory(units), ledger.nodes["n"]).reason for units in (7, 17)] == ["reserved", "too-small"]
+    monkeypatch.setattr(NodeLedger, "exclusions", lambda node, request: 1 // 0)
+    assert explain.no_fit(memory(7), ledger.nodes["n"]).reason == "fault"
 
 
 def test_the_group_is_named_for_which_the_room_is_reserved_and_only_where_it_would_do() -> None:
