@@ -133,7 +133,8 @@ def limits(language: str) -> str:
             ],
             [
                 "MPS, where you switch it on, each process",
-                f"gets **out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods), unless its container tampers with MPS",
+                f"gets **out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods), unless its container "
+                "tampers with MPS",
                 "not available",
             ],
             [

@@ -77,7 +77,9 @@ def start_again(unit: StoppedUnit, default: str) -> str:
     if unit.load == "not-found":
         return f"install the package that brings {name}; then: systemctl enable --now {short}"
     first = f"systemctl reset-failed {short}; " if unit.result == _GAVE_UP else ""
-    return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if told(unit.says, _SHOWN) else "")
+    return f"{first}systemctl restart {short}" + (
+        "; if it does not stay, correct what its last words name" if told(unit.says, _SHOWN) else ""
+    )
 
 
 def _named(unit: StoppedUnit, default: str) -> str:

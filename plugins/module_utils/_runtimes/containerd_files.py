@@ -58,7 +58,7 @@ class Installation:
     def runtimes(self, cdi: bool, dump: Optional[Mapping[str, Any]] = None) -> Runtimes:
         """The runtimes that pods get by a dump, by default of the files on the disk. cdi: whether CDI is of interest.
 
-        Rejected where pods get none, because the files switch the CRI plugin off.
+        It raises Rejected where the files switch the CRI plugin off, so that pods get none.
         """
         found = self.dump() if dump is None else dump
         containerd_config.check_enabled(found)

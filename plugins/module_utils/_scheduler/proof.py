@@ -18,6 +18,8 @@ from .manifest import SchedulerManifest, is_scheduler
 
 # A container that has ended this often will not come up by waiting.
 HOPELESS_RESTARTS = 2
+#: Of a pod without a condition of the scheduler.
+NOT_TRIED = "the scheduler has not tried it"
 #: The securityContext of a probe pod's container, which needs no right at all. The user is that of the sandbox's own image.
 RESTRICTED: Mapping[str, Any] = {
     "runAsNonRoot": True,
@@ -164,9 +166,6 @@ def probe_pod(node_name: str, scheduler_name: str, image: str, resource: str) ->
             "containers": [container],
         },
     }
-
-
-NOT_TRIED = "the scheduler has not tried it"
 
 
 def scheduling_message(pod: Optional[Mapping[str, Any]]) -> str:

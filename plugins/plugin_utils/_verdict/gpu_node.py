@@ -224,7 +224,7 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
 
 
 def _closed(found: VerifyFindings, name: str, node: Mapping[str, Any]) -> None:
-    """What keeps users' pods from the node although it works: probe pods tolerate it. Administrators' own taints are theirs to know."""
+    """A cordon, or a taint of a program, keeps users' pods from a node that works. Probe pods tolerate it."""
     if node["cordoned"]:
         found.say("node_closed", f"node {name} cordoned, so it takes no new pods", "it open to pods", f"kubectl uncordon {name}")
     for key in sorted(_OF_PROGRAMS.intersection(node["taints"])):

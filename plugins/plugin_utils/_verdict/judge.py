@@ -322,6 +322,15 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         found.say("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
+    if _moved(evidence, pod):
+        other = pod["scheduler"][:_SHOWN]
+        seen = f"probe pod {name} with the schedulerName {other!r}, which a mutating webhook or policy of others has written"
+        cure = (
+            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies shows who may: keep that one off pods with GPUs, or remove "
+            "it if its scheduler has gone"
+        )
+        found.say("probe_not_scheduled", seen, f"{scheduler_name(evidence)!r}, as it was created", cure)
+        return 0
     if not pod["node"]:
         # Of a scheduler that has tried it, the words about this pod say more.
         planes = _planes(evidence) if pod["scheduling"] == proof.NOT_TRIED else {}
@@ -355,6 +364,11 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     return int(checked == 1 and len(found.list) == before)
 
 
+def _moved(evidence: Evidence, pod: Mapping[str, Any]) -> bool:
+    """Whether the API server has given a probe pod to another scheduler than the one that it was created for."""
+    return bool(pod["scheduler"] != scheduler_name(evidence))
+
+
 def _calls(evidence: Evidence) -> list[Finding]:
     """Whether an extender was asked for the probe pods."""
     planes = {host: seen for host, seen in _planes(evidence).items() if host in evidence.probed}
@@ -366,6 +380,9 @@ def _calls(evidence: Evidence) -> list[Finding]:
         if reason and rejected > 0:
             reason += f", and has rejected {rejected} calls that came without the scheduler's client certificate"
         reasons.append(reason)
+    pods = [] if isinstance(evidence.probes, str) else [pod for pod in (evidence.probes or {}).values() if pod is not None]
+    if pods and all(_moved(evidence, pod) for pod in pods):
+        return []  # Another scheduler has nobody to ask.
     if evidence.probes and reasons and all(reasons):
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
         return [of_verify("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)]

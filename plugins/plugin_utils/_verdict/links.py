@@ -36,7 +36,7 @@ class Link:
 
     @property
     def codes(self) -> list[str]:
-        """Those of all its findings, in the order of the alphabet."""
+        """The codes of all its findings, in the order of the alphabet."""
         return sorted(code for kind in self.kinds for code in kind.codes.split())
 
 

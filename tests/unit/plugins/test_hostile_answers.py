@@ -243,7 +243,7 @@ def test_a_host_without_its_own_evidence_is_not_believed(roles: Json, part: str)
 def test_verify_again_during_the_probe(said: Any) -> None:
     result = run(gpushare_verify_host, {**GPU_NODE, "only": ["containers", "extender"]}, mapped(said))
     pod = {"namespace": "kube-system", "name": "probe", "node": "evil", "phase": "Running", "message": "", "deleted": False, "probe": True}
-    pod |= {"annotations": {}, "containers": [], "running": [], "waiting": [], "scheduling": ""}
+    pod |= {"annotations": {}, "containers": [], "running": [], "waiting": [], "scheduling": "", "scheduler": "default-scheduler"}
     seen = _seen(result)
     probed = {} if isinstance(seen, str) else {"evil": seen}
     judge(Evidence({"evil": GPU["seen"]}, cluster(), ARTIFACT, probed=probed, probes={"evil": pod}))

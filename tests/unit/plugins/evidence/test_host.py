@@ -501,15 +501,15 @@ def test_a_silent_runtime_is_told_with_what_its_files_say_of_it(monkeypatch: pyt
     """As containerd, whose file switches the CRI plugin off."""
 
     class Silent:
-        silent = "its CRI plugin is not loaded"
+        silent = "unloaded"
 
         def wanted(self) -> None:
-            raise Rejected("disabled_plugins has cri")
+            raise Rejected("disabled_plugins")
 
     monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active="active"))
     monkeypatch.setitem(SERVICES, "containerd", lambda *_: Silent())
     found = gpu_node.container_runtime("containerd", "", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
-    assert (found["problem"], found["broken"]) == ("its CRI plugin is not loaded", "disabled_plugins has cri")
+    assert (found["problem"], found["broken"]) == ("unloaded", "disabled_plugins")
 
 
 UID, OTHER, FORGOTTEN = (f"{number}1111111-2222-4333-8444-555555555555" for number in (1, 2, 3))
@@ -676,9 +676,10 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     root.file(f"{folder}/1.log", "x" * 100_000 + "\n" + said)
     root.file("/var/log/pods/kube-system_other-cp1_1/kube-scheduler/9.log", line.format("E", "of another"))
     server = "/var/log/pods/kube-system_kube-apiserver-cp1_0123/kube-apiserver/0.log"
-    root.file(server, line.format("E", 'err="etcdserver: mvcc: database space exceeded"'))
+    full = 'err="etcdserver: mvcc: database space exceeded"'
+    root.file(server, line.format("E", full))
     found = evidence_control_plane.scheduler_files(Host(str(root)), "/none", "/none")
-    assert found["server_says"] == 'err="etcdserver: mvcc: database space exceeded"'
+    assert found["server_says"] == full
     assert found["says"] == 'leaderelection.go:452] "error: Unauthorized "'
 
 

@@ -17,8 +17,11 @@ CHECKPOINT = (
 def test_the_beginning_and_the_end_of_a_long_line() -> None:
     text = told(CHECKPOINT, 240)
     assert len(text) <= 240
-    assert text.startswith('"Failed to start ContainerManager" err="start cpu')
-    assert text.endswith('the CPU manager checkpoint file "/var/lib/kubelet/cpu_manager_state" before restarting Kubelet"')
+    beginning, end = text.split(" … ")
+    said = CHECKPOINT.partition("] ")[2].replace('\\"', '"')
+    assert said.startswith(beginning)
+    assert said.endswith(end)
+    assert min(len(beginning), len(end)) > 60
 
 
 @pytest.mark.parametrize(
