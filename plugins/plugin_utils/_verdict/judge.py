@@ -326,8 +326,8 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         other = pod["scheduler"][:_SHOWN]
         seen = f"probe pod {name} with the schedulerName {other!r}, which a mutating webhook or policy of others has written"
         cure = (
-            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies shows who may: keep that one off pods with GPUs, or remove "
-            "it if its scheduler has gone"
+            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies shows who may: keep that one off pods with GPUs, or "
+            "remove it if its scheduler has gone"
         )
         found.say("probe_not_scheduled", seen, f"{scheduler_name(evidence)!r}, as it was created", cure)
         return 0
@@ -382,7 +382,7 @@ def _calls(evidence: Evidence) -> list[Finding]:
         reasons.append(reason)
     pods = [] if isinstance(evidence.probes, str) else [pod for pod in (evidence.probes or {}).values() if pod is not None]
     if pods and all(_moved(evidence, pod) for pod in pods):
-        return []  # Another scheduler has nobody to ask.
+        return []  # Another scheduler does not ask it.
     if evidence.probes and reasons and all(reasons):
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
         return [of_verify("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)]
