@@ -7,7 +7,7 @@ Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from .._host.host import Host
@@ -21,7 +21,7 @@ from .ground import Ground, ground
 from .kubelet_checkpoint import Sharing, registered, sharing
 from .kubernetes import ControlPlane, Distribution, KubeletFacts, Runtime, control_plane, distribution, kubelet, runtimes
 from .nvidia_smi import SmiReport
-from .stopped_unit import StoppedUnit, kubelet_unit
+from .stopped_unit import StoppedUnit, kubelet_unit, restless
 from .system import Kernel, Python, System, kernel, python_packages, pythons, system
 
 #: The facts that can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
@@ -38,7 +38,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts of one host. A part that was not gathered is None. kubelet_unit: of a kubelet that does not run."""
+    """The facts of one host. A part that was not gathered is None. kubelet_unit: of a kubelet that does not run, or does
+    not stay."""
 
     distribution: Distribution
     kubelet: KubeletFacts
@@ -113,9 +114,10 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     node = kubelet(host, what)
     installed = runtimes(host, what) if "runtimes" in subsets else None
     below = (system(host), pythons(host)) if "system" in subsets else None
+    unit = restless(host) if node.running else kubelet_unit(host)
     return NodeFacts(
         distribution=what,
-        kubelet=node,
+        kubelet=node if unit is None else replace(node, running=False),
         control_plane=control_plane(host),
         system=below[0] if below else None,
         kernel=kernel(host) if "system" in subsets else None,
@@ -134,7 +136,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
         authorities=authorities(host, node.config) if "system" in subsets else None,
         cgroups=None if installed is None else cgroup_drivers(host, node, installed),
-        kubelet_unit=None if node.running else kubelet_unit(host),
+        kubelet_unit=unit,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Pattern, Tuple
+from typing import Optional, Pattern, Tuple
 
 from .._cluster.names import PLUGIN
 from .._host.host import Host
@@ -20,6 +20,11 @@ _BEFORE = re.compile(r"^Before=([\w@.-]{1,80}\.service)$", re.MULTILINE)
 _NAME = re.compile(r"[\w@.-]{1,80}\.service")
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "InvocationID")
 _INVOCATION = re.compile(r"[0-9a-f]{32}")
+#: Restarts by systemd, and the last start in µs of CLOCK_MONOTONIC, as /proc/uptime has it in s.
+_STARTS = ("NRestarts", "ExecMainStartTimestampMonotonic")
+_COUNT, _SECONDS = re.compile(r"\d{1,18}"), re.compile(r"\d{1,12}(?:\.\d+)?")
+#: kubelet's own unit restarts it after 10 s; one that fails may need as long for it.
+_MANY_STARTS, _STAYS_SECONDS = 3, 60.0
 #: A line with which kubelet gives up: klog's errors and fatal ones, and what it prints of its arguments.
 COMPLAINT = re.compile(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate")
 #: The same of container runtimes, which log in the form of logrus, and of programs in Go that end.
@@ -42,8 +47,21 @@ class StoppedUnit:
 
 
 def kubelet_unit(host: Host) -> StoppedUnit:
-    named = _BEFORE.search(host.text(f"{UNITS}/{PLUGIN}.service") or "")
-    return unit_of(host, named.group(1) if named else _KUBELET, COMPLAINT)
+    return unit_of(host, _name_of_kubelet(host), COMPLAINT)
+
+
+def restless(host: Host) -> Optional[StoppedUnit]:
+    """kubelet's service where it ends again and again, and happens to run at this moment; None where it stays."""
+    name = _name_of_kubelet(host)
+    found = parsed(host.printed(host.program("systemctl"), show_command(name, "LoadState", *_STARTS)[1:]))
+    uptime = _SECONDS.match(host.text("/proc/uptime") or "")
+    # systemd counts its own restarts only, and forgets them with a start by hand.
+    starts, since = (int(found.get(key, "")) if _COUNT.fullmatch(found.get(key, "")) else 0 for key in _STARTS)
+    if uptime is None or starts < _MANY_STARTS or float(uptime.group()) - since / 1e6 > _STAYS_SECONDS:
+        return None
+    lines = host.printed(host.program("journalctl"), ["-q", "-o", "cat", "-n", str(_LINES), "-u", name]).splitlines()
+    says = next((told(line, _SHOWN) for line in reversed(lines) if COMPLAINT.match(line)), "")
+    return StoppedUnit(name, found.get("LoadState", "")[:_SHOWN], "restarting", f"restart {starts}", says=says)
 
 
 def unit_of(host: Host, name: str, complaint: Pattern[str]) -> StoppedUnit:
@@ -80,6 +98,11 @@ def start_again(unit: StoppedUnit, default: str) -> str:
     return f"{first}systemctl restart {short}" + (
         "; if it does not stay, correct what its last words name" if told(unit.says, _SHOWN) else ""
     )
+
+
+def _name_of_kubelet(host: Host) -> str:
+    named = _BEFORE.search(host.text(f"{UNITS}/{PLUGIN}.service") or "")
+    return named.group(1) if named else _KUBELET
 
 
 def _named(unit: StoppedUnit, default: str) -> str:

@@ -98,6 +98,34 @@ def test_the_last_words_of_a_service_that_does_not_run(tmp_path: Path, active: s
     assert unit_of(Host(str(root)), "containerd.service", COMPLAINT_OF_RUNTIME).says == says
 
 
+STARTS = {"NRestarts": "7", "ExecMainStartTimestampMonotonic": "90000000"}
+
+
+@pytest.mark.parametrize(
+    ("change", "uptime", "seen"),
+    [
+        ({}, "100.5 1.0\n", True),
+        ({}, "151.0 1.0\n", False),
+        ({}, None, False),
+        ({"NRestarts": "2"}, "100.5 1.0\n", False),
+        ({"NRestarts": "many", "ExecMainStartTimestampMonotonic": ""}, "100.5 1.0\n", False),
+    ],
+    ids=["fails again and again", "stays", "without a clock", "twice", "no numbers"],
+)
+def test_a_kubelet_that_does_not_stay_does_not_run(
+    tmp_path: Path, golden: Golden, change: dict[str, str], uptime: str | None, seen: bool
+) -> None:
+    root = kubelet(debian(FakeRoot(tmp_path)))
+    if uptime is not None:
+        root.file("/proc/uptime", uptime)
+    root.program("/usr/bin/systemctl", "".join(f"{key}={value}\n" for key, value in {"LoadState": "loaded", **STARTS, **change}.items()))
+    root.program("/usr/bin/journalctl", JOURNAL)
+    facts = gather(Host(str(root)), ())
+    assert (facts.kubelet.running, facts.kubelet_unit is not None) == (not seen, seen)
+    if facts.kubelet_unit is not None:
+        golden(stopped(facts.kubelet_unit)[0])
+
+
 def test_the_host_cannot_write_a_long_or_broken_line(tmp_path: Path) -> None:
     seen, _cure = stopped(StoppedUnit(active="a" * 10**6, says="b\n" * 10**6))
     assert len(seen) < 1000
