@@ -23,6 +23,8 @@ from .._scheduler.manifest import config_paths
 _LOGS, _SCHEDULER, _SERVER = "/var/log/pods", "kube-scheduler", "kube-apiserver"
 #: An error in klog's form, behind what the runtime writes before it.
 _ERROR = re.compile(r"\b([EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] .+)")
+#: k8s.io/component-base 0.37.2, metrics/options.go: an error of every start of every program without such a file.
+_NO_ERROR = "] The manifest file is empty, ignoring."
 _LOG_BYTES = 64 * 1024
 _WORDS = 300
 #: A manifest is some kB; a file of more in the manifests folder is none.
@@ -68,7 +70,8 @@ def _last_error(host: Host, program: str) -> str:
     files = [f"{_LOGS}/{pod}/{program}/{name}" for pod in pods for name in host.names(f"{_LOGS}/{pod}/{program}")]
     newest = max((path for path in files if path.endswith(".log")), key=lambda path: host.changed_at(path) or 0.0, default="")
     lines = host.tail(newest, _LOG_BYTES).decode("utf-8", "replace").splitlines() if newest else []
-    found = next((match for line in reversed(lines) for match in [_ERROR.search(line)] if match is not None), None)
+    errors = (match for line in reversed(lines) for match in [_ERROR.search(line)] if match is not None)
+    found = next((match for match in errors if not match.group(1).endswith(_NO_ERROR)), None)
     return "" if found is None else told(found.group(1), _WORDS)
 
 

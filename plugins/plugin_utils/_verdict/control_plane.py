@@ -102,13 +102,16 @@ def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, M
         if lease is not None and lease["holder"] and lease["alive"]:
             continue
         why = "there is none" if lease is None else "it has no holder" if not lease["holder"] else f"{lease['holder']} no longer renews it"
-        says = [f"on {host}: {words}" for host in hosts for words in [planes[host]["plane"]["scheduler"]["says"]] if words]
+        said = {host: planes[host]["plane"]["scheduler"] for host in hosts}
+        # It leads through the API server, which may have failed before it.
+        programs = (("kube-scheduler", "says"), ("kube-apiserver", "server_says"))
+        says = [f"{program} on {host}: {said[host][key]}" for host in hosts for program, key in programs if said[host][key]]
         cure = (
             f"correct what the last error names, on {', '.join(hosts)} (an expired certificate of scheduler.conf, which `kubeadm certs "
             "check-expiration` shows: `kubeadm certs renew scheduler.conf`); then move the scheduler's manifest out of its folder and "
             "back, which starts it again"
         )
-        words = f"; the scheduler's last error {'; '.join(says)}" if says else ""
+        words = f"; last errors: {'; '.join(says)}" if says else ""
         found.say("scheduler_not_leading", f"the Lease {NAMESPACE}/{name}: {why}, so no pod is placed{words}", "a leader", cure)
     return found
 

@@ -673,6 +673,7 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     root.file(f"{folder}/0.log", line.format("E", "of the start before"))
     os.utime(root.at(f"{folder}/0.log"), (1, 1))
     said = line.format("E", 'leaderelection.go:452] "error: Unauthorized \x1b"') + line.format("W", "a warning")
+    said += line.format("E", "The manifest file is empty, ignoring.")
     root.file(f"{folder}/1.log", "x" * 100_000 + "\n" + said)
     root.file("/var/log/pods/kube-system_other-cp1_1/kube-scheduler/9.log", line.format("E", "of another"))
     server = "/var/log/pods/kube-system_kube-apiserver-cp1_0123/kube-apiserver/0.log"
