@@ -657,8 +657,8 @@ def test_a_scheduler_that_does_not_lead_is_told_with_its_own_words(world: World)
     (found,) = judge(world.evidence()).findings
     assert "cp1_1 no longer renews it" in found.found
     assert "on cp1: error retrieving resource lock: Unauthorized" in found.found
-    world.cp["plane"]["scheduler"]["server_says"] = "no space"
-    assert judge(world.evidence()).findings[0].found.endswith("kube-apiserver on cp1: no space")
+    world.cp["plane"]["scheduler"]["server_says"] = "full"
+    assert judge(world.evidence()).findings[0].found.endswith(": full")
     # One that runs without leader election has no Lease.
     configured(world, CONFIG + "leaderElection:\n  leaderElect: false\n")
     assert judge(world.evidence()).ok
