@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
-from verify.faults import CONTAINERD, kept, sh
+from verify.faults import CONTAINERD, kept, program, sh
 
 KUBELET: Final = "/var/lib/kubelet/config.yaml"
 ETCD: Final = "/etc/kubernetes/manifests/etcd.yaml"
@@ -152,12 +152,9 @@ def _etcd_full(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None
 
 def _etcd_has_room(cluster: Cluster, node: str) -> None:
     sh(cluster, CONTROL_PLANE, f"sed '/--quota-backend-bytes/d' {ETCD} > /run/test-new; cp /run/test-new {ETCD}")
-    keys = " ".join(
-        f"--{key}=/etc/kubernetes/pki/etcd/{file}" for key, file in (("cacert", "ca.crt"), ("cert", "server.crt"), ("key", "server.key"))
-    )
 
     def disarmed() -> bool:
-        cluster.kubectl("exec", "-n", "kube-system", f"etcd-{CONTROL_PLANE}", "--", "sh", "-c", f"etcdctl {keys} alarm disarm")
+        program(cluster, CONTROL_PLANE, "disarm_alarms.py")
         cluster.kubectl("annotate", "node", CONTROL_PLANE, "gpushare.test/full=no", "--overwrite")
         return True
 
