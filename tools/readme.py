@@ -170,8 +170,8 @@ def figures(language: str) -> str:
                 f"- 模拟 GPU 上随机创建的 {churn['pods']} 个 Pod 中，拿错 GPU 的有 {here['wrong_gpus']} 个，超分的 GPU 有 "
                 f"{here['over_booked']} 块；原版的算法处理同一批 Pod，会拿错 {wrong} 次，超分 {over} 块 GPU。",
                 f"- 公开 trace 上，Pod 申请的总量达到全部 GPU 时，{placed:.1f} % 的 GPU 得到使用。",
-                f"- 500 个节点时，绑定速率是没有扩展器时的 {rate['ratio']:.2f}（目标 {rate['target_ratio']}"
-                f"{'，**未达到**' if missed else ''}）。",
+                f"- 500 个节点时，扩展器把 kube-scheduler 的绑定速率降到 {100 * rate['ratio']:.0f} %"
+                f"（目标 {100 * rate['target_ratio']:.0f} %{'，**未达到**' if missed else ''}）。",
                 f"- {plugin['nodes']} 个节点、{plugin['pods']:,} 个 Pod 时，每条命令最多占用 {cpu:.1f} s CPU 时间"
                 f"（目标 {plugin['target_cpu_seconds']:.0f} s）。",
             )
@@ -180,8 +180,8 @@ def figures(language: str) -> str:
         f"Of {churn['pods']} random pods on simulated GPUs, {here['wrong_gpus']} got a wrong GPU and {here['over_booked']} GPUs were "
         f"over-booked. The original's algorithm puts {wrong} of the same pods on a wrong GPU, and over-books {over} GPUs.",
         f"A public trace of pods, replayed until they ask for as much as there is: {placed:.1f} % of the GPUs are in use (simulation).",
-        f"With 500 nodes kube-scheduler binds {rate['ratio']:.2f} of the pods per second that it binds without the extender (target "
-        f"{rate['target_ratio']}{', **missed**' if missed else ''}).",
+        f"With 500 nodes the extender cuts kube-scheduler's rate of binds to {100 * rate['ratio']:.0f} % (target "
+        f"{100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
         f"With {plugin['nodes']} nodes and {plugin['pods']:,} pods, each command takes at most {cpu:.1f} s of CPU (target "
         f"{plugin['target_cpu_seconds']:.0f} s).",
     )
