@@ -208,20 +208,16 @@ def _waiting(container: Mapping[str, Any]) -> str:
 
 
 def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
-    metadata, status = item["metadata"], item.get("status") or {}
-    annotations = metadata.get("annotations") or {}
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    annotations, taints = metadata.get("annotations") or {}, spec.get("taints") or []
     return {
         "metadata": {
             "name": metadata["name"],
             "labels": metadata.get("labels") or {},
             "annotations": {key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIXES)},
         },
-        "cordoned": (item.get("spec") or {}).get("unschedulable") is True,
-        "taints": [
-            str(taint["key"])[: 4 * _SHOWN]
-            for taint in (item.get("spec") or {}).get("taints") or []
-            if taint["effect"] != "PreferNoSchedule"
-        ][:_MOST_TAINTS],
+        "cordoned": spec.get("unschedulable") is True,
+        "taints": [str(taint["key"])[: 4 * _SHOWN] for taint in taints if taint["effect"] != "PreferNoSchedule"][:_MOST_TAINTS],
         "status": {
             "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, GPUS)},
             "allocatable": {key: value for key, value in (status.get("allocatable") or {}).items() if key in (MEMORY, GPUS)},

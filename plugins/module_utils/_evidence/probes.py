@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
 from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, pod_name
-from .._scheduler.proof import RESTRICTED
+from .._scheduler.proof import LAST_EVENT, RESTRICTED
 from .cluster import pod as cut_down
 
 POLL_SECONDS = 0.5
@@ -147,7 +147,7 @@ class Probes:
         last = max(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""), default=None)
         if last is None:
             return pod
-        words = f"its last Event: {last.get('reason', '')}: {last.get('message', '')}"
+        words = f"{LAST_EVENT}{last.get('reason', '')}: {last.get('message', '')}"
         return dict(pod, waiting=[*pod["waiting"], words[:_LONGEST_EVENT]])
 
     def _found(self, namespaces: Iterable[str]) -> Dict[Tuple[str, str], Dict[str, Any]]:

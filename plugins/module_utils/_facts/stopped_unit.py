@@ -59,8 +59,7 @@ def restless(host: Host) -> Optional[StoppedUnit]:
     starts, since = (int(found.get(key, "")) if _COUNT.fullmatch(found.get(key, "")) else 0 for key in _STARTS)
     if uptime is None or starts < _MANY_STARTS or float(uptime.group()) - since / 1e6 > _STAYS_SECONDS:
         return None
-    lines = host.printed(host.program("journalctl"), ["-q", "-o", "cat", "-n", str(_LINES), "-u", name]).splitlines()
-    says = next((told(line, _SHOWN) for line in reversed(lines) if COMPLAINT.match(line)), "")
+    says = _last_words(host, f"--unit={name}", COMPLAINT, failed=False)
     return StoppedUnit(name, found.get("LoadState", "")[:_SHOWN], "restarting", f"restart {starts}", says=says)
 
 
@@ -68,7 +67,10 @@ def unit_of(host: Host, name: str, complaint: Pattern[str]) -> StoppedUnit:
     """The service of this name. complaint: matches a line with which its program gives up."""
     found = parsed(host.printed(host.program("systemctl"), show_command(name, *_PROPERTIES)[1:]))
     load, active, state, result = (found.get(key, "")[:_SHOWN] for key in _PROPERTIES[:4])
-    says = "" if active == _ACTIVE else _last_words(host, found.get("InvocationID", ""), complaint, failed=result != "success")
+    invocation = found.get("InvocationID", "")
+    says = ""
+    if active != _ACTIVE and _INVOCATION.fullmatch(invocation):
+        says = _last_words(host, f"_SYSTEMD_INVOCATION_ID={invocation}", complaint, failed=result != "success")
     return StoppedUnit(name, load, active, state, result, says)
 
 
@@ -95,9 +97,7 @@ def start_again(unit: StoppedUnit, default: str) -> str:
     if unit.load == "not-found":
         return f"install the package that brings {name}; then: systemctl enable --now {short}"
     first = f"systemctl reset-failed {short}; " if unit.result == _GAVE_UP else ""
-    return f"{first}systemctl restart {short}" + (
-        "; if it does not stay, correct what its last words name" if told(unit.says, _SHOWN) else ""
-    )
+    return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if last_words(unit) else "")
 
 
 def _name_of_kubelet(host: Host) -> str:
@@ -109,11 +109,9 @@ def _named(unit: StoppedUnit, default: str) -> str:
     return unit.name if _NAME.fullmatch(unit.name) else default
 
 
-def _last_words(host: Host, invocation: str, complaint: Pattern[str], *, failed: bool) -> str:
-    """failed: otherwise its last line is that of a program that was told to end."""
-    if not _INVOCATION.fullmatch(invocation):
-        return ""
-    words = ["-q", "-o", "cat", "-n", str(_LINES), f"_SYSTEMD_INVOCATION_ID={invocation}"]
+def _last_words(host: Host, which: str, complaint: Pattern[str], *, failed: bool) -> str:
+    """which: the journal's entries. failed: otherwise its last line is that of a program that was told to end."""
+    words = ["-q", "-o", "cat", "-n", str(_LINES), which]
     lines = [line for line in host.printed(host.program("journalctl"), words).splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if complaint.match(line)), lines[-1] if lines and failed else "")
     return told(last, _SHOWN)

@@ -20,6 +20,8 @@ from .manifest import SchedulerManifest, is_scheduler
 HOPELESS_RESTARTS = 2
 #: Of a pod without a condition of the scheduler.
 NOT_TRIED = "the scheduler has not tried it"
+#: Before the last Warning about a probe pod that does not run.
+LAST_EVENT = "its last Event: "
 #: The securityContext of a probe pod's container, which needs no right at all. The user is that of the sandbox's own image.
 RESTRICTED: Mapping[str, Any] = {
     "runAsNonRoot": True,

@@ -225,11 +225,12 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
 
 def _closed(found: VerifyFindings, name: str, node: Mapping[str, Any]) -> None:
     """A cordon, or a taint of a program, keeps users' pods from a node that works. Probe pods tolerate it."""
-    if node["cordoned"]:
-        found.say("node_closed", f"node {name} cordoned, so it takes no new pods", "it open to pods", f"kubectl uncordon {name}")
+    ways = [("cordoned", f"kubectl uncordon {name}")] if node["cordoned"] else []
     for key in sorted(_OF_PROGRAMS.intersection(node["taints"])):
         cure = f"if the program that has set it has ended, or has forgotten it: kubectl taint nodes {name} {key}-"
-        found.say("node_closed", f"node {name} with the taint {key}, so it takes no new pods", "it open to pods", cure)
+        ways.append((f"with the taint {key}", cure))
     for key in sorted(_OF_KUBELET.intersection(node["taints"])):
         cure = f"make room on the host (df -h; free -m); kubelet takes the taint away: kubectl describe node {name}"
-        found.say("node_closed", f"node {name} with the taint {key}, so it takes no new pods", "it open to pods", cure)
+        ways.append((f"with the taint {key}", cure))
+    for way, cure in ways:
+        found.say("node_closed", f"node {name} {way}, so it takes no new pods", "it open to pods", cure)

@@ -309,12 +309,18 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
             f"theirs in gpushare_verify_namespace; verify judged those pods in {NAMESPACE} instead"
         )
         findings.append(of_verify("probe_rejected", seen, "probe pods where users' pods run", cure))
-    proven = 0
+    proven, ours = 0, scheduler_name(evidence)
+    moved = {node for node, pod in evidence.probes.items() if pod is not None and pod["scheduler"] != ours}
     for node, pod in evidence.probes.items():
         of_node = VerifyFindings(host_of.get(node, ""))
-        proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
+        if pod is not None and node in moved:
+            _moved(of_node, pod, ours)
+        else:
+            proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
         findings += of_node.list
-    return proven, findings + _calls(evidence)
+    # Another scheduler does not ask the extender.
+    there = {node for node, pod in evidence.probes.items() if pod is not None}
+    return proven, findings + ([] if moved and moved == there else _calls(evidence))
 
 
 def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:
@@ -322,15 +328,6 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         found.say("probe_failed", f"the probe pod of {node} gone", "it to stay until it was checked", "run verify again; who deletes it?")
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
-    if _moved(evidence, pod):
-        other = pod["scheduler"][:_SHOWN]
-        seen = f"probe pod {name} with the schedulerName {other!r}, which a mutating webhook or policy of others has written"
-        cure = (
-            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies shows who may: keep that one off pods with GPUs, or "
-            "remove it if its scheduler has gone"
-        )
-        found.say("probe_not_scheduled", seen, f"{scheduler_name(evidence)!r}, as it was created", cure)
-        return 0
     if not pod["node"]:
         # Of a scheduler that has tried it, the words about this pod say more.
         planes = _planes(evidence) if pod["scheduling"] == proof.NOT_TRIED else {}
@@ -342,11 +339,8 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
         # kubelet's log says the same.
-        first = (
-            "correct what its last Event names"
-            if any("its last Event" in words for words in pod["waiting"])
-            else f"journalctl -u kubelet on {node} says why"
-        )
+        has_event = any(words.startswith(proof.LAST_EVENT) for words in pod["waiting"])
+        first = "correct what its last Event names" if has_event else f"journalctl -u kubelet on {node} says why"
         cure = f"{first}; then verify with -e gpushare_verify_probe=always"
         found.say("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
         return 0
@@ -364,9 +358,16 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     return int(checked == 1 and len(found.list) == before)
 
 
-def _moved(evidence: Evidence, pod: Mapping[str, Any]) -> bool:
-    """Whether the API server has given a probe pod to another scheduler than the one that it was created for."""
-    return bool(pod["scheduler"] != scheduler_name(evidence))
+def _moved(found: VerifyFindings, pod: Mapping[str, Any], ours: str) -> None:
+    """A probe pod that the API server has given to another scheduler than ours, for which it was created."""
+    other = pod["scheduler"][:_SHOWN]
+    name = f"{pod['namespace']}/{pod['name']}"
+    seen = f"probe pod {name} with the schedulerName {other!r}, which a mutating webhook or policy of others has written"
+    cure = (
+        "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies shows who may: keep that one off pods with GPUs, or "
+        "remove it if its scheduler has gone"
+    )
+    found.say("probe_not_scheduled", seen, f"{ours!r}, as it was created", cure)
 
 
 def _calls(evidence: Evidence) -> list[Finding]:
@@ -380,9 +381,6 @@ def _calls(evidence: Evidence) -> list[Finding]:
         if reason and rejected > 0:
             reason += f", and has rejected {rejected} calls that came without the scheduler's client certificate"
         reasons.append(reason)
-    pods = [] if isinstance(evidence.probes, str) else [pod for pod in (evidence.probes or {}).values() if pod is not None]
-    if pods and all(_moved(evidence, pod) for pod in pods):
-        return []  # Another scheduler does not ask it.
     if evidence.probes and reasons and all(reasons):
         cure = "see which scheduler places pods (kubectl get lease -n kube-system kube-scheduler) and whether its configuration names us"
         return [of_verify("probe_not_called", "; ".join(filter(None, reasons)), "an extender asked for each probe pod", cure)]
