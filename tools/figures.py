@@ -214,7 +214,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("an error after 30 tries, in {:.0f} s", (NVIDIA_OPERATOR["label_alone"]["ran"]["plugin-validation"]["seconds"],)),
     ],
     "docs/start/support.md": [
-        ("on {} with {}, `cdi` on one node", (CRIO["date"], CRIO["version"])),
+        ("On {} with {}, `cdi` on one node", (CRIO["date"], CRIO["version"])),
         ("a churn of {} pods, and", (CRIO["churn"]["pods"],)),
     ],
     f"{OPERATE}/migrate.md": [("(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),))],

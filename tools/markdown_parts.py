@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 
@@ -16,3 +17,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def code(words: Iterable[str]) -> str:
     """Words in code quotes."""
     return ", ".join(f"`{word}`" for word in words)
+
+
+def item(words: str) -> str:
+    """An item of a list, in lines as long as those of the pages."""
+    return textwrap.fill(words, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)

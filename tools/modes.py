@@ -64,7 +64,7 @@ def makers() -> list[str]:
 
 def run_by_hand() -> list[str]:
     """Names of the presets whose cluster was run."""
-    return [name for name in presets.names() if re.search(r"^# state: \*\*run\*\*", (presets.FOLDER / f"{name}.yaml").read_text(), re.M)]
+    return [name for name in presets.names() if re.search(r"^# state: .*by hand", (presets.FOLDER / f"{name}.yaml").read_text(), re.M)]
 
 
 def by_site() -> str:
@@ -89,7 +89,8 @@ def rows() -> list[tuple[str, str, str]]:
         (
             "clusters",
             f"by {by_site()}",
-            f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) for distributions",
+            f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) "
+            f"for {len(makers())} distributions and providers",
         ),
         ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer"),
         (
@@ -113,7 +114,7 @@ def rows() -> list[tuple[str, str, str]]:
         (
             "driver, toolkit, container runtime",
             "roles install and configure them, or they are there",
-            "they are there; or `site` on kubeadm's hosts",
+            "they are there; or `site`, on hosts of kubeadm, k3s and RKE2",
         ),
         (
             "driver container of NVIDIA's GPU Operator",
@@ -148,7 +149,11 @@ def rows() -> list[tuple[str, str, str]]:
             "none; the same with the cluster's own scheduler",
         ),
         ("webhooks, custom resources", "none", "none"),
-        ("when a leader fails", "the extender beside another scheduler continues", "the second of two schedulers leads"),
+        (
+            "when the active scheduler fails",
+            "that of another control plane takes over, with its own extender",
+            "the other of the two pods takes over",
+        ),
         (
             "after a reboot of a node",
             "the device plugin registers at once",

@@ -15,7 +15,7 @@ import address
 import modes
 import proof
 from gpushare_lab.versions import version
-from markdown_parts import table
+from markdown_parts import item, table
 
 EN, ZH = "en", "zh"
 #: Claim to the part of the product, in both languages.
@@ -62,10 +62,6 @@ def status(language: str) -> str:
 
 def _quote(words: str) -> str:
     return textwrap.fill(words, 120, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False, break_long_words=False)
-
-
-def _item(words: str) -> str:
-    return textwrap.fill(words, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def _list(words: Sequence[str]) -> str:
@@ -185,7 +181,7 @@ def figures(language: str) -> str:
         f"With {plugin['nodes']} nodes and {plugin['pods']:,} pods, each command takes at most {cpu:.1f} s of CPU (target "
         f"{plugin['target_cpu_seconds']:.0f} s).",
     )
-    return "\n".join(map(_item, items))
+    return "\n".join(map(item, items))
 
 
 #: By the name of the part.

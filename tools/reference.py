@@ -47,7 +47,7 @@ import proof  # noqa: E402
 import readme  # noqa: E402
 import variables as descriptions  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
-from markdown_parts import code, table  # noqa: E402
+from markdown_parts import code, item, table  # noqa: E402
 from suites.table import SUITES, Suite  # noqa: E402
 from unit.fakes.plugins.driver.machines import MACHINES  # noqa: E402
 
@@ -315,18 +315,30 @@ def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
 # Clusters of others.
 
 
+def _heads() -> dict[str, dict[str, str]]:
+    """The comments at the head of each file of charts/gpushare/presets."""
+    found = {name: (presets.FOLDER / f"{name}.yaml").read_text() for name in presets.names()}
+    return {name: dict(re.findall(r"^# (title|brings|switch|source|read|state): (.+)$", text, re.M)) for name, text in found.items()}
+
+
 def presets_of_clusters() -> str:
-    """A row for each file of charts/gpushare/presets: its heads are comments, its values are Helm's. Without a state it is **rules**."""
-    rows = []
-    for name in presets.names():
-        text = (presets.FOLDER / f"{name}.yaml").read_text()
-        head = {"state": "**rules**", **dict(re.findall(r"^# (title|brings|switch|source|read|state): (.+)$", text, re.M))}
-        values = code(f"{key}: {json.dumps(value) if value == '' else value}" for key, value in yaml.safe_load(text).items())
-        rows.append(
-            [f"`{name}`", head["title"], head["brings"], head["switch"], values, f"{head['source']}, {head['read']}", head["state"]]
-        )
-    header = ["preset", "cluster", "driver and toolkit", "its own device plugin, switched off by", "values", "source, read on", "state"]
-    return table(header, rows)
+    """A row for each preset: its values, and what the cluster must have."""
+
+    def word(value: Any) -> str:
+        return value if value and isinstance(value, str) else json.dumps(value)
+
+    rows, needs = [], []
+    for name, head in _heads().items():
+        values = yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text())
+        shown = code(f"{key}: {word(value)}" for key, value in values.items())
+        rows.append([f"`{name}`", head["title"], shown, head.get("state", "from docs")])
+        needs.append([f"`{name}`", head["brings"], head["switch"]])
+    needed = table(["preset", "driver and toolkit by", "its own device plugin, switched off by"], needs)
+    return "\n\n".join([table(["preset", "cluster", "values", "state"], rows), "Before gpushare is installed:", needed])
+
+
+def sources_of_presets() -> str:
+    return "\n".join(item(f"`{name}`: {head['source']} ({head['read']})") for name, head in _heads().items())
 
 
 #: Values of the chart whose variable has another name, or none; with their meaning where they have none.
@@ -524,7 +536,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/reference/cli.md": {"programs": programs},
     "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
     "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
-    "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters},
+    "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters, "preset-sources": sources_of_presets},
     "charts/gpushare/README.md": {"values": values_of_the_chart},
     "docs/operate/on-call.md": {"xids": xids},
     "docs/operate/links.md": {"links": links},

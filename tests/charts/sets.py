@@ -86,6 +86,7 @@ _FIELDS = {
     "selinuxType": "selinux_type",
     "driverRoot": "driver_root",
     "openshift": "openshift",
+    "nodeSelector": "node_selector",
 }
 _PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]
 SETS += tuple((values, {_FIELDS[key]: value for key, value in values.items()}, "v1.36.3") for values in _PRESETS)

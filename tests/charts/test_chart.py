@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,8 +21,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.val
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 
 from charts.sets import BAD, SETS, Json
+from docs.pages import blocks
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
+from tree import REPOSITORY, files
 
 CHART = Path(__file__).resolve().parents[2] / "charts/gpushare"
 NOTES = "gpushare/templates/NOTES.txt"
@@ -107,3 +111,52 @@ def test_a_version_that_names_no_image_is_rejected_with_what_to_set() -> None:
 def test_what_openshift_would_not_admit_is_rejected() -> None:
     (answer,) = ask([a_set({"openshift": True, "isolation": "driver"}, "v1.36.3")])
     assert "found isolation: driver with openshift: true" in answer["error"]
+
+
+PLACES = re.compile(r"helm (?:install|upgrade|template) \S+ charts/gpushare .*")
+
+
+def of_the_pages() -> Iterator[tuple[str, Json]]:
+    """Page and values of each command of Helm, and of each application of Argo CD, that a page has for this chart."""
+    for page in (one for one in files() if one.endswith(".md")):
+        for block in blocks(page):
+            for command in filter(PLACES.match, block.commands if block.kind == "shell" else ()):
+                words = iter(shlex.split(command))
+                found: Json = {}
+                for word in words:
+                    if word == "--values":
+                        merge(found, yaml.safe_load((REPOSITORY / next(words)).read_text()))
+                    elif word == "--set":
+                        name, _, value = re.sub(r"\$\w+", "registry.example.org", next(words)).partition("=")
+                        *above, last = name.split(".")
+                        given: Json = {last: yaml.safe_load(value)}
+                        for part in reversed(above):
+                            given = {part: given}
+                        merge(found, given)
+                yield page, found
+            for one in yaml.safe_load_all(block.body) if block.kind == "yaml" else ():
+                if isinstance(one, dict) and one.get("kind") == "Application":
+                    helm = one["spec"]["source"]["helm"]
+                    merged: Json = {}
+                    for file in helm["valueFiles"]:
+                        merge(merged, yaml.safe_load((CHART / file).read_text()))
+                    merge(merged, helm["valuesObject"])
+                    yield page, merged
+
+
+def merge(values: Json, more: Json) -> None:
+    """As Helm does: mappings are merged, everything else is replaced."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(values.get(name), dict):
+            merge(values[name], value)
+        else:
+            values[name] = value
+
+
+def test_what_the_pages_install_can_be_rendered() -> None:
+    shown = list(of_the_pages())
+    known = ("docs/operate/clusters-of-others.md", "docs/operate/integrations.md", "docs/reference/metrics.md")
+    assert {page for page, _ in shown}.issuperset(known)
+    assert len(shown) > 5
+    answers = ask([a_set(values, "v1.36.3") for _, values in shown])
+    assert [(page, answer["error"]) for (page, _), answer in zip(shown, answers, strict=True) if answer["error"]] == []

@@ -14,7 +14,7 @@ from tree import REPOSITORY
 
 PAGE = "docs/project/comparison.md"
 OURS = 2
-TESTED = ("(lab)", "(simulated)", "(real GPU)", "(rules)", "; lab)", "(lab; ", "(lab:", "([real GPU]")
+TESTED = ("(tested)", "(simulated)", "(real GPU)", "(from docs)", "; tested)", "(tested; ", "(tested:", "([real GPU]")
 # What needs no source, because it claims nothing.
 NOTHING = ("not read", "not needed", "NVIDIA")
 # A project that is read so much earlier than the others may have changed since.
@@ -77,7 +77,7 @@ def test_each_claim_has_a_source_and_each_source_its_days() -> None:
         (r"HAMi 2.10 \[h3\], KAI", "HAMi 2.10, KAI", "no source: HAMi 2.10"),
         (r"Replicas are equal and know no memory \[n\]", "Replicas are equal", "no source: against NVIDIA's device plugin"),
         (r"none: equal replicas \[n\]", "none", "no source: request of memory: none"),
-        (r"request of memory \| `aliyun.com/gpu-mem` in limits \(lab\)", "request of memory | yes", "no test: request of memory: yes"),
+        (r"several GPUs in a pod \| yes \(tested\)", "several GPUs in a pod | yes", "no test: several GPUs in a pod: yes"),
         (r"Use HAMi \[h3\]", "Use HAMi", r"no source: \*\*Several vendors"),
         (r"/blob/[0-9a-f]{40}/README.md\) \| 2026-08-19", "/blob/main/README.md) | 2026-08-19", "n is no link to one version"),
         (r"\| 2026-08-20 \|", "| not stated |", "h1 has no day: not stated"),

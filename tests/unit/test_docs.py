@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, PREFLIGHT
 
@@ -114,6 +116,65 @@ def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     # A phone shows so many columns of a block.
     assert max(map(len, manifest.body.splitlines())) <= 40
     assert text.index(manifest.body) < text.index("<picture>") < text.index("with a real ")
+
+
+# How far something was tried.
+
+LEGEND = "docs/start/support.md"
+WORDS = set(re.findall(r"^- \*\*([^*]+)\*\*:", section(LEGEND, "What the words mean"), re.M))
+#: Former words for the same.
+SYNONYMS = re.compile(r"\*\*(?:rules|run|tried|lab)\*\*|[(;] ?(?:rules|lab)\)|\| (?:not yet run|rules) \|")
+
+
+def of_another_legend(page: str, text: str) -> list[str]:
+    """Words for how far something was tried that the legend does not have, and a page that uses its words without a way there."""
+    found = SYNONYMS.findall(text)
+    cells = {cell.strip("*") for row in rows(text) for cell in row[1:]}
+    used = cells & (WORDS - {"rejected", "simulated"})
+    linked = page == LEGEND or f"{Path(LEGEND).name}#what-the-words-mean" in text
+    return found + [word for word in sorted(used) if not linked]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_how_far_something_was_tried_is_said_in_the_words_of_one_legend(page: str) -> None:
+    assert of_another_legend(page, prose(page)) == []
+
+
+def test_another_word_and_a_page_without_the_legend_are_found() -> None:
+    assert len(WORDS) == 6
+    assert of_another_legend("a.md", "It is **rules**, and so (lab).") == ["**rules**", "(lab)"]
+    text = "| a | b |\n|---|---|\n| x | **from docs** |\n"
+    assert of_another_legend("a.md", text) == ["from docs"]
+    assert of_another_legend("a.md", f"{text}[words](support.md#what-the-words-mean)") == []
+
+
+# Blocks of YAML and TOML.
+
+READ = {"yaml": lambda text: list(yaml.safe_load_all(text)), "toml": tomllib.loads, "json": json.loads}
+DATA = [(page, number, block) for page in PAGES for number, block in enumerate(blocks(page)) if block.kind in READ]
+
+
+@pytest.mark.parametrize(("page", "block"), [pytest.param(p, b, id=f"{p}-{n}") for p, n, b in DATA])
+def test_a_block_of_data_can_be_read(page: str, block: Block) -> None:
+    assert READ[block.kind](block.body)
+
+
+def test_the_sample_pod_of_eks_runs_on_the_nodes_of_its_samples() -> None:
+    """Label and taint stand in each node group and in the NodePool; the pod tolerates what they have."""
+    text = section("docs/operate/clusters-of-others.md", "EKS")
+    made = [one for body in re.findall(r"```yaml\n(.*?)```", text, re.S) for one in yaml.safe_load_all(body)]
+    by_kind: dict[str, list[Any]] = {}
+    for one in made:
+        by_kind.setdefault(one["kind"], []).append(one)
+    (pod,), (pool,), (overlay,) = by_kind["Pod"], by_kind["NodePool"], by_kind["NodeOverlay"]
+    template = pool["spec"]["template"]
+    groups = [group for one in by_kind["ClusterConfig"] for group in one["managedNodeGroups"]]
+    pools = [*((one["labels"], one["taints"]) for one in groups), (template["metadata"]["labels"], template["spec"]["taints"])]
+    assert [group["amiFamily"] for group in groups] == ["AmazonLinux2023", "Bottlerocket"]
+    tolerated = [{key: one[key] for key in ("key", "value", "effect")} for one in pod["spec"]["tolerations"]]
+    assert pools == [({LABEL_NODE: "true"}, tolerated)] * 3
+    assert {one["key"]: one["values"] for one in overlay["spec"]["requirements"]}["karpenter.sh/nodepool"] == [pool["metadata"]["name"]]
+    assert set(overlay["spec"]["capacity"]) == {protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS}
 
 
 # Blocks of commands.
