@@ -7,7 +7,6 @@ Each part is a function of the language, "en" or "zh", and both give the same na
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,32 +35,31 @@ def status(language: str) -> str:
     get = (
         (f"[releases]({at}/releases)", f"[发布版本]({at}/releases)")
         if published
-        else ("not published yet: clone the repository", "尚未发布，请克隆代码仓库使用")
+        else ("not published yet; clone the repository", "尚未发布，请克隆代码仓库使用")
     )
     gpus = sorted({gpu for claim in _PARTS for gpu in proof.proven_on(claim)})
     known = {part: proof.proven_on(claim) == gpus for claim, parts in _PARTS.items() for part in [parts[language == ZH]]}
     ran, missing = [part for part, proven in known.items() if proven], [part for part, proven in known.items() if not proven]
-    gpu, node = proof.gpu_of_one_node(), "docs/project/gpu-proof.md#a-cluster-of-one-node"
-    minor, links = ".".join(version("kubernetes").split(".")[:2]), ("docs/start/support.md", "docs/project/status.md")
+    gpu, node, others = proof.gpu_of_one_node(), "docs/project/gpu-proof.md#a-cluster-of-one-node", "docs/operate/clusters-of-others.md"
+    minor, support, roadmap = ".".join(version("kubernetes").split(".")[:2]), "docs/start/support.md", "docs/project/status.md"
     if language == ZH:
-        return (
-            f"> **状态：0.1，{get[1]}。** 在一台带真实 {gpu} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载"
-            f"（[报告]({node})）。{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上[逐项测得](docs/project/gpu-proof.md#what-has-run)"
-            f"（不经过 Kubernetes）；{'、'.join(missing)}尚未在真实 GPU 上运行。"
-            f"多节点集群在 Kubernetes {minor} 上测试，其中的 GPU 是模拟的。[测试过的版本]({links[0]}) · [项目状态与路线图]({links[1]})"
-        )
-    return _quote(
-        f"**Status: 0.1, {get[0]}.** A cluster of one node with a real {gpu} was installed, shared by three pods at a time, and "
-        f"uninstalled ([report]({node})). {_list(ran)[:1].upper()}{_list(ran)[1:]} were measured on "
-        f"{_list([f'an {one}' for one in gpus])}, [each by itself](docs/project/gpu-proof.md#what-has-run), without Kubernetes; "
-        f"{_list(missing)} have not run on a real GPU. "
-        f"Clusters of several nodes were tested with Kubernetes {minor} and simulated GPUs. "
-        f"[Versions that were tested]({links[0]}) · [status and roadmap]({links[1]})"
+        lines = [
+            f"- **0.1**：{get[1]}。[项目状态与路线图]({roadmap})",
+            f"- **真实 GPU**：在一台带 {gpu} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载（[报告]({node})）。"
+            f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上[测得](docs/project/gpu-proof.md#what-has-run)（不经过 Kubernetes）。",
+            f"- **模拟 GPU**：多节点，以服务方式和 Pod 方式，Kubernetes {minor}（[测试过的版本]({support})）。",
+            f"- **尚未运行**：真实 GPU 上{'、'.join(missing)}；EKS 等的[预设]({others})。",
+        ]
+        return "\n".join(lines)
+    items = (
+        f"**0.1**: {get[0]}. [Status and roadmap]({roadmap})",
+        f"**Real GPU**: one node with a real {gpu} was installed, shared by three pods at a time, and uninstalled ([report]({node})). "
+        f"{_list(ran)[:1].upper()}{_list(ran)[1:]} were [measured](docs/project/gpu-proof.md#what-has-run) on "
+        f"{_list([f'an {one}' for one in gpus])}, without Kubernetes.",
+        f"**Lab with simulated GPUs**: several nodes, as services and as pods, Kubernetes {minor} ([versions]({support})).",
+        f"**Not run**: {_list(missing)} on a real GPU; the [presets]({others}) for EKS and others.",
     )
-
-
-def _quote(words: str) -> str:
-    return textwrap.fill(words, 120, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False, break_long_words=False)
+    return "\n".join(map(item, items))
 
 
 def _list(words: Sequence[str]) -> str:
@@ -82,7 +80,11 @@ def install(language: str) -> str:
                 ["自己的机器，kubeadm", f"Ansible：{site}，[快速入门]({start})", f"已测试；单节点在真实的 {gpu} 上"],
                 ["kubeadm，通过 API", f"[Helm、清单或 playbook]({guide}#install)，镜像由你构建", "已测试，GPU 为模拟"],
                 [by_hand, f"同一个 chart，加上[预设]({others})", "手动运行过一次，GPU 为模拟"],
-                ["、".join(rest), "同上", "按官方资料编写，尚未运行：欢迎第一个尝试"],
+                [
+                    "、".join(rest),
+                    f"同上：从头到尾的步骤见 [EKS]({others}#eks) 和 [OpenShift]({others}#openshift)",
+                    "按官方资料编写，尚未运行：欢迎第一个尝试",
+                ],
             ],
         )
     return table(
@@ -95,7 +97,11 @@ def install(language: str) -> str:
                 "tested on simulated GPUs",
             ],
             [by_hand, f"the same chart, with a [preset]({others})", "run once by hand, on simulated GPUs"],
-            [", ".join(rest), "the same", "written from their documentation, not yet run: be the first"],
+            [
+                ", ".join(rest),
+                f"the same: [EKS]({others}#eks) and [OpenShift]({others}#openshift) from top to bottom",
+                "written from their documentation, not yet run: be the first",
+            ],
         ],
     )
 

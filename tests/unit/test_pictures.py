@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import picture
 import pictures
 from docs.pages import blocks
 from gpushare_runtime.dashboard.server import page_files
@@ -17,18 +18,19 @@ from six_nodes import WAITING, six_nodes
 from tree import REPOSITORY
 
 MOST_BYTES = 200_000
+FILES = [*pictures.files(), *picture.pictures()]
 PAGES = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
 
 
 def test_the_pictures_are_exactly_those_that_the_command_makes() -> None:
-    assert sorted(pictures.FOLDER.iterdir()) == sorted(pictures.files())
-    assert {one.name: one.stat().st_size for one in pictures.files() if one.stat().st_size > MOST_BYTES} == {}
+    assert sorted(pictures.FOLDER.iterdir()) == sorted(FILES)
+    assert {one.name: one.stat().st_size for one in FILES if one.stat().st_size > MOST_BYTES} == {}
 
 
 def test_each_picture_is_used_with_words_for_those_who_cannot_see_it() -> None:
     link = re.compile(r"!\[([^\]]*)\]\((?:docs/|\.\./)?pictures/([^)]+)\)")
     # One picture in several files: their words are those of its last one.
-    several, source = re.compile(r"<picture>.*?</picture>", re.S), re.compile(r'"docs/pictures/([^"]+)"')
+    several, source = re.compile(r"<picture>.*?</picture>", re.S), re.compile(r'"(?:docs|\.\.)/pictures/([^"]+)"')
     used = {}
     for page in PAGES:
         text = page.read_text()
@@ -36,8 +38,12 @@ def test_each_picture_is_used_with_words_for_those_who_cannot_see_it() -> None:
         used.update(
             {name: words for one in several.findall(text) for words in re.findall('alt="([^"]+)"', one) for name in source.findall(one)}
         )
-    assert set(used) == {file.name for file in pictures.files()}
+    assert set(used) == {file.name for file in FILES}
     assert all(len(words) > 10 for words in used.values())
+
+
+def test_the_design_is_drawn_as_its_program_has_it() -> None:
+    assert {file: file.read_text() for file in picture.pictures()} == picture.pictures()
 
 
 @pytest.mark.parametrize("name", pictures.TERMINAL)
