@@ -62,12 +62,15 @@ WORDS: Final[Mapping[str, str]] = {
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
 }
 #: Those that take the place of more than a text.
-PARTS: Final[Mapping[str, str]] = {
+PARTS: Final[dict[str, str]] = {
     "x-tolerations": ".Values.tolerations | toJson",
     "x-node-selector": f"merge (dict {' '.join(json.dumps(word) for pair in workloads.OWN_LABELS.items() for word in pair)}) "
     ".Values.nodeSelector | toJson",
     "x-pull-secrets": ".Values.imagePullSecrets | toJson",
 }
+#: Containers whose requests and limits are a value, with its name. Those of the defaults are the builders' own.
+_RESOURCES: Final = {"kube-scheduler": "scheduler", "extender": "extender", "device-plugin": "devicePlugin", "dashboard": "dashboard"}
+PARTS.update({f"x-resources-{value}": f".Values.resources.{value} | toJson" for value in _RESOURCES.values()})
 _WRITERS: Final = '[\\"x-writer\\"]'
 _RANGE: Final = '[{{ range $place, $user := .Values.annotationWriters }}{{ if $place }}, {{ end }}\\"{{ $user }}\\"{{ end }}]'
 FULL: Final = Values(
@@ -163,6 +166,7 @@ def made(values: Values) -> list[Any]:
         for container in template.get("spec", {}).get("containers", ()):
             args = (_CHOSEN.sub(lambda word: f"--{word[1]}={_WORD_OF[word[1]]}", each) for each in container.get("args", ()))
             container.update({"args": list(args)} if "args" in container else {})
+            container.update({"resources": f"x-resources-{_RESOURCES[container['name']]}"} if container["name"] in _RESOURCES else {})
     return found
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/manifests and the chart's templates, made from the builders.
+"""docs/manifests and the chart's templates, made from the builders; the descriptions of its schema, made from the variables.
 
 `python tools/manifests.py` checks, `--write` writes. The manifests are for `kubectl apply` without Ansible: with the default variables,
 in the namespace gpushare-system.
@@ -24,6 +24,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.wor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 
 import chart  # noqa: E402
+import chart_values  # noqa: E402
 from gpushare_lab.versions import version  # noqa: E402
 
 FOLDER = Path("docs/manifests")
@@ -80,6 +81,7 @@ def files() -> dict[str, str]:
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
         f"{FOLDER}/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
+        f"{CHART}/values.schema.json": chart_values.schema(),
     }
 
 

@@ -41,11 +41,11 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findi
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.links import LINKS  # noqa: E402
 
+import chart_values  # noqa: E402
 import figures  # noqa: E402
 import modes  # noqa: E402
 import proof  # noqa: E402
 import readme  # noqa: E402
-import variables as descriptions  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
 from markdown_parts import code, item, table  # noqa: E402
 from suites.table import SUITES, Suite  # noqa: E402
@@ -341,29 +341,12 @@ def sources_of_presets() -> str:
     return "\n".join(item(f"`{name}`: {head['source']} ({head['read']})") for name, head in _heads().items())
 
 
-#: Values of the chart whose variable has another name, or none; with their meaning where they have none.
-_OTHER_NAMES: Final = {
-    "imagePullSecrets": ("", "Secrets of the namespace by which its pods pull their images, each as `{name: NAME}`."),
-    "replicas": ("", "Number of the scheduler's pods. The playbook chooses it by the number of nodes without GPUs."),
-    "apiServer.host": ("gpushare_api_server", "Name or address of the API server. Empty means the Service `kubernetes`."),
-    "apiServer.port": ("gpushare_api_server", "Its port. Without a host it has no effect."),
-    "metrics.enabled": ("gpushare_cluster_metrics", ""),
-    "metrics.podMonitor": ("", "Whether Prometheus' operator gets PodMonitors for the metrics. Its kind must be there."),
-    "dashboard.enabled": ("gpushare_cluster_dashboard", ""),
-    "dashboard.hostName": ("gpushare_cluster_dashboard_host_names", ""),
-}
-
-
 def values_of_the_chart() -> str:
     """A row for each value: its default, its variable, and what that means where the daemons are pods."""
-    known, rows = variables(ROOT), []
-    given = yaml.safe_load((ROOT / "charts/gpushare/values.yaml").read_text())
-    nested = {f"{key}.{inner}": one for key, value in given.items() if isinstance(value, dict) and value for inner, one in value.items()}
-    flat = {key: value for key, value in given.items() if not (isinstance(value, dict) and value)}
-    for name, default in {**flat, **nested}.items():
-        variable, meaning = _OTHER_NAMES.get(name, (presets.variable(name), ""))
-        words = meaning or descriptions.cell(next(iter(descriptions.specs_of(variable, known[variable])[1].values())))
-        rows.append([f"`{name}`", f"`{json.dumps(default)}`", f"`{variable}`" if variable else "", words.replace("\\|", "|")])
+    rows = [
+        [f"`{name}`", f"`{json.dumps(one.default)}`", f"`{one.variable}`" if one.variable else "", one.meaning]
+        for name, one in chart_values.values().items()
+    ]
     return table(["value", "default", "variable", "meaning"], rows)
 
 

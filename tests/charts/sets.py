@@ -119,4 +119,7 @@ BAD: tuple[Json, ...] = (
     {"dashboard": {"hostName": "a b"}},
     {"dashboard": {"hostName": "-a"}},
     {"unknown": 1},
+    {"resources": {"extender": {"limits": {"memory": "1 GiB"}}}},
+    {"resources": {"devicePlugin": {"limits": {"aliyun.com/gpu-mem": 1}}}},
+    {"resources": {"renewal": {}}},
 )

@@ -29,6 +29,8 @@ from tree import REPOSITORY, files
 CHART = Path(__file__).resolve().parents[2] / "charts/gpushare"
 NOTES = "gpushare/templates/NOTES.txt"
 SPACE = "gpushare-system"
+#: Container to its name in the value `resources`.
+_CONTAINERS = {"kube-scheduler": "scheduler", "extender": "extender", "device-plugin": "devicePlugin", "dashboard": "dashboard"}
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
@@ -106,6 +108,17 @@ def test_a_version_that_names_no_image_is_rejected_with_what_to_set() -> None:
     assert "set schedulerImage" in without["error"]
     assert named["error"] == ""
     assert "m.example.org/s:v1.36.0" in named["files"]["gpushare/templates/objects.yaml"]
+
+
+def test_requests_and_limits_of_each_container_can_be_set() -> None:
+    """What is left out stays; the defaults are compared with the builders above."""
+    more = {name: {"limits": {"memory": f"{number}Gi"}} for number, name in enumerate(_CONTAINERS.values(), 1)}
+    (answer,) = ask([a_set({"resources": more, "dashboard": {"enabled": True}}, "v1.36.3")])
+    made = [one for one in yaml.safe_load_all(answer["files"]["gpushare/templates/objects.yaml"]) if one]
+    pods = [one["spec"]["template"]["spec"] for one in made if "template" in one.get("spec", {})]
+    found = {each["name"]: each["resources"] for pod in pods for each in pod["containers"]}
+    assert {_CONTAINERS[name]: found[name]["limits"] for name in _CONTAINERS} == {name: one["limits"] for name, one in more.items()}
+    assert all(found[name]["requests"] for name in _CONTAINERS)
 
 
 def test_what_openshift_would_not_admit_is_rejected() -> None:
