@@ -15,7 +15,7 @@ from mutants.given import read_given
 from mutants.notes import Note, read_notes, stale
 from mutants.table import EQUIVALENT, KILLED, SURVIVED, TIMEOUT, Verdict, per_file, score, survivors
 from mutants.targets import FURTHER, ROOT, TOO_SLOW, derived, room_of, targets
-from mutants.work import sources
+from mutants.work import Asked, cases, sources
 from tree import files
 
 
@@ -142,6 +142,19 @@ def test_what_is_written_of_survivors_is_read_again(tmp_path: Path) -> None:
 
 A = Mutant("a.py", 1, 1, "f", "kind", "x < (y)", "x <= y")
 B = Mutant("b.py", 1, 1, "f", "kind", "x", "y")
+
+
+def test_a_sample_is_one_of_each_file_before_two_of_any_and_not_of_the_first_files_alone(tmp_path: Path) -> None:
+    names = [f"{letter}.py" for letter in "abcdefgh"]
+    for name in names:
+        (tmp_path / name).write_text("x = a < b\ny = a == b\n")
+    found = sources(names, tmp_path, ())
+
+    def sample(size: int, seed: int) -> list[str]:
+        return [case.mutant.file for case in cases(found, Asked(tuple(names), size, seed), ())[0]]
+
+    assert (sorted(sample(8, 1)), len(set(sample(4, 1)))) == (names, 4)
+    assert {name for seed in range(20) for name in sample(4, seed)} == set(names)
 
 
 def test_the_score_leaves_out_what_is_equivalent_and_counts_a_timeout_as_killed() -> None:

@@ -92,9 +92,12 @@ def cases(found: Sequence[Source], asked: Asked, notes: Iterable[Note]) -> tuple
         return [case for of_file in by_file.values() for case in of_file], []
     for file, of_file in by_file.items():
         random.Random(f"{asked.seed} {file}").shuffle(of_file)
+    # A sample that is smaller than a round must not be of the first folders alone.
+    order = list(by_file.values())
+    random.Random(asked.seed).shuffle(order)
     taken: list[Case] = []
-    for place in range(max((len(of_file) for of_file in by_file.values()), default=0)):
-        taken += [of_file[place] for of_file in by_file.values() if place < len(of_file)]
+    for place in range(max((len(of_file) for of_file in order), default=0)):
+        taken += [of_file[place] for of_file in order if place < len(of_file)]
     return taken[: asked.sample], []
 
 
