@@ -55,11 +55,11 @@ class HostFindings:
         """A finding that was made without a host."""
         self.list.append(replace(finding, host=self.host, **changes))
 
-    def error(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Finding(check, found, expected, cure, ERROR, self.host))
+    def error(self, check: str, found: str, expected: str, cure: str, subject: str = "") -> None:
+        self.list.append(Finding(check, found, expected, cure, ERROR, self.host, subject=subject))
 
-    def warn(self, check: str, found: str, expected: str, cure: str) -> None:
-        self.list.append(Finding(check, found, expected, cure, WARNING, self.host))
+    def warn(self, check: str, found: str, expected: str, cure: str, subject: str = "") -> None:
+        self.list.append(Finding(check, found, expected, cure, WARNING, self.host, subject=subject))
 
     def note(self, check: str, found: str, expected: str, cure: str) -> None:
         self.list.append(Finding(check, found, expected, cure, NOTE, self.host))

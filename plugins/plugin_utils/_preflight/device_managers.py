@@ -23,7 +23,7 @@ def judge_managers(found: HostFindings, managers: Collection[GpuManager], take_o
         evidence = f" ({'; '.join(manager.evidence)})"
         if not manager.active:
             cure = "it seems to be gone and to have left this behind: clean up once you are sure"
-            found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure)
+            found.warn("managers", f"traces of {manager.name}" + evidence, "none", cure, manager.name)
             continue
         pods = manager.pods
         held = f"; pods that have its devices: {few(pods, _PODS_SHOWN)}" if pods else ""
@@ -33,9 +33,9 @@ def judge_managers(found: HostFindings, managers: Collection[GpuManager], take_o
             found.warn("managers", seen, "no other manager of the GPUs", "keep devicePlugin.enabled: false in its ClusterPolicy")
         elif manager.name not in MOVABLE:
             cure = DRA_CURE if manager.name in DRA_DRIVERS.values() else OTHER_CURE
-            found.error("managers", seen, "no other manager of the GPUs", cure)
+            found.error("managers", seen, "no other manager of the GPUs", cure, manager.name)
         elif take_over:
             found.warn("managers", seen, "no other manager of the GPUs", "nothing to do: this playbook moves it aside on this node")
         else:
             cure = f"run the playbook take_over instead, which moves it aside on this node first: {BOTH}"
-            found.error("managers", seen, "no other manager of the GPUs", cure)
+            found.error("managers", seen, "no other manager of the GPUs", cure, manager.name)

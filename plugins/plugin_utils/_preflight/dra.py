@@ -48,12 +48,12 @@ def judge(
 
 def said(judgements: Iterable[Judgement]) -> set[str]:
     """Names of the nodes whose hosts have named a driver, with its process and its pods."""
-    names = tuple(DRA_DRIVERS.values())
+    names = set(DRA_DRIVERS.values())
     return {
         judgement.node_name
         for judgement in judgements
         if judgement.node_name
-        and any(reason.check == "managers" and reason.severity == ERROR and reason.found.startswith(names) for reason in judgement.reasons)
+        and any(reason.check == "managers" and reason.severity == ERROR and reason.subject in names for reason in judgement.reasons)
     }
 
 

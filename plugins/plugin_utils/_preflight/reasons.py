@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings, few
@@ -47,7 +47,7 @@ class Judgement:
     reasons: tuple[Finding, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"host": self.host, "node_name": self.node_name, "reasons": [reason.as_dict() for reason in self.reasons]}
+        return {"host": self.host, "node_name": self.node_name, "reasons": [asdict(reason) for reason in self.reasons]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Judgement:

@@ -13,12 +13,12 @@ from typing import Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import OBJECT_NAME
+from gpushare_runtime.core.placement.explain import Largest, too_large
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.kubectl_gpushare.explain import MOST_NAMED, Conclusion, Cure
 
 _NODE: Final = re.compile(OBJECT_NAME)
 _POD: Final = re.compile(rf"{OBJECT_NAME}/{OBJECT_NAME}")
-_WRITE: Final = re.compile(r"; write (?:at most )?(\d+)$")
 
 
 def of_node(cure: Cure, node: str, pod: PendingPod) -> str:
@@ -35,15 +35,15 @@ def of_node(cure: Cure, node: str, pod: PendingPod) -> str:
     return cure.text if cure.kind in ("uncordon-node", "describe-node") else ""
 
 
-def of_conclusion(conclusion: Conclusion, pod: PendingPod) -> str:
-    """The text for the sentence of `explain`; "" where it names no cure, or none that a command does."""
-    return of_node(conclusion.cure, conclusion.node, pod) if conclusion.cure else of_sentence(conclusion.sentence, pod)
+def of_conclusion(conclusion: Conclusion, pod: PendingPod, largest: Largest | None) -> str:
+    """The text for the sentence of `explain`; "" where it names no cure, or none that a command does. largest: as of `of_size`."""
+    return of_node(conclusion.cure, conclusion.node, pod) if conclusion.cure else of_size(pod, largest)
 
 
-def of_sentence(verdict: str, pod: PendingPod) -> str:
-    """The text for a sentence that says what to write, which may have come by an Event; "" for another."""
-    write = _WRITE.search(verdict)
-    return _line(int(write[1]), pod) if write else ""
+def of_size(pod: PendingPod, largest: Largest | None) -> str:
+    """The text for a pod that no empty GPU holds; "" for another. largest: of the cluster, None where it is unknown."""
+    found = None if largest is None or pod.request.unsupported else too_large(pod.request, largest)
+    return _line(found.instead, pod) if found and found.instead else ""
 
 
 def _deletions(pods: Iterable[str]) -> Iterable[str]:

@@ -69,7 +69,7 @@ class Verdicts:
 
 def _sentence(cluster: Cluster, wait: Waiting, pod: PendingPod, found: list[NodeVerdict]) -> dict[str, Any]:
     conclusion = conclude(pod, found, wait.reported, cluster.largest(), wait.scheduler)
-    copied = cures.of_conclusion(conclusion, pod)
+    copied = cures.of_conclusion(conclusion, pod, cluster.largest())
     return {"verdict": as_text(conclusion.sentence, MOST_REASON), "copy": as_text(copied, MOST_REASON)}
 
 
@@ -135,7 +135,7 @@ async def _waiting(cluster: Cluster, wait: Waiting, viewer: Viewer) -> dict[str,
     if not cluster.complete:
         own = own_reason(wait, cluster.largest())
         more = {"request": as_text(amount(pod.request)), "priority": pod.priority, "judged": False}
-        return {"kind": "pending", **head, **said, **more, "verdict": own, "copy": cures.of_sentence(own, pod)}
+        return {"kind": "pending", **head, **said, **more, "verdict": own, "copy": cures.of_size(pod, cluster.largest())}
     found = await _verdicts(cluster, pod, viewer)
     made = document(pod, wait.reported, found[:MOST_VERDICTS])
     del made["reason"]

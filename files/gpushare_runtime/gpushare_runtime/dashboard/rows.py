@@ -149,7 +149,7 @@ def waiting_row(wait: Waiting, largest: Largest | None) -> Row:
         "request": "" if isinstance(pod, InvalidPod) else as_text(amount(pod.request)),
         "invalid": isinstance(pod, InvalidPod),
         "verdict": verdict,
-        "copy": "" if isinstance(pod, InvalidPod) else cures.of_sentence(verdict, pod),
+        "copy": "" if isinstance(pod, InvalidPod) else cures.of_size(pod, largest),
         "reported": as_text(wait.reported, MOST_REASON),
     }
     return Row(orjson.dumps(data))

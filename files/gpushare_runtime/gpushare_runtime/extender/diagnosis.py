@@ -25,8 +25,8 @@ def advise(pod: PendingPod | InvalidPod, largest: Largest | None) -> tuple[str, 
         return protocol.EVENT_INVALID, pod.error
     if pod.request.unsupported is not None:
         return protocol.EVENT_UNSUPPORTED, pod.request.unsupported
-    message = too_large(pod.request, largest) if largest else None
-    return (protocol.EVENT_TOO_LARGE, message) if message else None
+    found = too_large(pod.request, largest) if largest else None
+    return (protocol.EVENT_TOO_LARGE, found.words) if found else None
 
 
 class Advisor:

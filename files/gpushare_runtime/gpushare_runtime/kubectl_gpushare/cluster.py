@@ -232,7 +232,8 @@ def why_never(pod: PendingPod | InvalidPod, largest: Largest | None) -> str:
     """Why a pod could not run on an empty cluster either, and what to write instead; "" if it could, as far as is known."""
     reason = why_pending(pod)
     if not reason and largest and isinstance(pod, PendingPod):
-        reason = too_large(pod.request, largest) or ""
+        found = too_large(pod.request, largest)
+        reason = found.words if found else ""
     return reason
 
 

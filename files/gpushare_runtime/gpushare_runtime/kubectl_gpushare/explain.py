@@ -61,8 +61,6 @@ _COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
 _NO_GPUS: Final = re.compile(r"needs [^,;]{1,80} (?:on one GPU|GPUs?)|no node has |Insufficient aliyun\.com/gpu")
 _FREE: Final = re.compile(r"at most (\d{1,9}) are free on one")
 ALONE: Final = "Only the pod itself was judged: to say which node has room, explain needs to list nodes and all pods."
-# The sums of one node, which differ among nodes with the same reason.
-_SUMS: Final = re.compile(r" \([^()]* in total[^()]*\)")
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,12 @@ class Cure:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. GPUs: those that the pod would get, () where it does not fit. reason: why not, apart from `groups`: those for which room is
-    reserved that it needs. cures: each alone makes it fit. kept: for whom its GPUs are kept, where it fits. lesser: pods of lower priority
-    whose end makes room, where kube-scheduler cannot evict them."""
+    """One node. GPUs: those that the pod would get, () where it does not fit.
+
+    reason: why not, apart from `groups`: those for which room is reserved that it needs. alike: the reason without sums of the node, "" for
+    one that has none. cures: each alone makes it fit. kept: for whom its GPUs are kept, where it fits. lesser: pods of lower priority whose
+    end makes room, where kube-scheduler cannot evict them.
+    """
 
     node: str
     gpus: Sequence[int]
@@ -92,6 +93,7 @@ class NodeVerdict:
     kept: str = ""
     lesser: Sequence[str] = ()
     groups: Sequence[str] = ()
+    alike: str = ""
 
     @property
     def fits(self) -> bool:
@@ -159,8 +161,8 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
     if allocation is not None:
         return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
     lesser = tuple(_in_the_way(node, request, pod.priority)) if _of_group(pod) or _counts_as_room(node, request) else ()
-    groups = reserving(request, node)
-    return NodeVerdict(node.name, (), numbers(request, node), tuple(_cures(node, request)), lesser=lesser, groups=groups)
+    words, alike = numbers(request, node)
+    return NodeVerdict(node.name, (), words, tuple(_cures(node, request)), lesser=lesser, groups=reserving(request, node), alike=alike)
 
 
 def _of_group(pod: PendingPod) -> bool:
@@ -382,7 +384,8 @@ def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]
     """The nodes of each kind of verdict, in the order of the first of them, and one verdict for them: that of the best of them."""
     groups: dict[tuple[str, str], list[NodeVerdict]] = {}
     for verdict in found:
-        groups.setdefault((_SUMS.sub("", verdict.words), verdict.kept), []).append(verdict)
+        reason = (verdict.alike or verdict.reason) + reserved_for(verdict.groups)
+        groups.setdefault((reason, verdict.kept), []).append(verdict)
     merged = []
     for (reason, _), some in groups.items():
         best = max(some, key=_ease)

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.device_managers import judge_managers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.dra import judge, said
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement
 
@@ -70,13 +73,12 @@ def test_names_of_the_cluster_are_quoted_in_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "severity", "of_hosts"),
-    [
-        ("NVIDIA DRA driver on the host (process 7 (gpu-kubelet-plugin))", "error", {"gpu1"}),
-        ("traces of NVIDIA DRA driver (folder x)", "warning", set()),
-        ("NVIDIA device plugin on the host (process 7)", "error", set()),
-    ],
+    ("name", "active", "of_hosts"),
+    [("NVIDIA DRA driver", True, {"gpu1"}), ("NVIDIA DRA driver", False, set()), ("NVIDIA device plugin", True, set())],
 )
-def test_a_host_that_has_named_the_driver_says_more(seen: str, severity: str, of_hosts: set[str]) -> None:
-    reason = Finding("managers", seen, "none", "", severity, "h1")
-    assert said([Judgement("h1", "gpu1", (reason,)), Judgement("h2", None, (reason,))]) == of_hosts
+def test_a_host_that_has_named_the_driver_says_more(name: str, active: bool, of_hosts: set[str]) -> None:
+    found = HostFindings("h1")
+    judge_managers(found, [GpuManager(name, active, ("process 7",))], False)
+    # As an action returns it to the play.
+    judgement = Judgement.from_dict(Judgement("h1", "gpu1", tuple(found.list)).as_dict())
+    assert said([judgement, replace(judgement, node_name=None)]) == of_hosts

@@ -32,7 +32,8 @@ def copied(cluster: Cluster) -> tuple[str, dict[str, list[str]]]:
     one = waiting(cluster)
     found = explain(cluster, one)
     conclusion = conclude(one, found, "", cluster.largest())
-    return cures.of_conclusion(conclusion, one), {each.node: [cures.of_node(cure, each.node, one) for cure in each.cures] for each in found}
+    by_node = {each.node: [cures.of_node(cure, each.node, one) for cure in each.cures] for each in found}
+    return cures.of_conclusion(conclusion, one, cluster.largest()), by_node
 
 
 def full(name: str, index: int, units: int, namespace: str = "default") -> Json:
@@ -101,14 +102,15 @@ def test_of_several_containers_no_single_line_would_say_it() -> None:
 
 @pytest.mark.parametrize("name", ["a; rm -rf /", "$(id)", "a\nb", "-n kube-system", "A", "a b", "`x`", "a&&b"])
 def test_a_name_that_kubernetes_would_not_accept_is_in_no_command(name: str) -> None:
-    one = waiting(read_all([node("a", "10.0.0.1", 16)], [pod("w", None, mem=14)]))
+    cluster = read_all([node("a", "10.0.0.1", 16)], [pod("w", None, mem=14)])
+    one = waiting(cluster)
     for cure in (
         Cure("uncordon", "x"),
         Cure("uncordon-node", f"kubectl uncordon {name}"),
         Cure("describe-node", f"kubectl describe node {name}"),
     ):
         assert cures.of_node(cure, name, one) == ""
-        assert cures.of_conclusion(Conclusion("x", cure, name), one) == ""
+        assert cures.of_conclusion(Conclusion("x", cure, name), one, cluster.largest()) == ""
     for pods in ((f"default/{name}",), (f"{name}/x",), ("default/x", f"default/{name}")):
         assert cures.of_node(Cure("end", "x", pods), "a", one) == ""
-        assert cures.of_conclusion(Conclusion("x", Cure("end", "x", pods)), one) == ""
+        assert cures.of_conclusion(Conclusion("x", Cure("end", "x", pods)), one, cluster.largest()) == ""

@@ -80,7 +80,7 @@ def _guarded(words: Callable[[Request, NodeLedger], str], request: Request, node
 
 def exact(request: Request, node: NodeLedger) -> str:
     """The numbers of one node, and for which groups its room is reserved."""
-    return numbers(request, node) + reserved_for(reserving(request, node))
+    return numbers(request, node).words + reserved_for(reserving(request, node))
 
 
 def reserving(request: Request, node: NodeLedger) -> list[str]:
@@ -114,29 +114,42 @@ def _reason(request: Request, node: NodeLedger) -> UnfitReason:
     return "too-small" if request.per_gpu > max((state.gpu.units for state in node.usable), default=0) else "no-room"
 
 
-def numbers(request: Request, node: NodeLedger) -> str:
-    """The numbers of one node, without groups."""
+class Numbers(NamedTuple):
+    """The numbers of one node, without groups. alike: the same without its sums, which differ among nodes with the same reason."""
+
+    words: str
+    alike: str
+
+
+def numbers(request: Request, node: NodeLedger) -> Numbers:
+    """Why a request does not fit on a node."""
     reason = _reason(request, node)
     if node.inventory is None:
-        return _no_inventory(node)
+        return _without_sums(_no_inventory(node))
     wanted = _wanted(request, node.inventory.unit)
     if reason == "no-compute":
-        return _no_compute(wanted)
+        return _without_sums(_no_compute(wanted))
     if reason == "incompatible":
         models = sorted({as_text(state.gpu.model, _MOST_MODEL) for state in node.usable})[:_MOST_MODELS]
-        return f"needs {wanted}, its GPUs ({', '.join(models)}) are {_KEPT_BACK['incompatible']}"
+        return _without_sums(f"needs {wanted}, its GPUs ({', '.join(models)}) are {_KEPT_BACK['incompatible']}")
     if reason == "isolation":
-        return f"needs {wanted}, {_other_isolation(request, node.inventory)}"
+        return _without_sums(f"needs {wanted}, {_other_isolation(request, node.inventory)}")
     usable = [state.gpu for state in node.usable]
     out = len(node.inventory.gpus) - len(usable)
     without = f", {out} not usable" if out else ""
     kept = _kept_back(request, node)
     if request.whole_gpus:
-        return f"needs {wanted}, {node.empty_gpus()} of {len(node.gpu_states)} GPUs are empty{without}{kept}"
+        return _without_sums(f"needs {wanted}, {node.empty_gpus()} of {len(node.gpu_states)} GPUs are empty{without}{kept}")
     size, total = max((gpu.units for gpu in usable), default=0), sum(gpu.units for gpu in usable)
     if reason == "too-small":
-        return f"needs {wanted}, its largest GPU has {size} ({total} in total on {_gpus(len(usable))}{without})"
-    return f"needs {wanted}, {_most(request, node)} ({node.free} of {total} in total{without}){kept}"
+        words = f"needs {wanted}, its largest GPU has {size}"
+        return Numbers(f"{words} ({total} in total on {_gpus(len(usable))}{without})", words)
+    words = f"needs {wanted}, {_most(request, node)}"
+    return Numbers(f"{words} ({node.free} of {total} in total{without}){kept}", f"{words}{kept}")
+
+
+def _without_sums(words: str) -> Numbers:
+    return Numbers(words, words)
 
 
 def _alike(request: Request, node: NodeLedger) -> tuple[UnfitReason, str]:
@@ -224,22 +237,31 @@ def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
     return Largest(unit, units, gpus) if unit else None
 
 
-def too_large(request: Request, largest: Largest) -> str | None:
+class TooLarge(NamedTuple):
+    """Why no GPU (or no node) is large enough for a request. instead: the amount to write in one line, 0 where one line would not do."""
+
+    words: str
+    instead: int = 0
+
+
+def too_large(request: Request, largest: Largest) -> TooLarge | None:
     """Why no GPU (or no node) is large enough even when empty, and what to write; None if one is."""
     if request.whole_gpus > largest.gpu_count:
-        return (
+        return TooLarge(
             f"{request.whole_gpus} whole GPUs of one node are asked for ({protocol.RESOURCE_GPUS}); "
-            f"the largest node has {largest.gpu_count}; write at most {largest.gpu_count}"
+            f"the largest node has {largest.gpu_count}; write at most {largest.gpu_count}",
+            largest.gpu_count,
         )
     if request.gpus_per_pod > 1:
-        return _too_large_for_several(request, largest)
+        words = _too_large_for_several(request, largest)
+        return TooLarge(words) if words else None
     several = len(request.containers) > 1
     for container in request.containers:
-        text = explain_size(container, largest.unit, largest.gpu)
-        if text is not None:
-            return f"container {container.name!r}: {text}" if several else text
+        found = explain_size(container, largest.unit, largest.gpu)
+        if found is not None:
+            return TooLarge(f"container {container.name!r}: {found.words}") if several else found
     if request.units > largest.gpu:
-        return (
+        return TooLarge(
             f"the pod's containers ask for {request.units} units of {largest.unit} together, which must be on one GPU; "
             f"the largest GPU has {largest.gpu}; write at most {largest.gpu} in total"
         )
@@ -260,7 +282,7 @@ def _too_large_for_several(request: Request, largest: Largest) -> str | None:
     return None
 
 
-def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str | None:
+def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> TooLarge | None:
     """A message about a request that exceeds every GPU, and what to write instead; None if a GPU of `largest` units is enough."""
     if container.units <= largest:
         return None
@@ -271,5 +293,5 @@ def explain_size(container: ContainerRequest, unit: Unit, largest: int) -> str |
     elif container.units >= _MEBIBYTES:
         meant = -(-container.units // unit.mib)
     if 0 < meant <= largest:
-        return f"{text}; write {meant}"
-    return f"{text}; write at most {largest}"
+        return TooLarge(f"{text}; write {meant}", meant)
+    return TooLarge(f"{text}; write at most {largest}", largest)
