@@ -74,6 +74,8 @@ waiting:
 """
 
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.engine import converge
@@ -131,7 +133,7 @@ def mps(module: AnsibleModule) -> dict:
             raise Rejected(f"{error}; nothing was changed") from error
         for warning in done.warnings:
             module.warn(warning)
-        return {"changed": done.changed, "waiting": subject.waiting, "diff": done.diff}
+        return {"changed": done.changed, "waiting": [os.path.basename(path) for path in done.left], "diff": done.diff}
 
 
 def main() -> None:

@@ -63,12 +63,10 @@ class Service(ABC):
 
 
 class FollowUp(Service):
-    """A command that follows a change of files, and does not know itself whether it is due: the subject says so in `check`."""
-
-    is_due = False
+    """A command that follows a change of files. Only the last word of a subject asks for it, and then it is due."""
 
     def due(self) -> bool:
-        return self.is_due
+        return True
 
     def problem(self) -> Optional[str]:
         return None

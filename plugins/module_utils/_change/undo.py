@@ -57,6 +57,11 @@ class Undone(NamedTuple):
         return [entry for entry in entries if entry.path not in self.left]
 
 
+def nothing_undone() -> Undone:
+    """The fate of no file."""
+    return Undone({}, [], {})
+
+
 def as_before(entry: Entry, now: Optional[bytes]) -> bool:
     """Whether a file has its content from before us."""
     return now == (None if entry.original is None else entry.original.content)

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Mapping, Optional, Sequence
 
-from .._change.engine import Subject
+from .._change.engine import ChangePlan, LastWord, Recorded, Subject
 from .._change.undo import Rejected, Texts
 from .._identity.token import read_token, taken
 from .service import Companions, Daemon, Health, Together, apart, content_of, rejection
@@ -40,19 +40,21 @@ class DaemonFiles:
         return {path: os.path.join(RUN, self.name + "-copies", os.path.basename(path)) for path in self.copies}
 
 
-class InstalledDaemon(Subject):
+class InstalledDaemon(Subject[None]):
     """A daemon of ours on this host. hurt: why a daemon-reload would take GPUs from running containers, None if it would not."""
 
     mode = 0o644
 
     def __init__(self, wanted: DaemonFiles, daemon: Daemon, companions: Companions, hurt: Callable[[], Optional[str]]) -> None:
-        super().__init__()
         self.owner = wanted.name
         # The kubeconfig has no secret; an administrator may put one of his own there, which may have one.
         self.secrets = [wanted.kubeconfig_path, wanted.seed_path or "", *wanted.secrets]
         self._wanted, self._daemon, self._companions, self._hurt = wanted, daemon, companions, hurt
 
-    def present(self) -> Texts:
+    def look(self, recorded: Recorded) -> None:
+        """Nothing: the services ask systemd."""
+
+    def present(self, found: None) -> ChangePlan:
         """The unit, and the kubeconfig and the seed where their content is known. SystemdError for a command line that cannot be one.
 
         Its settings have a hash of all that is read at the start.
@@ -61,29 +63,27 @@ class InstalledDaemon(Subject):
         texts: Texts = {}
         kubeconfig = wanted.kubeconfig_content
         if kubeconfig is None:
-            found = content_of(wanted.kubeconfig_path)
-            kubeconfig = None if found is None else found.decode()
+            content = content_of(wanted.kubeconfig_path)
+            kubeconfig = None if content is None else content.decode()
         else:
             texts[wanted.kubeconfig_path] = kubeconfig
         if wanted.seed_path and wanted.seed_content:
             texts[wanted.seed_path] = wanted.seed_content.strip() + "\n"
-        for path, content in sorted(wanted.secrets.items()):
-            texts[path] = content.strip() + "\n" if content else None
+        for path, secret in sorted(wanted.secrets.items()):
+            texts[path] = secret.strip() + "\n" if secret else None
         texts[daemon.path], texts[daemon.settings] = apart(wanted.unit or "", daemon.settings, [wanted.unit, kubeconfig])
-        return {**texts, **self._companions.texts()}
+        service = Together(daemon, self._companions)
+        return ChangePlan({**texts, **self._companions.texts()}, service=service, check=self._check)
 
-    def service(self, paths: Sequence[str]) -> Together:
-        return Together(self._daemon, self._companions)
-
-    def check(self, changes: Sequence[str], due: bool) -> str:
+    def _check(self, changes: Sequence[str], due: bool) -> LastWord:
         """Whether the process will be started again, and why. It raises Rejected where the way there would hurt containers."""
         daemon, companions = self._daemon, self._companions
         hurt = self._hurt() if daemon.needs_reload(changes) or companions.needs_reload(changes) else None
         if hurt:
             raise Rejected(rejection(daemon.unit, hurt))
         if {daemon.path, daemon.settings} & set(changes) or daemon.is_stale():
-            return f"{daemon.unit} is not as its files are"
-        return f"{daemon.unit} does not have its sockets" if companions.sockets_are_due(changes) else ""
+            return LastWord(f"{daemon.unit} is not as its files are")
+        return LastWord(f"{daemon.unit} does not have its sockets" if companions.sockets_are_due(changes) else "")
 
 
 def health_of(wanted: DaemonFiles, url: Optional[str], ca: Optional[str], key: str, timeout: float, says: Sequence[str] = ()) -> Health:

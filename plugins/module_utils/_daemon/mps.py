@@ -12,9 +12,9 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
-from .._change.engine import Subject
+from .._change.engine import ChangePlan, Recorded, Subject
 from .._change.subjects import MPS_FOLDER, SETTINGS, SHARED_MEMORY
 from .._change.transaction import Service
 from .._change.undo import Rejected, Texts, read_or_none
@@ -77,10 +77,10 @@ def present(place: Place) -> List[str]:
     return [found.group(1) for found in map(_NAME.fullmatch, names) if found]
 
 
-class MpsDaemons(Subject):
+class MpsDaemons(Subject[List[str]]):
     """The control daemons of this host: exactly these GPUs have one. unit: with GPU in it; holders: UIDs of the pods with GPUs.
 
-    waiting: services that are older than this release and run on, because pods have GPUs.
+    Its plan leaves the units of services that are older than this release and run on, because pods have GPUs.
     """
 
     owner, mode = OWNER, 0o644
@@ -96,44 +96,39 @@ class MpsDaemons(Subject):
         place: Optional[Place] = None,
         exposed: Callable[[], Optional[str]] = lambda: None,
     ) -> None:
-        super().__init__()
-        self.waiting: List[str] = []
         self._gpus, self._unit, self._holders, self._run = gpus, unit, holders, run
-        self._place = where = place or Place()
+        self._place, self._environ, self._timeout, self._exposed = place or Place(), environ, timeout, exposed
         for gpu in gpus:
             if not _UUID.fullmatch(gpu):
                 raise Rejected(
                     f"found the GPU {gpu[:80]!r}, expected a UUID such as GPU-8f6f2c31-…, as `nvidia-smi -L` prints it; nothing was changed"
                 )
-        health = Health(None, "", timeout)
-        self._there = present(where)
-        self._daemons = {
-            gpu: Daemon(PREFIX + gpu, health, run, environ, where.units, settings=where.settings, exposed=exposed)
-            for gpu in sorted({*gpus, *self._there})
-        }
 
-    def present(self) -> Texts:
-        there, holders = self._there, self._holders
-        new, gone = sorted(set(self._gpus) - set(there)), sorted(set(there) - set(self._gpus))
+    def look(self, recorded: Recorded) -> List[str]:
+        """UUIDs of the GPUs that have a service of ours."""
+        return present(self._place)
+
+    def present(self, found: List[str]) -> ChangePlan:
+        holders, health, where = self._holders, Health(None, "", self._timeout), self._place
+        new, gone = sorted(set(self._gpus) - set(found)), sorted(set(found) - set(self._gpus))
         if (new or gone) and holders:
             raise Rejected(_rejection(new, gone, holders))
         texts: Texts = {}
-        for gpu, daemon in self._daemons.items():
+        left: Dict[str, str] = {}
+        services: Dict[str, Daemon] = {}
+        for gpu in sorted({*self._gpus, *found}):
+            daemon = Daemon(PREFIX + gpu, health, self._run, self._environ, where.units, settings=where.settings, exposed=self._exposed)
             if gpu in gone:
                 texts[daemon.path] = texts[daemon.settings] = None
-                continue
-            content = self._unit.replace(GPU, gpu)
-            text, settings = apart(content, daemon.settings, [content])
-            if holders and daemon.running_generation() is not None and not _same(daemon, text, settings):
-                self.waiting.append(daemon.unit)
-                continue
-            texts[daemon.path], texts[daemon.settings] = text, settings
-        return texts
-
-    def service(self, paths: Sequence[str]) -> MpsServices:
-        folder = self._place.folder
-        kept = {os.path.join(folder, gpu): daemon for gpu, daemon in self._daemons.items() if daemon.unit not in self.waiting}
-        return MpsServices(kept, self._run)
+            else:
+                content = self._unit.replace(GPU, gpu)
+                text, settings = apart(content, daemon.settings, [content])
+                if holders and daemon.running_generation() is not None and not _same(daemon, text, settings):
+                    left[daemon.path] = "pods have GPUs"
+                    continue
+                texts[daemon.path], texts[daemon.settings] = text, settings
+            services[os.path.join(where.folder, gpu)] = daemon
+        return ChangePlan(texts, left=left, service=MpsServices(services, self._run))
 
 
 def _same(daemon: Daemon, text: str, settings: str) -> bool:

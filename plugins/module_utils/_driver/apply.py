@@ -9,11 +9,12 @@ was there before is noted before it changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Callable, List, Sequence, Tuple
 
-from .._change.engine import Converged, Subject, converge
-from .._change.journal import Journal
+from .._change.engine import ChangePlan, Converged, LastWord, Recorded, Subject, converge
+from .._change.journal import Entry, Journal
 from .._change.transaction import FollowUp, nothing
 from .._change.undo import Texts
 from .._facts.driver import Driver, driver
@@ -74,34 +75,37 @@ class DriverResult(Converged):
         self.steps += [other.why] if other.why else []
 
 
-class DriverFiles(Subject):
+class DriverFiles(Subject[bool]):
     """The files of modprobe and of modules-load. wanted: to take them back, only its `initramfs` counts."""
 
     owner, mode = OWNER, 0o644
 
     def __init__(self, wanted: WantedDriver, run: RunWithin, host: Host) -> None:
-        super().__init__()
         self.root, self._host, self._wanted = host.root, host, wanted
         self._initramfs = _Initramfs(run, wanted.initramfs, host)
 
-    def present(self) -> Texts:
+    def look(self, recorded: Recorded) -> bool:
+        """Whether a run was killed before the initramfs was rebuilt."""
+        return recorded.unfinished
+
+    def present(self, found: bool) -> ChangePlan:
         wanted = self._wanted
         texts: Texts = {}
-        if wanted.blacklist or self.unfinished or self._host.exists(BLACKLIST_FILE):
+        if wanted.blacklist or found or self._host.exists(BLACKLIST_FILE):
             texts[BLACKLIST_FILE] = BLACKLIST
         if wanted.options:
             texts[OPTIONS_FILE] = options_text(wanted.options)
         if wanted.modules:
             texts[MODULES_FILE] = modules_text(wanted.modules)
-        self.dropped = {OPTIONS_FILE, MODULES_FILE} - texts.keys()
-        return texts
+        return ChangePlan(texts, dropped={OPTIONS_FILE, MODULES_FILE} - texts.keys(), check=partial(self._check, found))
 
-    def service(self, paths: Sequence[str]) -> FollowUp:
-        return self._initramfs
+    def absent(self, found: bool, entries: Sequence[Entry]) -> ChangePlan:
+        return replace(super().absent(found, entries), check=partial(self._check, found))
 
-    def check(self, changes: Sequence[str], due: bool) -> str:
-        self._initramfs.is_due = self.unfinished or any(path != MODULES_FILE for path in changes)
-        return f"rebuild the initramfs ({' '.join(self._initramfs.command)})" if self._initramfs.is_due else ""
+    def _check(self, unfinished: bool, changes: Sequence[str], due: bool) -> LastWord:
+        if not unfinished and all(path == MODULES_FILE for path in changes):
+            return LastWord()
+        return LastWord(f"rebuild the initramfs ({' '.join(self._initramfs.command)})", follow_up=self._initramfs)
 
 
 def present(wanted: WantedDriver, run: RunWithin, dry: bool, root: str = "/", point: Callable[[str], None] = nothing) -> DriverResult:

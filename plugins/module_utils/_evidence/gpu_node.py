@@ -64,7 +64,7 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, ho
     try:
         unit = find_unit(found["unit"], run, arguments_of, kind.program)
         runs = unit.active == "active"
-        service = SERVICES[name](unit, config or None, run, ASK_SECONDS)
+        service = SERVICES[name](unit, config or None, run, ASK_SECONDS, False)
         silent = service.silent or ""
         wanted = service.wanted()
         found["file_default"] = wanted.default

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Optional, Sequence, Tuple
+from functools import partial
+from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from .._change import engine
-from .._change.engine import Converged, Subject
+from .._change.engine import ChangePlan, Converged, LastWord, Recorded, Subject
 from .._change.journal import Entry
 from .._change.transaction import Transaction, nothing
-from .._change.undo import Rejected, Texts, Undone, undone
+from .._change.undo import Rejected, Texts, undone
 from .._facts import kubernetes
 from .._facts.kubernetes import from_argv
 from .._formats.versions import numbers
@@ -46,51 +47,56 @@ class GatesResult(Converged):
     restarted_at: Optional[float] = None
 
 
-class KubeletGates(Subject):
+class KubeletOnHost(NamedTuple):
+    """A host's kubelet and its unit. recorded: the journal's part."""
+
+    unit: KubeletUnit
+    state: KubeletState
+    recorded: Recorded
+
+
+class KubeletGates(Subject[KubeletOnHost]):
     """The feature gates of one host's kubelet."""
 
     owner = OWNER
 
     def __init__(self, wanted: WantedGates, host: Host, run: RunWithin) -> None:
-        super().__init__()
         self.root = host.root
         self._wanted, self._host, self._run = wanted, host, run
 
-    def look(self, entries: Sequence[Entry]) -> None:
-        self._recorded = bool(entries)
-        self._unit, paths = find_unit(self._wanted.unit, self._run)
-        self.found = look(self._host, self._unit, paths, self._run)
+    def look(self, recorded: Recorded) -> KubeletOnHost:
+        unit, paths = find_unit(self._wanted.unit, self._run)
+        return KubeletOnHost(unit, look(self._host, unit, paths, self._run), recorded)
 
-    def present(self) -> Texts:
-        texts, notes = plan_present(self.found, self._wanted.gates)
+    def present(self, found: KubeletOnHost) -> ChangePlan:
+        texts, notes = plan_present(found.state, self._wanted.gates)
         if texts:
-            _check_candidate(self._host, self.found, self._unit, self._wanted.gates, self._run)
-        self.notes += notes
-        return texts
+            _check_candidate(self._host, found.state, found.unit, self._wanted.gates, self._run)
+        service = self._service(found, texts)
+        return ChangePlan(texts, notes, service=service, check=partial(self._check, found, service))
 
-    def absent(self, entries: Sequence[Entry]) -> Undone:
-        return undone(entries, without, self.root)
+    def absent(self, found: KubeletOnHost, entries: Sequence[Entry]) -> ChangePlan:
+        service = self._service(found, {})
+        return ChangePlan(back=undone(entries, without, self.root), service=service, check=partial(self._check, found, service))
 
-    def service(self, paths: Sequence[str]) -> Optional[KubeletService]:
-        ready, wanted = _ready(self._host, self.found), self._wanted
-        self._service = KubeletService(self._host, self._unit, self._run, ready, paths, wanted.timeout, wanted.allow_daemon_reload)
-        return self._service if paths else None
+    def _service(self, found: KubeletOnHost, texts: Texts) -> Optional[KubeletService]:
+        """kubelet, which runs on these files and on those of the journal; None without any."""
+        paths, wanted = [*texts, *(entry.path for entry in found.recorded.entries)], self._wanted
+        if not paths:
+            return None
+        ready = _ready(self._host, found.state)
+        return KubeletService(self._host, found.unit, self._run, ready, paths, wanted.timeout, wanted.allow_daemon_reload)
 
-    def check(self, changes: Sequence[str], due: bool) -> str:
-        if changes and written(dict.fromkeys(changes)):
-            self._service.check_reload()
-        if due and self._wanted.state == "present" and self._unit.active != "active" and not self._recorded:
-            name = self._unit.name
+    def _check(self, found: KubeletOnHost, service: Optional[KubeletService], changes: Sequence[str], due: bool) -> LastWord:
+        if service is not None and changes and written(dict.fromkeys(changes)):
+            service.check_reload()
+        if due and self._wanted.state == "present" and found.unit.active != "active" and not found.recorded.entries:
+            name = found.unit.name
             raise Rejected(
-                f"{name} is {self._unit.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {name}`, start it, "
+                f"{name} is {found.unit.active or 'unknown'}, expected active; nothing was changed: see `journalctl -u {name}`, start it, "
                 "and run again"
             )
-        return ""
-
-    def result(self, done: Converged, is_new: bool) -> GatesResult:
-        """With what kubelet has then. is_new: whether its files have changed since `look`."""
-        found = look(self._host, *find_unit(self._wanted.unit, self._run), self._run) if is_new else self.found
-        return GatesResult(**vars(done), release=_shown(self.found.release), given=found.given(), restarted_at=self._service.restarted_at)
+        return LastWord()
 
 
 def converge(
@@ -104,11 +110,13 @@ def converge(
         version = numbers(facts.version)
         if version is not None and not any(_can_be_set(TABLE[name], version[:2]) for name in wanted.gates):
             return GatesResult(release=_shown(version[:2]), given=facts.feature_gates)
-    subject = KubeletGates(wanted, host, run)
-    done = engine.converge(subject, wanted.state == "absent", check, point)
-    if done.notes == [engine.NOT_RECORDED]:
-        return GatesResult(**vars(done))
-    return subject.result(done, bool(done.files) and not check)
+    prepared = engine.prepare(KubeletGates(wanted, host, run), wanted.state == "absent", point)
+    if prepared is None:
+        return GatesResult(notes=[engine.NOT_RECORDED])
+    done, state, service = prepared.apply(check), prepared.found.state, prepared.plan.service
+    now = look(host, *find_unit(wanted.unit, run), run) if done.files and not check else state
+    restarted_at = service.restarted_at if isinstance(service, KubeletService) else None
+    return GatesResult(**vars(done), release=_shown(state.release), given=now.given(), restarted_at=restarted_at)
 
 
 def _shown(release: Tuple[int, ...]) -> str:

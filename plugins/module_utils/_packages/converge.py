@@ -19,10 +19,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .._change.engine import Subject, converge
+from .._change.engine import ChangePlan, LastWord, Recorded, Subject, converge
 from .._change.journal import Entry, Journal
 from .._change.transaction import FollowUp, TransactionError, nothing
-from .._change.undo import Contents, Rejected
+from .._change.undo import Rejected
 from .._host.command import RunWithin
 from .._host.files import FileState
 from .._host.host import Host
@@ -82,25 +82,19 @@ def together(results: Sequence[PackagesResult]) -> PackagesResult:
     return whole
 
 
-class RepositoryFiles(Subject):
+class RepositoryFiles(Subject[None]):
     """The files of a repository and of its keys on this host. repository: None where none is asked for, and to take them back."""
 
     def __init__(self, owner: str, repository: Optional[Repository], manager: PackageManager, root: str) -> None:
-        super().__init__()
         self.owner, self.root = owner, root
-        self.contents = {} if repository is None else manager.files(repository)
+        self.contents: Mapping[str, Optional[bytes]] = {} if repository is None else manager.files(repository)
         self._lists = None if repository is None else _Lists(manager, repository)
 
-    def present(self) -> Contents:
-        return self.contents
+    def look(self, recorded: Recorded) -> None:
+        """Nothing: the files are ours as a whole."""
 
-    def service(self, paths: Sequence[str]) -> Optional[FollowUp]:
-        return self._lists
-
-    def check(self, changes: Sequence[str], due: bool) -> str:
-        if self._lists is not None:
-            self._lists.is_due = due
-        return ""
+    def present(self, found: None) -> ChangePlan:
+        return ChangePlan(self.contents, check=lambda changes, due: LastWord(follow_up=self._lists))
 
 
 def manager_of(run: RunWithin, timeout: float, host: Host) -> PackageManager:

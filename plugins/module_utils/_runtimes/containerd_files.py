@@ -73,7 +73,7 @@ class Installation:
             containerd_config.check_default_table(dump_section(before), self.read({}))
             changes += containerd_config.needed(dump_section(before), asked.program, asked.default, self.decoder)
         if not changes:
-            return RuntimePlan({}, self.runtimes(asked.cdi, before), [])
+            return RuntimePlan(self.runtimes(asked.cdi, before))
         files = self.read({})
         wanted = containerd_config.applied(before, changes)
         rejections: List[str] = []
@@ -90,7 +90,7 @@ class Installation:
                 continue
             different = containerd_config.differences(wanted, found, self.decoder)
             if not different:
-                return RuntimePlan(texts, self.runtimes(asked.cdi, found), [])
+                return RuntimePlan(self.runtimes(asked.cdi, found), texts)
             rejections.append(f"in {where}: {containerd_config.describe(different)}")
         is_old = self._main_version(files) < min(self._newest, 3)
         cure = f"convert {self.config} with `containerd config migrate`" if is_old else "make it by hand"
@@ -99,8 +99,8 @@ class Installation:
             f"{cure}, restart containerd, see that pods run, and run again. {'; '.join(rejections)}"
         )
 
-    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
-        """The files of these journal entries without anything of ours, and what pods then get."""
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+        """The files of these journal entries without anything of ours."""
         before = self.dump()
         rejections: List[str] = []
         # The runtime that we had to spell out on 1.x goes too, unless others have come to rely on it since.
@@ -113,7 +113,7 @@ class Installation:
             if default not in runtimes:
                 different.append(f"the default runtime {default!r} would not exist")
             if not different:
-                return back, self.runtimes(cdi_is_on(found) != cdi_is_on(before), found)
+                return RuntimePlan(self.runtimes(cdi_is_on(found) != cdi_is_on(before), found), back=back)
             rejections.append(containerd_config.describe(different))
         raise Rejected(
             f"nothing was changed, because taking our part out would change more than that: {rejections[0]}. Put "

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
-from .._change.undo import Rejected, Undone
+from .._change.undo import Rejected
 from .._host.command import RunWithin
 from .._host.host import flag
 from . import cri
@@ -32,26 +33,29 @@ def address_of(unit: RuntimeUnit) -> Optional[str]:
 class ContainerdService(RuntimeService):
     """One host's containerd."""
 
-    def __init__(self, unit: RuntimeUnit, installation: Installation, run: RunWithin, timeout: float) -> None:
-        self._installation = installation
-        self._cdi = False
+    def __init__(
+        self, unit: RuntimeUnit, installation: Installation, run: RunWithin, timeout: float, allowed: bool = False, cdi: bool = False
+    ) -> None:
+        """cdi: whether CDI is of interest."""
+        self._installation, self._cdi = installation, cdi
         self._address = address_of(unit) or socket_address(installation.dump())
-        super().__init__(unit, run, timeout)
+        super().__init__(unit, run, timeout, allowed)
 
     @classmethod
-    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float) -> "ContainerdService":
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float, allowed: bool = False) -> "ContainerdService":
         """Of this unit, with this main configuration file or the one that its command line names."""
-        return cls(unit, Installation(unit.program_call(run), config or config_of(unit)), run, timeout)
+        return cls(unit, Installation(unit.program_call(run), config or config_of(unit)), run, timeout, allowed)
 
     def present(self, asked: Asked) -> RuntimePlan:
-        plan = self._installation.present(asked)
-        self._cdi = plan.after.cdi is not None
-        return plan
+        return self._installation.present(asked)
 
-    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
-        back, after = self._installation.absent(entries)
-        self._cdi = after.cdi is not None
-        return back, after
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+        return self._installation.absent(entries)
+
+    def judged_by(self, plan: RuntimePlan) -> "ContainerdService":
+        service = copy(self)
+        service._cdi = plan.after.cdi is not None
+        return service
 
     def paths(self) -> List[str]:
         return list(self._installation.read({}))
@@ -72,9 +76,9 @@ class ContainerdService(RuntimeService):
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
         return not_running(wanted, running)
 
-    def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
+    def check_restart(self, plan: RuntimePlan) -> None:
         """Raise Rejected if it would have to be restarted and took containers with it."""
-        if not allowed and self.unit.kill_mode not in ("process", "none") and self.lacks(wanted):
+        if not self.allowed and self.unit.kill_mode not in ("process", "none") and self.lacks(plan.after):
             raise Rejected(
                 f"{self.unit.name} has KillMode={self.unit.kill_mode}, so restarting containerd would end the shims of all containers on "
                 "this host; nothing was changed: give it KillMode=process, as containerd's own unit has, or drain the node and set "

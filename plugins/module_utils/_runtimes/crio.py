@@ -17,7 +17,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
-from .._change.undo import Rejected, Texts, Undone, undone
+from .._change.undo import Rejected, Texts, undone
 from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import remove, remove_empty_header, set_value
 from .._host.command import RunWithin
@@ -43,17 +43,17 @@ class CrioService(RuntimeService):
     #: CRI-O 1.36.3 did not end in a lab ("close of closed channel"), and systemd kills it after its usual TimeoutStopSec.
     stop_seconds = 90.0
 
-    def __init__(self, unit: RuntimeUnit, config: str, folder: str, run: RunWithin, timeout: float) -> None:
+    def __init__(self, unit: RuntimeUnit, config: str, folder: str, run: RunWithin, timeout: float, allowed: bool = False) -> None:
         self.config, self.folder = config, folder
         self._address = flag(unit.arguments, "listen") or SOCKET
-        super().__init__(unit, run, timeout)
+        super().__init__(unit, run, timeout, allowed)
 
     @classmethod
-    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float) -> "CrioService":
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float, allowed: bool = False) -> "CrioService":
         """Of this unit, with this main file or the one that its command line names."""
         words = unit.arguments
         folder = flag(words, "config-dir") or flag(words, "d") or FOLDER
-        return cls(unit, config or flag(words, "config") or flag(words, "c") or CONFIG, folder, run, timeout)
+        return cls(unit, config or flag(words, "config") or flag(words, "c") or CONFIG, folder, run, timeout, allowed)
 
     def present(self, asked: Asked) -> RuntimePlan:
         program, default = asked.program or "", asked.default
@@ -70,7 +70,7 @@ class CrioService(RuntimeService):
         entry = now.entries.get(RUNTIME)
         right = entry is not None and entry.get("runtime_path") == program and entry.get("runtime_type", "oci") == "oci"
         if right and (not default or now.default == RUNTIME):
-            return RuntimePlan({}, now, notes)
+            return RuntimePlan(now, notes=notes)
         low, base = self._low_level(default)
         notes += _order(low)
         path = os.path.join(self.folder, DROP_IN)
@@ -90,9 +90,9 @@ class CrioService(RuntimeService):
             later = ", ".join(file for file in self._files(texts) if os.path.basename(file) > DROP_IN and file != self.config)
             raise Rejected(f"{later or 'another file'} takes back what {path} would say; nothing was changed: rename or remove it")
         self._check(texts)
-        return RuntimePlan(texts, after, notes)
+        return RuntimePlan(after, texts, notes)
 
-    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         found = undone(entries, lambda path, now, original: reverted(now))
         texts = found.texts
         after = effective(self._files(texts))
@@ -102,7 +102,7 @@ class CrioService(RuntimeService):
                 "default_runtime, and run again"
             )
         self._check(texts)
-        return found, after
+        return RuntimePlan(after, back=found)
 
     def paths(self) -> List[str]:
         return list(self._files({}))
@@ -119,7 +119,7 @@ class CrioService(RuntimeService):
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
         return not_running(wanted, running)
 
-    def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
+    def check_restart(self, plan: RuntimePlan) -> None:
         """Never: each container has a monitor of its own, outside of CRI-O's control group."""
 
     def _process(self) -> Runtimes:

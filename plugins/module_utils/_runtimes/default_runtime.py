@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, List, Mapping, Optional, Sequence
+from functools import partial
+from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 from .._change import engine
-from .._change.engine import Converged, Subject
+from .._change.engine import ChangePlan, Converged, LastWord, Recorded, Subject
 from .._change.journal import Entry
 from .._change.transaction import Transaction, nothing
-from .._change.undo import Rejected, Texts, Undone, read_or_none
+from .._change.undo import Rejected, read_or_none
 from .._host import command
 from .._host.command import RunWithin
 from .._host.container_runtimes import KINDS
 from .containerd_service import ContainerdService
 from .crio import CrioService
 from .docker import DockerService
-from .plan import Asked
+from .plan import Asked, RuntimePlan
 from .service import RuntimeService, RuntimeUnit, arguments_of, check_program, find_unit
 
-#: Makes a service of the unit, its configuration file (None: the usual one), how to run commands, and the seconds to become healthy.
-Opens = Callable[[RuntimeUnit, Optional[str], RunWithin, float], RuntimeService]
+#: Makes a service of the unit, its configuration file (None: the usual one), how to run commands, the seconds to become healthy, and
+#: whether a restart may end containers.
+Opens = Callable[[RuntimeUnit, Optional[str], RunWithin, float, bool], RuntimeService]
 #: By the names of KINDS.
 SERVICES: Mapping[str, Opens] = {"containerd": ContainerdService.of, "docker": DockerService.of, "cri-o": CrioService.of}
 
@@ -57,53 +59,43 @@ class WantedRuntime:
         return Asked(self.program if needed else None, self.default_runtime != "unchanged", self.cdi)
 
 
-class DefaultRuntime(Subject):
+class RuntimeOnHost(NamedTuple):
+    """A container runtime. entries: the journal's, of its files."""
+
+    service: RuntimeService
+    entries: Sequence[Entry]
+
+
+class DefaultRuntime(Subject[RuntimeOnHost]):
     """One kind of container runtime on this host."""
 
     def __init__(self, wanted: WantedRuntime, name: str, check: bool, run: RunWithin) -> None:
-        super().__init__()
         self._kind, self._open, self._asked = KINDS[name], SERVICES[name], name == wanted.runtime
         self.owner = self._kind.owner
         self._wanted, self._predicted, self._run = wanted, check, run
 
-    def look(self, entries: Sequence[Entry]) -> None:
+    def look(self, recorded: Recorded) -> RuntimeOnHost:
         kind, asked, wanted = self._kind, self._asked, self._wanted
-        self._entries = entries
-        self._unit = find_unit((wanted.unit if asked else "") or kind.unit, self._run, arguments_of, kind.program)
-        self._unit.check_running(bool(entries))
-        self._service = self._open(self._unit, wanted.config if asked else None, self._run, wanted.timeout)
+        unit = find_unit((wanted.unit if asked else "") or kind.unit, self._run, arguments_of, kind.program)
+        unit.check_running(bool(recorded.entries))
+        service = self._open(unit, wanted.config if asked else None, self._run, wanted.timeout, wanted.allow_container_kill)
+        return RuntimeOnHost(service, recorded.entries)
 
-    def present(self) -> Texts:
+    def present(self, found: RuntimeOnHost) -> ChangePlan:
         runtimes = self._wanted.asked()
         comes = self._wanted.program_comes and self._predicted
         problem = None if not runtimes.program or comes else check_program(runtimes.program, self._run)
         if problem:
             raise Rejected(problem)
-        plan = self._service.present(runtimes)
-        self._after = plan.after
-        self.notes += plan.notes
-        return plan.files
+        return self._plan(found, found.service.present(runtimes))
 
-    def absent(self, entries: Sequence[Entry]) -> Undone:
-        back, self._after = self._service.absent(entries)
-        return back
+    def absent(self, found: RuntimeOnHost, entries: Sequence[Entry]) -> ChangePlan:
+        return self._plan(found, found.service.absent(entries))
 
-    def service(self, paths: Sequence[str]) -> RuntimeService:
-        return self._service
-
-    def check(self, changes: Sequence[str], due: bool) -> str:
-        if self._service.silent and not self._entries:
-            raise Rejected(f"{self._service.silent}; nothing was changed: see `journalctl -u {self._unit.name}`, correct it, and run again")
-        why = self._service.lacks(self._after) or ""
-        self._service.check_restart(self._after, self._wanted.allow_container_kill)
-        self.warnings += _brought_along(self._service, self._entries) if why else []
-        return why
-
-    def shown(self, text: str) -> str:
-        return self._service.shown(text)
-
-    def tidy(self) -> None:
-        self._service.tidy()
+    def _plan(self, found: RuntimeOnHost, plan: RuntimePlan) -> ChangePlan:
+        service = found.service.judged_by(plan)
+        check = partial(_check, RuntimeOnHost(service, found.entries), plan)
+        return ChangePlan(plan.files, plan.notes, back=plan.back, service=service, check=check, shown=service.shown, tidy=service.tidy)
 
 
 def converge(wanted: WantedRuntime, check: bool, run: RunWithin = command.run, point: Callable[[str], None] = nothing) -> Converged:
@@ -120,6 +112,15 @@ def converge(wanted: WantedRuntime, check: bool, run: RunWithin = command.run, p
     for name in names:
         done.add(engine.converge(DefaultRuntime(wanted, name, check, run), True, check, point))
     return done
+
+
+def _check(found: RuntimeOnHost, plan: RuntimePlan, changes: Sequence[str], due: bool) -> LastWord:
+    service = found.service
+    if service.silent and not found.entries:
+        raise Rejected(f"{service.silent}; nothing was changed: see `journalctl -u {service.unit.name}`, correct it, and run again")
+    why = service.lacks(plan.after) or ""
+    service.check_restart(plan)
+    return LastWord(why, _brought_along(service, found.entries) if why else ())
 
 
 def _brought_along(service: RuntimeService, entries: Sequence[Entry]) -> List[str]:

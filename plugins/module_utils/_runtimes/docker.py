@@ -16,7 +16,7 @@ import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
-from .._change.undo import Rejected, Undone, undone
+from .._change.undo import Rejected, undone
 from .._formats.json_edit import remove
 from .._formats.versions import numbers
 from .._host.command import RunWithin
@@ -38,20 +38,20 @@ _PLACES = {"data-root": ("data-root", "graph"), "exec-root": ("exec-root",), "pi
 class DockerService(RuntimeService):
     """One host's docker. config: path of its daemon.json, whether it is there or not."""
 
-    def __init__(self, unit: RuntimeUnit, start: DockerdStart, reloads: bool, config: str, run: RunWithin, timeout: float) -> None:
+    def __init__(
+        self, unit: RuntimeUnit, start: DockerdStart, reloads: bool, config: str, run: RunWithin, timeout: float, allowed: bool = False
+    ) -> None:
         self.config = config
         self._start = start
         self._can_reload = reloads
         self._address = _address(start.words)
-        self._allowed = False
-        self._next: Optional[Mapping[str, Any]] = None
-        super().__init__(unit, run, timeout)
+        super().__init__(unit, run, timeout, allowed)
 
     @classmethod
-    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float) -> "DockerService":
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float, allowed: bool = False) -> "DockerService":
         """Of this unit, with this daemon.json or the one that its command line names."""
         start, reloads = _next_start(unit, run)
-        return cls(unit, start, reloads, config or start.value("config-file") or CONFIG, run, timeout)
+        return cls(unit, start, reloads, config or start.value("config-file") or CONFIG, run, timeout, allowed)
 
     def present(self, asked: Asked) -> RuntimePlan:
         program, default = asked.program or "", asked.default
@@ -59,12 +59,12 @@ class DockerService(RuntimeService):
         data = docker_config.parsed(self.config, text)
         changes, notes = docker_config.needed(data, self.config, self._start, program, default)
         if not changes:
-            return RuntimePlan({}, self._after(data), notes)
+            return RuntimePlan(docker_config.effective(data, self._start), notes=notes)
         after = docker_config.edited(text, changes)
         self._check(after)
-        return RuntimePlan({self.config: after}, self._after(docker_config.parsed(self.config, after)), notes)
+        return RuntimePlan(self._effective(after), {self.config: after}, notes)
 
-    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
         def reverted(path: str, now: str, original: str) -> Optional[str]:
             docker_config.parsed(path, now)  # It raises Rejected, with the line, where it is broken.
             return docker_config.reverted(now, original)
@@ -73,7 +73,7 @@ class DockerService(RuntimeService):
         texts = found.texts
         after = texts[self.config] if self.config in texts else read_text(self.config)
         self._check(after or "{}\n")
-        return found, self._after(docker_config.parsed(self.config, after or ""))
+        return RuntimePlan(self._effective(after or ""), back=found)
 
     def paths(self) -> List[str]:
         return [path for path in [self.config] if os.path.exists(path)]
@@ -91,9 +91,9 @@ class DockerService(RuntimeService):
     def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
         return docker_config.not_running(wanted, running)
 
-    def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        self._allowed = allowed
-        ends = None if allowed or not self.lacks(wanted) else self._ends(wanted, self._data() if self._next is None else self._next)
+    def check_restart(self, plan: RuntimePlan) -> None:
+        data = docker_config.parsed(self.config, plan.text(self.config) or "")
+        ends = None if self.allowed or not self.lacks(plan.after) else self._ends(plan.after, data)
         if ends:
             raise Rejected(
                 f"{ends}; nothing was changed: switch live-restore on in {self.config} and reload docker, or drain the node and set "
@@ -104,7 +104,7 @@ class DockerService(RuntimeService):
         """Reload it if that suffices, otherwise restart it; RestartError where that would end containers and must not."""
         wanted, data = self.wanted(), self._data()
         if not self._reload_suffices(wanted, data):
-            ends = None if self._allowed else self._ends(wanted, data)
+            ends = None if self.allowed else self._ends(wanted, data)
             if ends:
                 raise RestartError(ends)
             super().restart()
@@ -113,9 +113,8 @@ class DockerService(RuntimeService):
         if not outcome.ok:
             raise RestartError(f"systemctl reload {self.unit.name} failed: {outcome.words or 'it did not end'}. It said:\n{self.journal()}")
 
-    def _after(self, data: Mapping[str, Any]) -> Runtimes:
-        self._next = data
-        return docker_config.effective(data, self._start)
+    def _effective(self, text: str) -> Runtimes:
+        return docker_config.effective(docker_config.parsed(self.config, text), self._start)
 
     def _data(self) -> Dict[str, Any]:
         return docker_config.parsed(self.config, read_text(self.config) or "")

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .._change.undo import Texts, decoded
+from .._change.undo import Texts, Undone, decoded, nothing_undone
 from .._formats.failure import Failure
 from .._formats.toml import Path
 from .._host.files import read_state
@@ -52,14 +52,18 @@ class Runtimes:
 
 @dataclass(frozen=True)
 class RuntimePlan:
-    """files: path to new text, None to remove it, in the order in which to write. after: what pods then get.
+    """after: what pods then get. files: path to new text, None to remove it, in the order in which to write. back: the fate of files that
+    are taken back. notes: what a person should know."""
 
-    notes: what a person should know.
-    """
-
-    files: Texts
     after: Runtimes
-    notes: List[str]
+    files: Texts = field(default_factory=dict)
+    notes: List[str] = field(default_factory=list)
+    back: Undone = field(default_factory=nothing_undone)
+
+    def text(self, path: str) -> Optional[str]:
+        """The text that a file then has, None for no file."""
+        texts = {**self.files, **self.back.texts}
+        return texts[path] if path in texts else read_text(path)
 
 
 def stripped(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
 from .._change.transaction import Service
-from .._change.undo import Rejected, Undone
+from .._change.undo import Rejected
 from .._formats.failure import Failure
 from .._host.command import RunWithin
 from .._host.systemd import parsed, show_command, unix_time
@@ -111,14 +111,14 @@ def check_program(path: str, run: RunWithin) -> Optional[str]:
 class RuntimeService(Service):
     """One container runtime of this host: what is written for it, and how the process is brought to it.
 
-    timeout: seconds that it has to become healthy; silent: why it does not answer, None if it does. stop_seconds: so long it may take
-    besides to end before a restart.
+    timeout: seconds that it has to become healthy. allowed: whether a restart may end containers. silent: why it does not answer, None if
+    it does. stop_seconds: so long it may take besides to end before a restart.
     """
 
     stop_seconds = 0.0
 
-    def __init__(self, unit: RuntimeUnit, run: RunWithin, timeout: float) -> None:
-        self.unit = unit
+    def __init__(self, unit: RuntimeUnit, run: RunWithin, timeout: float, allowed: bool) -> None:
+        self.unit, self.allowed = unit, allowed
         self._run = run
         self._timeout = timeout
         self._restarted_at = time.time()
@@ -133,8 +133,8 @@ class RuntimeService(Service):
         """The files to write so that pods get what is asked. It raises Rejected if that cannot be."""
 
     @abstractmethod
-    def absent(self, entries: Sequence[Entry]) -> Tuple[Undone, Runtimes]:
-        """The files of these journal entries without anything of ours, and what pods then get. It raises Rejected if that cannot be."""
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+        """The files of these journal entries without anything of ours. It raises Rejected if that cannot be."""
 
     @abstractmethod
     def paths(self) -> List[str]:
@@ -160,8 +160,12 @@ class RuntimeService(Service):
         """A message about what a process with `running` lacks of `wanted`, as far as it concerns us; None if nothing."""
 
     @abstractmethod
-    def check_restart(self, wanted: Runtimes, allowed: bool) -> None:
-        """Raise Rejected if the way to `wanted` is a restart that would end containers. allowed: whether it may."""
+    def check_restart(self, plan: RuntimePlan) -> None:
+        """Raise Rejected if the way to this plan is a restart that would end containers, unless it may."""
+
+    def judged_by(self, plan: RuntimePlan) -> "RuntimeService":
+        """The same service, which compares what this plan is about."""
+        return self
 
     def restored(self) -> None:
         self._are_restored = True

@@ -12,13 +12,13 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .._change import engine
-from .._change.engine import Converged, Subject
+from .._change.engine import ChangePlan, Converged, Recorded, Subject
 from .._change.journal import Entry, Journal
 from .._change.transaction import Service, nothing
-from .._change.undo import Rejected, Texts, Undone, decoded, undo, undone
+from .._change.undo import Rejected, Texts, decoded, undo, undone
 from .._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
 from .._facts.cdi_specs import TOOLKIT_SAYS, specs
 from .._formats.toml import TomlError, loads
@@ -87,68 +87,60 @@ class WantedToolkit:
     yields_to: Mapping[str, str] = field(default_factory=dict)
 
 
-class ToolkitConfig(Subject):
+class ConfigOnHost(NamedTuple):
+    """The toolkit's config.toml as it is. content: None for no file. entry: the journal's, None without one."""
+
+    content: Optional[bytes]
+    entry: Optional[Entry]
+
+
+class ToolkitConfig(Subject[ConfigOnHost]):
     """The toolkit's config.toml. strict: see WantedToolkit."""
 
     owner = OWNER
 
     def __init__(self, strict: bool, host: Host, run: RunWithin) -> None:
-        super().__init__()
         self.root = host.root
         self._strict, self._host, self._run = strict, host, run
 
-    def look(self, entries: Sequence[Entry]) -> None:
-        self._entry = next((entry for entry in entries if entry.path == CONFIG), None)
+    def look(self, recorded: Recorded) -> ConfigOnHost:
+        entry = next((entry for entry in recorded.entries if entry.path == CONFIG), None)
         state = read_state(self._host.outside(CONFIG))
-        self._before = None if state is None else state.content
+        return ConfigOnHost(None if state is None else state.content, entry)
 
-    def present(self) -> Texts:
-        before = "" if self._before is None else decoded(CONFIG, self._before)
-        after = _strict(before) if self._strict else _loose(before if self._entry is None else self._reverted(self._entry))
+    def present(self, found: ConfigOnHost) -> ChangePlan:
+        entry = found.entry
+        before = "" if found.content is None else decoded(CONFIG, found.content)
+        after = _strict(before) if self._strict else _loose(before if entry is None else _reverted(found.content, entry))
         if after != before:
             _check(after, self._strict, self._host, self._run)
-        if not after and not self._strict and self._entry is not None and self._entry.original is None:
-            return {CONFIG: None}
-        return {} if self._before is None and not after else {CONFIG: after}
+        if not after and not self._strict and entry is not None and entry.original is None:
+            return ChangePlan({CONFIG: None})
+        return ChangePlan({} if found.content is None and not after else {CONFIG: after})
 
-    def absent(self, entries: Sequence[Entry]) -> Undone:
-        return undone(entries, _without_ours, self.root)
-
-    def is_as_before(self) -> bool:
-        """Whether the settings are those from before us, so that nothing is left to take back."""
-        if self._entry is None:
-            return False
-        before = b"" if self._entry.original is None else self._entry.original.content
-        return _settings(self._host.data(CONFIG) or b"") == _settings(before)
-
-    def _reverted(self, entry: Entry) -> str:
-        return decoded(CONFIG, undo(entry, self._before, _without_ours).content or b"")
+    def absent(self, found: ConfigOnHost, entries: Sequence[Entry]) -> ChangePlan:
+        return ChangePlan(back=undone(entries, _without_ours, self.root))
 
 
-class CdiSpec(Subject):
+class CdiSpec(Subject[bool]):
     """The units that write the CDI spec. is_new: whether the toolkit comes with packages that are only planned."""
 
     owner, mode = OWNER_CDI, 0o644
 
     def __init__(self, host: Host, run: RunWithin, is_new: bool) -> None:
-        super().__init__()
         self.root = host.root
         self._refresh = None if is_new else _Refresh(host, run)
         self._host = host
 
-    def look(self, entries: Sequence[Entry]) -> None:
-        self._own = any(self._host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
+    def look(self, recorded: Recorded) -> bool:
+        """Whether the toolkit has a unit of its own."""
+        return _has_own_unit(self._host)
 
-    def present(self) -> Texts:
+    def present(self, found: bool) -> ChangePlan:
         """The toolkit's own unit where it has one, else ours."""
-        return {f"{UNITS}/{name}": None if self._own else text for name, text in UNITS_OF_OURS.items()}
-
-    def service(self, paths: Sequence[str]) -> Optional[Service]:
-        return self._refresh
-
-    def elsewhere(self) -> Dict[str, Tuple[bytes, bytes]]:
+        texts: Texts = {f"{UNITS}/{name}": None if found else text for name, text in UNITS_OF_OURS.items()}
         names = self._refresh.not_enabled() if self._refresh else []
-        return {f"service:{name}": (b"disabled", b"enabled") for name in names}
+        return ChangePlan(texts, service=self._refresh, elsewhere={f"service:{name}": (b"disabled", b"enabled") for name in names})
 
 
 def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> Converged:
@@ -159,10 +151,9 @@ def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point
     result = Converged()
     if not wanted.comes and not _version(wanted, host, run):
         result.notes.append("the container toolkit does not print its version, so that its age is not known")
-    config = ToolkitConfig(wanted.strict, host, run)
-    result.add(engine.converge(config, False, dry, point))
-    if not dry and not wanted.strict and config.is_as_before():
-        Journal(host.root).forget(CONFIG)
+    result.add(engine.converge(ToolkitConfig(wanted.strict, host, run), False, dry, point))
+    if not dry and not wanted.strict:
+        _forget_as_before(host)
     if wanted.cdi and not host.is_folder("/run/systemd/system"):
         result.notes.append("systemd does not run on this host: nothing writes the CDI spec at boot")
     elif wanted.cdi:
@@ -173,6 +164,24 @@ def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point
 def restore(host: Host, run: RunWithin, dry: bool) -> Converged:
     """Take our part out of config.toml."""
     return engine.converge(ToolkitConfig(False, host, run), True, dry)
+
+
+def _forget_as_before(host: Host) -> None:
+    """Forget config.toml where its settings are those from before us: nothing is left to take back."""
+    journal = Journal(host.root)
+    entry = journal.entry(CONFIG)
+    if entry is not None:
+        before = b"" if entry.original is None else entry.original.content
+        if _settings(host.data(CONFIG) or b"") == _settings(before):
+            journal.forget(CONFIG)
+
+
+def _reverted(content: Optional[bytes], entry: Entry) -> str:
+    return decoded(CONFIG, undo(entry, content, _without_ours).content or b"")
+
+
+def _has_own_unit(host: Host) -> bool:
+    return any(host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
 
 
 def _without_ours(path: str, now: str, original: str) -> str:
@@ -254,8 +263,7 @@ class _Refresh(Service):
         return [name for name in self._names() if self._show(name, "UnitFileState") not in ("enabled", "static")]
 
     def _names(self) -> Tuple[str, str]:
-        own = any(self._host.exists(f"{folder}/{REFRESH}.path") for folder in _UNIT_FOLDERS)
-        base = REFRESH if own else OWN_REFRESH
+        base = REFRESH if _has_own_unit(self._host) else OWN_REFRESH
         return f"{base}.path", f"{base}.service"
 
     def _show(self, unit: str, name: str) -> str:

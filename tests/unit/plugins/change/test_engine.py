@@ -5,28 +5,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import NOT_RECORDED, Converged, Subject, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import (
+    NOT_RECORDED,
+    ChangePlan,
+    Converged,
+    Recorded,
+    Subject,
+    converge,
+)
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry, Journal
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected, Undone
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 
 ONE, TWO, UNIT = "/etc/one", "/etc/two", "/etc/systemd/system/gpushare-extender.service"
 MARK = "# Copyright: gpushare.kubernetes contributors\n"
 
 
-class Whole(Subject):
+class Whole(Subject[Recorded]):
     """Two files that are ours as a whole."""
 
     owner = "container_runtime.whole"
 
     def __init__(self, root: Path) -> None:
-        super().__init__()
         self.root = str(root)
 
-    def present(self) -> dict[str, str | None]:
-        return {ONE: "ours", TWO: "ours"}
+    def look(self, recorded: Recorded) -> Recorded:
+        return recorded
+
+    def present(self, found: Recorded) -> ChangePlan:
+        return ChangePlan({ONE: "ours", TWO: "ours"})
 
 
 def run(root: Path, state: str, check: bool = False) -> Converged:
@@ -92,21 +102,14 @@ class Choice(Whole):
         super().__init__(root)
         self.dropped, self.asked = dropped, list[object]()
 
-    def present(self) -> dict[str, str | bytes | None]:
-        return {path: b"\xff" for path in (ONE, TWO) if path not in self.dropped}
+    def present(self, found: Recorded) -> ChangePlan:
+        files = {path: b"\xff" for path in (ONE, TWO) if path not in self.dropped}
+        elsewhere = {"service:one": (b"off", b"on")}
+        return ChangePlan(files, dropped=self.dropped, elsewhere=elsewhere, shown=lambda text: text.replace("before", "(hidden)"))
 
-    def absent(self, entries: Sequence[Entry]) -> Undone:
+    def absent(self, found: Recorded, entries: Sequence[Entry]) -> ChangePlan:
         self.asked.append([entry.path for entry in entries])
-        return super().absent(entries)
-
-    def elsewhere(self) -> dict[str, tuple[bytes, bytes]]:
-        return {"service:one": (b"off", b"on")}
-
-    def shown(self, text: str) -> str:
-        return text.replace("before", "(hidden)")
-
-    def tidy(self) -> None:
-        self.asked.append("tidy")
+        return replace(super().absent(found, entries), tidy=lambda: self.asked.append("tidy"))
 
 
 def test_a_file_that_is_wanted_no_more_goes_as_uninstall_takes_it_out(tmp_path: Path) -> None:
@@ -140,8 +143,8 @@ class Unit(Whole):
     mode = 0o644
     secrets = (ONE,)
 
-    def present(self) -> dict[str, str | None]:
-        return {UNIT: MARK, ONE: "hidden"}
+    def present(self, found: Recorded) -> ChangePlan:
+        return ChangePlan({UNIT: MARK, ONE: "hidden"})
 
 
 def test_a_secret_is_for_root_and_in_no_diff(tmp_path: Path) -> None:

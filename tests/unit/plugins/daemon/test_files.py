@@ -49,7 +49,7 @@ def wanted(tmp_path: Path) -> DaemonFiles:
 
 def files(wanted: DaemonFiles, folder: Path) -> dict[str, str]:
     """The files that it shall have: name to content."""
-    return {Path(path).name: text for path, text in idle(wanted, folder).present().items() if text is not None}
+    return {Path(path).name: str(text) for path, text in idle(wanted, folder).present(None).files.items() if text is not None}
 
 
 def diff(wanted: DaemonFiles, folder: Path) -> str:

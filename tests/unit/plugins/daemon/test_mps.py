@@ -57,7 +57,8 @@ class Host:
 
     def converge(self, *gpus: str, release: str = "1") -> tuple[bool, Sequence[str]]:
         subject = MpsDaemons(gpus, UNIT.format(release), self.holders, self, self.environ, 0, self.place)
-        return converge(subject, False, False).changed, tuple(subject.waiting)
+        done = converge(subject, False, False)
+        return done.changed, tuple(os.path.basename(path) for path in done.left)
 
     @property
     def running(self) -> dict[str, str]:

@@ -463,7 +463,7 @@ def test_a_container_runtime_is_compared_with_its_files(
         assert gpu_node.container_runtime(name, unit, config, "run", host) == expected  # type: ignore[arg-type]
     silent = {**seen, "problem": "dead", "running_default": "", "lacks": "", "stopped": asdict(StoppedUnit(unit or usual))}
     assert gpu_node.container_runtime(name, unit, config, "run", host) == silent  # type: ignore[arg-type]
-    assert opened == [((unit or usual, "run", arguments_of, program), config or None, "run", 10.0)] * 3
+    assert opened == [((unit or usual, "run", arguments_of, program), config or None, "run", 10.0, False)] * 3
 
 
 @pytest.mark.parametrize("error", [Rejected("no"), CriError("no"), OSError("no"), ValueError("no")])

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cont
     address_of,
     config_of,
 )
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, Runtimes
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.service import (
     RestartError,
     RuntimeUnit,
@@ -84,10 +84,10 @@ def service(host: Host, tmp_path: Path) -> ContainerdService:
     return opened(host, tmp_path)
 
 
-def opened(host: Host, tmp_path: Path) -> ContainerdService:
+def opened(host: Host, tmp_path: Path, allowed: bool = False) -> ContainerdService:
     (tmp_path / "config.toml").write_text("version = 2\n")
     installation = Installation(model("1.7.24"), str(tmp_path / "config.toml"))
-    return ContainerdService(unit(host), installation, host.run, 0.3)
+    return ContainerdService(unit(host), installation, host.run, 0.3, allowed)
 
 
 def unit(host: Host) -> RuntimeUnit:
@@ -122,9 +122,9 @@ def test_a_restart_that_ends_containers_needs_leave(host: Host, tmp_path: Path, 
     host.properties["KillMode"] = mode
     service = opened(host, tmp_path)
     with pytest.raises(Rejected, match=f"KillMode={mode}") if ends else nullcontext():
-        service.check_restart(OTHERS, False)
-    service.check_restart(OTHERS, True)
-    service.check_restart(service.wanted(), False)
+        service.check_restart(RuntimePlan(OTHERS))
+    opened(host, tmp_path, allowed=True).check_restart(RuntimePlan(OTHERS))
+    service.check_restart(RuntimePlan(service.wanted()))
 
 
 def test_a_restart_is_due_only_if_the_process_differs_from_the_files(host: Host, service: ContainerdService) -> None:
@@ -142,9 +142,10 @@ def test_whether_cdi_is_on_counts_where_it_is_asked_for(host: Host, service: Con
     ((path, text),) = plan.files.items()
     Path(path).write_text(text or "")
     golden(service.lacks(plan.after))
-    assert service.due()
+    judged = service.judged_by(plan)
+    assert (service.due(), judged.due()) == (False, True)
     host.cdi = True
-    assert not service.due()
+    assert not judged.due()
 
 
 def test_a_good_restart(host: Host, service: ContainerdService) -> None:

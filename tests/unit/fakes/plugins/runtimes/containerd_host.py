@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ class Machine:
         return plan
 
     def absent(self) -> RuntimePlan:
-        back, after = self.installation.absent(list(self.entries.values()))
-        plan = RuntimePlan(back.texts, after, back.notes)
+        plan = self.installation.absent(list(self.entries.values()))
+        plan = replace(plan, files=plan.back.texts, notes=plan.back.notes)
         self.do(plan)
         return plan
 
