@@ -381,9 +381,12 @@ def _repository(draft: _Draft, source: Mapping[str, Any]) -> Optional[Dict[str, 
     url = wish.repository or base["url"].format(machine=(base.get("machines") or {}).get(draft.facts.machine, draft.facts.machine))
     key = wish.key or (f"{base['url'].format(machine=base['machines'][draft.facts.machine])}/{base['key']}" if nvidias else "")
     fingerprints = list(wish.fingerprints or base.get("fingerprints") or ())
-    if not key or not fingerprints:
-        cure = "set gpushare_driver_key and gpushare_driver_fingerprints; compare the fingerprint with one from a second source"
-        draft.reject("key", f"no key or fingerprint for the repository {url[:80]}", "both, so that the repository can be trusted", cure)
+    lacking = [] if key else [("key", "gpushare_driver_key")]
+    lacking += [] if fingerprints else [(f"fingerprint of {key[:120]}" if key else "fingerprint", "gpushare_driver_fingerprints")]
+    if lacking:
+        seen = f"no {' and no '.join(word for word, _ in lacking)} for the repository {url[:80]}"
+        cure = f"set {' and '.join(name for _, name in lacking)}; `gpg --show-keys` prints a key's fingerprint: compare it with one from a "
+        draft.reject("key", seen, "a key and its fingerprint, so that the repository can be trusted", cure + "second source")
     return {
         "name": base["name"],
         "url": url,

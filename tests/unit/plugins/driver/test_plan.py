@@ -463,10 +463,29 @@ def test_a_repository_of_ones_own_needs_its_key() -> None:
         "/root/key.asc",
         ["B" * 40],
     )
-    assert checks(plan("rhel_10")) == ["key"]
     own = replace(DISTRIBUTION, repository="https://mirror.example/debian")
     for lacks_one in (own, replace(own, key="/root/key.asc"), replace(own, fingerprints=("B" * 40,))):
         assert checks(plan(wish=lacks_one)) == ["key"]
+
+
+def test_a_key_whose_fingerprint_is_not_known_is_rejected_with_its_name_and_the_variable() -> None:
+    (reason,) = plan("rhel_10").rejected
+    assert (reason.check, reason.severity) == ("key", "error")
+    url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel10/x86_64"
+    assert f"no fingerprint of {url}/CDF6BA43.pub for the repository {url}" in reason.found
+    assert "set gpushare_driver_fingerprints; `gpg --show-keys`" in reason.cure
+    assert plan("rhel_10", replace(CURRENT, fingerprints=("A" * 40,))).rejected == ()
+    (reason,) = plan(wish=replace(DISTRIBUTION, repository="https://mirror.example/debian")).rejected
+    assert "no key and no fingerprint for the repository https://mirror.example/debian" in reason.found
+    assert "set gpushare_driver_key and gpushare_driver_fingerprints;" in reason.cure
+
+
+@pytest.mark.parametrize("name", sorted(HOSTS))
+def test_the_name_of_nvidias_key_is_the_end_of_its_fingerprint(name: str) -> None:
+    repository = data(name)["sources"]["nvidia"]["repository"]
+    named = {repository["key"].partition(".")[0].upper()}
+    assert {fingerprint[-8:] for fingerprint in repository["fingerprints"]} == (set() if name == "rhel_10" else named)
+    assert all(len(fingerprint) == 40 for fingerprint in repository["fingerprints"])
 
 
 RUN_FILE = Wish("580.178.04", source="run_file", run_file="/root/NVIDIA-Linux-x86_64-580.178.04.run")
