@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -159,8 +160,23 @@ def branches_of_drivers() -> str:
     return table(header, rows) + _read_up_to(looked_up.BRANCHES)
 
 
+#: More names than a cell can have and be read.
+_MANY: Final = 4
+_UNBROKEN: Final = {"break_on_hyphens": False, "break_long_words": False}
+
+
 def ends_of_kubernetes() -> str:
-    return table(["from", "ends", "who still uses it"], kubernetes_ends.rows()) + _read_up_to(looked_up.KUBERNETES)
+    """A short row for each end; where it has many names, they are a list below the table."""
+    rows, lists = [], []
+    for release, ends, effect in kubernetes_ends.rows():
+        names = re.findall(r"`[^`]+`", ends)
+        if len(names) > _MANY:
+            kind = ends.partition(" `")[0]
+            lists.append(f"**{release}, {len(names)} {kind}**: {', '.join(names)}.")
+            ends = f"{len(names)} {kind}, listed below"
+        rows.append([release, ends, effect])
+    parts = [table(["from", "ends", "who still uses it"], rows), *(textwrap.fill(one, 120, **_UNBROKEN) for one in lists)]
+    return "\n\n".join(parts) + _read_up_to(looked_up.KUBERNETES)
 
 
 def facts_of_others() -> str:
@@ -331,10 +347,10 @@ def presets_of_clusters() -> str:
     for name, head in _heads().items():
         values = yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text())
         shown = code(f"{key}: {word(value)}" for key, value in values.items())
-        rows.append([f"`{name}`", head["title"], shown, head.get("state", "from docs")])
+        rows.append([f"`{name}`", head["title"], head.get("state", "from docs"), shown])
         needs.append([f"`{name}`", head["brings"], head["switch"]])
     needed = table(["preset", "driver and toolkit by", "its own device plugin, switched off by"], needs)
-    return "\n\n".join([table(["preset", "cluster", "values", "state"], rows), "Before gpushare is installed:", needed])
+    return "\n\n".join([table(["preset", "cluster", "state", "values"], rows), "Before gpushare is installed:", needed])
 
 
 def sources_of_presets() -> str:
