@@ -134,6 +134,8 @@ class Gpu:
     reserved_mib: int = 0
     used_mib: int = 0
     numa_node: int = 0
+    nvlinks: str = "none"
+    pcie: str = "none"
     persistence_mode: int = 1
     compute_mode: int = 0
     mig_mode: int = 0
@@ -414,6 +416,40 @@ def with_instances(state: State, index: int, layout: str) -> State:
     return with_gpu(state, index, mig_mode=int(layout != "off"), instances=tuple(made), processes=processes)
 
 
+# NVIDIA, DGX-1 with V100: the NVLinks of each pair of GPUs, as go-gpuallocator's tests list them.
+_DGX_1 = {
+    **dict.fromkeys([(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)], 1),
+    **dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)], 2),
+}
+
+
+def with_links(state: State, layout: str) -> State:
+    """The state with GPUs linked as in a machine.
+
+    layout: `pairs:N` (each two of a board by N NVLinks), `nvswitch:N` (all by N each, half of them at each socket), `dgx-1` (8 GPUs),
+    `none`.
+    """
+    kind, _, number = layout.partition(":")
+    gpus, half = state.gpus, len(state.gpus) // 2
+    if kind == "dgx-1" and len(gpus) == 8 and not number:
+        ends = [{b if a == index else a: count for (a, b), count in _DGX_1.items() if index in (a, b)} for index in range(8)]
+        places = [(index // 4, f"0.{index // 2}") for index in range(8)]
+        texts = [" ".join(f"{gpus[other].pci.split(':')[1]}:{count}" for other, count in end.items()) for end in ends]
+    elif kind == "pairs" and number.isdecimal() and len(gpus) % 2 == 0:
+        places = [(0, "none")] * len(gpus)
+        texts = [f"{gpus[index ^ 1].pci.split(':')[1]}:{int(number)}" for index in range(len(gpus))]
+    elif kind == "nvswitch" and number.isdecimal():
+        places, texts = [(int(index >= half), "none") for index in range(len(gpus))], [f"switch:{int(number)}"] * len(gpus)
+    elif layout == "none":
+        places, texts = [(0, "none")] * len(gpus), ["none"] * len(gpus)
+    else:
+        raise GpusError(f'links "{layout}" of {len(gpus)} GPUs; expected pairs:N of an even number, nvswitch:N, dgx-1 of 8, or none')
+    linked = (
+        replace(gpu, numa_node=socket, pcie=pcie, nvlinks=text) for gpu, (socket, pcie), text in zip(gpus, places, texts, strict=True)
+    )
+    return replace(state, gpus=tuple(linked))
+
+
 def _instance(gpu: Gpu, gpu_instance: int, compute_instance: int, slices: int, compute: int) -> Instance:
     identity = f"{gpu.uuid}/{gpu_instance}/{compute_instance}"
     name = f"MIG-{uuid.UUID(bytes=hashlib.sha256(identity.encode()).digest()[:16])}"
@@ -512,6 +548,7 @@ def _arguments() -> argparse.ArgumentParser:
     command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
     command("seen", "print free and total MiB, as cuMemGetInfo reports them to a process in a control group", index=int, group=str)
     command("limits", "let the driver limit memory by control group", kind=MEMORY_LIMITS)
+    command("links", "link all GPUs: pairs:N, nvswitch:N, dgx-1, or none", layout=str)
     command("set", "set any field of a GPU", index=int, field=str, value=str)
     command("driver", "unload the driver, bring it back, or make it differ from the library", state=("gone", "back", "mismatch", "ok"))
     return parser
@@ -540,6 +577,8 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
         return allocated(state, arguments.index, arguments.pid, arguments.mib, _limits())
     if command == "limits":
         return replace(state, memory_limits=arguments.kind)
+    if command == "links":
+        return with_links(state, arguments.layout)
     if command == "set":
         return with_gpu(state, arguments.index, **_field(arguments.field, arguments.value))
     return replace(state, driver="ok" if arguments.state == "back" else arguments.state)

@@ -143,7 +143,7 @@ static bool set_gpu(const char *key, const char *value, struct gpu *gpu)
         {"used_mib", &gpu->used_mib},
     };
     const struct { const char *key; char *out; } texts[] = {
-        {"uuid", gpu->uuid}, {"name", gpu->name}, {"serial", gpu->serial},
+        {"uuid", gpu->uuid}, {"name", gpu->name}, {"serial", gpu->serial}, {"nvlinks", gpu->nvlinks}, {"pcie", gpu->pcie},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(key, numbers[i].key) == 0)

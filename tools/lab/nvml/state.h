@@ -35,6 +35,8 @@ struct gpu {
     unsigned long long memory_mib, reserved_mib, used_mib; /* used: beyond that of the listed processes */
     unsigned cc_major, cc_minor;
     int numa_node; /* -1: none */
+    char nvlinks[TEXT]; /* "BUS:COUNT …", bus in hexadecimal or "switch"; "none" */
+    char pcie[TEXT];    /* "BRIDGE.SWITCH": GPUs that have one of them in common; "none" */
     unsigned persistence_mode, compute_mode, mig_mode;
     bool lost;
     unsigned process_count;

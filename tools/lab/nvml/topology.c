@@ -1,4 +1,4 @@
-/* Calls about where a GPU sits: NUMA node, processors near it, the way to other GPUs (PCIe only, no NVLink).
+/* Calls about where a GPU sits: NUMA node, processors near it, the way to other GPUs by PCIe and NVLinks.
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
@@ -6,6 +6,8 @@
 #include "answer.h"
 
 #include <limits.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { BITS = sizeof(unsigned long) * CHAR_BIT };
@@ -47,6 +49,15 @@ API nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsign
     return nvmlDeviceGetCpuAffinity(device, size, processors);
 }
 
+/* The level at which the ways of two GPUs of one NUMA node meet. */
+static unsigned meeting(const char *first, const char *second)
+{
+    const char *one = strchr(first, '.'), *other = strchr(second, '.');
+    if (one == NULL || other == NULL || one - first != other - second || strncmp(first, second, (size_t)(one - first)) != 0)
+        return NVML_TOPOLOGY_NODE;
+    return strcmp(one, other) == 0 ? NVML_TOPOLOGY_SINGLE : NVML_TOPOLOGY_HOSTBRIDGE;
+}
+
 API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second, unsigned *level)
 {
     struct gpu other;
@@ -55,7 +66,7 @@ API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDev
     nvmlReturn_t answer = state_gpu(second, &other);
     if (answer == NVML_SUCCESS)
         *level = strcmp(gpu.uuid, other.uuid) == 0 ? NVML_TOPOLOGY_INTERNAL
-               : gpu.numa_node == other.numa_node  ? NVML_TOPOLOGY_NODE
+               : gpu.numa_node == other.numa_node  ? meeting(gpu.pcie, other.pcie)
                                                     : NVML_TOPOLOGY_SYSTEM;
     return answer;
 }
@@ -102,4 +113,61 @@ API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t first, nvmlDevice_t second, 
     if (answer == NVML_SUCCESS)
         *same = level == NVML_TOPOLOGY_INTERNAL;
     return answer;
+}
+
+/* Where NVLink number `link` of a GPU leads to: the bus of a GPU, or NVSWITCH. A GPU without NVLinks does not know the question. */
+#define NVSWITCH UINT_MAX
+
+static nvmlReturn_t remote_end(const struct gpu *gpu, unsigned link, unsigned *bus)
+{
+    char text[TEXT];
+    strcpy(text, gpu->nvlinks);
+    if (text[0] == '\0' || strcmp(text, "none") == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    for (char *rest, *part = strtok_r(text, " ", &rest); part != NULL; part = strtok_r(NULL, " ", &rest)) {
+        unsigned count;
+        if (sscanf(part, "switch:%u", &count) == 1)
+            *bus = NVSWITCH;
+        else if (sscanf(part, "%x:%u", bus, &count) != 2)
+            return NVML_ERROR_UNKNOWN;
+        if (link < count)
+            return NVML_SUCCESS;
+        link -= count;
+    }
+    return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
+{
+    unsigned bus;
+    GPU_OR_RETURN(device);
+    CHECK_ARGUMENT(active != NULL);
+    *active = 1;
+    return remote_end(&gpu, link, &bus);
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *type)
+{
+    enum { GPU = 0, SWITCH = 2 };
+    unsigned bus = 0;
+    GPU_OR_RETURN(device);
+    CHECK_ARGUMENT(type != NULL);
+    nvmlReturn_t answer = remote_end(&gpu, link, &bus);
+    *type = bus == NVSWITCH ? SWITCH : GPU;
+    return answer;
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *pci)
+{
+    enum { BUS_OF_SWITCHES = 0xC1 };
+    unsigned bus = 0;
+    GPU_OR_RETURN(device);
+    CHECK_ARGUMENT(pci != NULL);
+    nvmlReturn_t answer = remote_end(&gpu, link, &bus);
+    if (answer != NVML_SUCCESS)
+        return answer;
+    *pci = (nvmlPciInfo_t){.domain = 0, .bus = bus == NVSWITCH ? BUS_OF_SWITCHES : bus, .device = 0};
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:%02X:00.0", pci->bus & 0xFF);
+    snprintf(pci->busId, sizeof pci->busId, "00000000:%02X:00.0", pci->bus & 0xFF);
+    return NVML_SUCCESS;
 }

@@ -33,7 +33,8 @@ _SAMPLES: Final = {
 @dataclass(frozen=True)
 class Rules:
     """models, models_refused: names of GPU models. gpu_uuids, gpus_refused: UUIDs; the two selectors: labels of pods in the
-    same namespace. placement: a policy's name. isolation: what must keep the pod to its units. Empty means no such rule."""
+    same namespace. placement: a policy's name. isolation: what must keep the pod to its units. links: the links between its GPUs that
+    it requires. Empty means no such rule."""
 
     models: tuple[str, ...] = ()
     models_refused: tuple[str, ...] = ()
@@ -43,6 +44,7 @@ class Rules:
     not_with: Labels = ()
     placement: str = ""
     isolation: str = ""
+    links: str = ""
 
     @cached_property
     def about_gpus(self) -> bool:
@@ -112,6 +114,9 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
     if isolation and isolation not in protocol.ISOLATIONS_REQUIRED:
         known = " or ".join(protocol.ISOLATIONS_REQUIRED)
         raise ValueError(f"annotation {protocol.ASK_ISOLATION}: {quote(isolation)} is not known; write {known}")
+    links = annotations.get(protocol.ASK_LINKS, "")
+    if links and links not in protocol.LINKS_REQUIRED:
+        raise ValueError(f"annotation {protocol.ASK_LINKS}: {quote(links)} is not known; write {' or '.join(protocol.LINKS_REQUIRED)}")
     unknown = min((key for key in annotations if key.startswith(RULES_PREFIX) and key not in protocol.ASKS), default=None)
     if unknown is not None:
         raise ValueError(f"annotation {_name(unknown)} is not known; those that are: {', '.join(sorted(protocol.ASKS))}")
@@ -124,6 +129,7 @@ def parse_rules(annotations: Mapping[str, str]) -> Rules:
         not_with=_selector(annotations, protocol.ASK_NOT_WITH),
         placement=placement,
         isolation=isolation,
+        links=links,
     )
 
 

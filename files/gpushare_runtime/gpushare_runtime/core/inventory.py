@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final
@@ -24,6 +24,7 @@ from gpushare_runtime.core.bounds import (
     shared,
     typed,
 )
+from gpushare_runtime.core.links import GpuLinks, read_links
 from gpushare_runtime.core.quantity import Unit, parse_unit
 
 VERSION: Final = 1
@@ -94,6 +95,7 @@ class Inventory:
     cdi_kind: of the devices that containers get, where the device plugin writes their CDI spec itself, "" where it does not.
     node_kind: who has prepared the node, where the device plugin has seen that and chosen the strategy by it, "" where it has not.
     cpu: thousandths of a CPU that the node has for pods (allocatable), 0 where that is not known.
+    links: of its physical GPUs, None where they are not known.
     """
 
     unit: Unit
@@ -105,6 +107,7 @@ class Inventory:
     cdi_kind: str = ""
     node_kind: str = ""
     cpu: int = 0
+    links: GpuLinks | None = None
 
     def __post_init__(self) -> None:
         indexes = [gpu.index for gpu in self.gpus]
@@ -120,6 +123,10 @@ class Inventory:
     @cached_property
     def by_uuid(self) -> Mapping[str, Gpu]:
         return {gpu.uuid: gpu for gpu in self.gpus}
+
+    @cached_property
+    def _physical(self) -> tuple[int, ...]:
+        return tuple(gpu.index for gpu in self.gpus if not gpu.is_instance)
 
     @cached_property
     def units(self) -> int:
@@ -146,7 +153,8 @@ class Inventory:
         ]
         numbers = {name: value for name in _NUMBERS if (value := getattr(self, name))}
         ways = {name: value for name in _WAYS if (value := getattr(self, name))}
-        return json.dumps({"v": VERSION, "unit": self.unit.name, **numbers, **ways, "gpus": gpus}, separators=(",", ":"))
+        linked = {} if self.links is None else {"links": self.links.among(self._physical).to_json()}
+        return json.dumps({"v": VERSION, "unit": self.unit.name, **numbers, **ways, "gpus": gpus, **linked}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Inventory:
@@ -161,7 +169,8 @@ class Inventory:
             raise ReportError(f"{len(gpus)} GPUs are more than a node has; expected at most {MOST_GPUS}")
         numbers: dict[str, Any] = {name: natural(data, name, "", most) for name, most in _NUMBERS.items() if name in data}
         ways = {name: typed(data, name, str) for name in _WAYS if name in data}
-        return cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), **numbers, **ways)
+        found = cls(unit, tuple(_gpu(entry, place) for place, entry in enumerate(gpus)), **numbers, **ways)
+        return replace(found, links=read_links(data["links"], found._physical)) if "links" in data else found
 
 
 def _gpu(entry: object, place: int) -> Gpu:

@@ -339,7 +339,7 @@ class NodeLedger:
 
     def _candidates(self, request: Request) -> tuple[GpuState, ...]:
         found = tuple(state for state, why in zip(self.gpu_states, self.exclusions(request), strict=True) if not why)
-        return found if len(found) >= (request.whole_gpus or request.gpus_per_pod) else ()
+        return found if len(found) >= request.gpus else ()
 
     def fits_when_empty(self, request: Request) -> bool:
         """Whether it would fit on the empty node."""
@@ -353,15 +353,22 @@ class NodeLedger:
         if not self._isolates(request):
             return False
         whys = zip(self.gpu_states, self.exclusions(request), strict=True)
-        suitable = sum(why not in _FOR_GOOD and state.gpu.units >= request.per_gpu for state, why in whys)
-        return suitable >= (request.whole_gpus or request.gpus_per_pod)
+        suitable = [state for state, why in whys if why not in _FOR_GOOD and state.gpu.units >= request.per_gpu]
+        return len(suitable) - len(self._unlinked(request, suitable)) >= request.gpus
 
     def exclusions(self, request: Request) -> Sequence[str]:
         """`exclusion` of each of `gpu_states`, remembered: a cluster has many, and a pod's rules are long."""
-        return self.remembered(("why", request.key), lambda: self._exclusions(request, self.gpu_states))
+        return self.remembered(("why", request.key), lambda: self._all_exclusions(request))
+
+    def _all_exclusions(self, request: Request) -> Sequence[str]:
+        whys = self._exclusions(request, self.gpu_states)
+        if request.rules.links and request.gpus > 1:
+            unlinked = self._unlinked(request, [state for state, why in zip(self.gpu_states, whys, strict=True) if not why])
+            return ["links" if state in unlinked else why for state, why in zip(self.gpu_states, whys, strict=True)]
+        return whys
 
     def exclusion(self, request: Request, state: GpuState) -> str:
-        """Why a GPU of this node does not take (its part of) a request, in a word; "" if it does."""
+        """Why a GPU of this node does not take (its part of) a request, in a word; "" if it does. Of links it knows nothing."""
         return self._exclusions(request, (state,))[0]
 
     def _exclusions(self, request: Request, states: Iterable[GpuState]) -> list[str]:
@@ -388,6 +395,15 @@ class NodeLedger:
                 why = "affinity"
             whys.append(why)
         return whys
+
+    def _unlinked(self, request: Request, found: Sequence[GpuState]) -> Sequence[GpuState]:
+        """Those of the GPUs that do not reach as many others of them by NVLinks as the pod requires."""
+        if not request.rules.links or request.gpus <= 1:
+            return ()
+        links = self.inventory.links if self.inventory is not None else None
+        sets = links.connected(state.gpu.index for state in found) if links is not None else []
+        enough = frozenset[int]().union(*(some for some in sets if len(some) >= request.gpus))
+        return [state for state in found if state.gpu.index not in enough]
 
     def _neighbours(self, request: Request) -> Neighbours:
         def found() -> Neighbours:

@@ -38,8 +38,9 @@ ASK_SAME_GPU_AS: Final = "gpushare.request/same-gpu-as"
 ASK_NOT_WITH: Final = "gpushare.request/not-with"
 ASK_PLACEMENT: Final = "gpushare.request/placement"
 ASK_ISOLATION: Final = "gpushare.request/isolation"
+ASK_LINKS: Final = "gpushare.request/links"
 ASKS: Final = frozenset(
-    (ASK_MODELS, ASK_MODELS_REFUSED, ASK_GPUS, ASK_GPUS_REFUSED, ASK_SAME_GPU_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION)
+    (ASK_MODELS, ASK_MODELS_REFUSED, ASK_GPUS, ASK_GPUS_REFUSED, ASK_SAME_GPU_AS, ASK_NOT_WITH, ASK_PLACEMENT, ASK_ISOLATION, ASK_LINKS)
 )
 
 # The isolations that keep a pod to its units, strictest first. The node annotation `gpushare/gpus` publishes it; see
@@ -51,6 +52,9 @@ ISOLATION_NONE: Final = "none"
 # Those that a pod may require, and those that share out a GPU's compute.
 ISOLATIONS_REQUIRED: Final = (ISOLATION_DRIVER, ISOLATION_MPS)
 ISOLATIONS_WITH_COMPUTE: Final = (ISOLATION_DRIVER, ISOLATION_MPS)
+
+# The links that a pod may require between its GPUs.
+LINKS_REQUIRED: Final = ("nvlink",)
 
 # Node labels, of ACK.
 LABEL_PLACEMENT: Final = "ack.node.gpu.placement"

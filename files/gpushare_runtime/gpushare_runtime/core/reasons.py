@@ -12,10 +12,11 @@ its way there; api-unreachable: no Binding was sent; api-unknown: the API server
 WaitReason = Literal["room", "nominated", "invalid", "unsupported"]
 """Why a pod is on no node. room: it waits for GPUs; nominated: for the pods that leave the node it was nominated for; unsupported: it
 asks for GPUs by a way that this product does not place."""
-UnfitReason = Literal["no-room", "too-small", "reserved", "incompatible", "isolation", "no-compute", "no-inventory", "fault"]
+UnfitReason = Literal["no-room", "too-small", "reserved", "incompatible", "isolation", "no-links", "no-compute", "no-inventory", "fault"]
 """Why a request does not fit on a node. no-room: its GPUs lack free room for it, or keep it back; too-small: even empty ones would;
 reserved: it would fit without the reservations of groups; incompatible: the pod accepts none of its GPUs; isolation: the node has
-another isolation than the pod requires, or MPS for several GPUs; no-compute: the node shares out no compute; no-inventory: its GPUs
+another isolation than the pod requires, or MPS for several GPUs; no-links: its GPUs never have the links that the pod requires;
+no-compute: the node shares out no compute; no-inventory: its GPUs
 are not known; fault: it cannot be computed."""
 RejectionReason = Literal[
     "no-room",

@@ -106,6 +106,11 @@ class Request:
         return max(1, lasting)
 
     @cached_property
+    def gpus(self) -> int:
+        """GPUs that the pod has at the same time."""
+        return self.whole_gpus or self.gpus_per_pod
+
+    @cached_property
     def per_gpu(self) -> int:
         """Units of each of the GPUs that its memory is on."""
         return -(-self.units // self.gpus_per_pod)

@@ -81,9 +81,9 @@ class Cure:
 class NodeVerdict:
     """One node. GPUs: those that the pod would get, () where it does not fit.
 
-    reason: why not, apart from `groups`: those for which room is reserved that it needs. alike: the reason without sums of the node, "" for
-    one that has none. cures: each alone makes it fit. kept: for whom its GPUs are kept, where it fits. lesser: pods of lower priority whose
-    end makes room, where kube-scheduler cannot evict them.
+    reason: why not, apart from `groups`: those for which room is reserved that it needs; where it fits, the links of several GPUs.
+    alike: the reason without sums of the node, "" for one that has none. cures: each alone makes it fit. kept: for whom its GPUs are kept,
+    where it fits. lesser: pods of lower priority whose end makes room, where kube-scheduler cannot evict them.
     """
 
     node: str
@@ -159,7 +159,8 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         describe = Cure("describe-node", f"kubectl describe node {node.name}")
         return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (describe,))
     if allocation is not None:
-        return NodeVerdict(node.name, sorted(allocation.by_gpu), kept=placement.kept_for(request, node))
+        gpus, links = sorted(allocation.by_gpu), node.inventory.links if node.inventory is not None else None
+        return NodeVerdict(node.name, gpus, links.in_words(gpus) if links is not None else "", kept=placement.kept_for(request, node))
     lesser = tuple(_in_the_way(node, request, pod.priority)) if _of_group(pod) or _counts_as_room(node, request) else ()
     words, alike = numbers(request, node)
     return NodeVerdict(node.name, (), words, tuple(_cures(node, request)), lesser=lesser, groups=reserving(request, node), alike=alike)
@@ -238,7 +239,7 @@ def _orphans(node: NodeLedger, request: Request) -> list[str]:
 
 def _in_the_way(node: NodeLedger, request: Request, below: int | None = None) -> list[str]:
     """The fewest pods found without which it fits, as namespace/name; [] if that would not help. below: only pods of lower priority."""
-    wanted = request.whole_gpus or request.gpus_per_pod
+    wanted = request.gpus
     options: list[tuple[int, int, list[str]]] = []
     for state in node.gpu_states:
         if not node.exclusion(request, state):
@@ -390,7 +391,8 @@ def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]
     for (reason, _), some in groups.items():
         best = max(some, key=_ease)
         if len(some) > 1:
-            reason = f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}" if best.fits else reason
+            linked = f", {reason}" if reason else ""
+            reason = f"first choice: GPU {','.join(map(str, best.gpus))} of {best.node}{linked}" if best.fits else reason
             best = replace(best, reason=reason, groups=())
         merged.append(([verdict.node for verdict in some], best))
     return merged

@@ -15,7 +15,7 @@ import gpushare_runtime
 
 _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
 
-# One request a line: "events" makes a subscription, "wait" asks it, "facts N" and "count" ask as the plugin does.
+# One request a line: "events" makes a subscription, "wait" asks it, "facts N", "links N …" and "count" ask as the plugin does.
 _CHILD = """
 import dataclasses, json, os, pathlib, sys
 from gpushare_runtime.device_plugin.gpu import nvml as device_plugin_nvml
@@ -49,6 +49,8 @@ for line in sys.stdin:
         elif name == "limited":
             found = nvml.memory_limit(*arguments)
             answer = [found.most, found.used]
+        elif name == "links":
+            answer = nvml.links(tuple(map(int, arguments))).to_json()
         elif name == "facts":
             answer = dataclasses.asdict(nvml.facts(int(arguments[0])))
         else:

@@ -172,6 +172,23 @@ def test_topology(machine, gpu) -> None:
     assert nvml.code("DeviceGetNumaNodeId", first) == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 
+def test_links(machine, gpu) -> None:
+    state = gpus.with_links(gpus.State(gpus=tuple(gpu(index) for index in range(8))), "dgx-1")
+    machine.write(*state.gpus)
+    nvml = machine.nvml()
+    handles = [nvml("DeviceGetHandleByIndex", index) for index in range(8)]
+    levels = [nvml("DeviceGetTopologyCommonAncestor", handles[0], other) for other in handles[1:5]]
+    single, bridge, system = pynvml.NVML_TOPOLOGY_SINGLE, pynvml.NVML_TOPOLOGY_HOSTBRIDGE, pynvml.NVML_TOPOLOGY_SYSTEM
+    assert levels == [single, bridge, bridge, system]
+    ends = [nvml("DeviceGetNvLinkRemotePciInfo", handles[0], link)["bus"] for link in range(6)]
+    assert ends == [0x11, 0x12, 0x13, 0x13, 0x14, 0x14]
+    assert {nvml("DeviceGetNvLinkRemoteDeviceType", handles[0], link) for link in range(6)} == {pynvml.NVML_NVLINK_DEVICE_TYPE_GPU}
+    assert nvml.code("DeviceGetNvLinkState", handles[0], 6) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    machine.write(gpu(0, nvlinks="switch:2"), gpu(1))
+    assert nvml("DeviceGetNvLinkRemoteDeviceType", handles[0], 1) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+    assert nvml.code("DeviceGetNvLinkState", handles[1], 0) == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
 def test_nothing_is_wrong_with_the_memory(machine, gpu) -> None:
     machine.write(gpu(0), gpu(1, name="Tesla T4", compute_capability="7.5"))
     nvml = machine.nvml()

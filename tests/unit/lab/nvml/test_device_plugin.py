@@ -36,6 +36,23 @@ def test_facts_are_those_of_the_gpu(machine, gpu) -> None:
     }
 
 
+def test_links_are_those_of_the_machine(machine, gpu) -> None:
+    """Half an NVLink that only one end reports is none."""
+    machine.write(*[gpu(index) for index in range(8)])
+    ask = Child(machine)
+    assert ask("links 0 1 2") == ["", "n0", "n0n0"]
+    machine.command("links", "dgx-1")
+    assert ask("links 0 1 2 3 4 5 6 7")[3:5] == ["h2h1p2", "s2s0s0s0"]
+    machine.command("links", "nvswitch:18")
+    assert ask("links 0 3 4") == ["", "ni", "sisi"]
+    machine.command("links", "pairs:4")
+    machine.command("set", 2, "nvlinks", "13:2")
+    machine.command("set", 1, "nvlinks", "none")
+    assert ask("links 0 1 2 3") == ["", "n0", "n0n0", "n0n0n2"]
+    machine.command("lost", 1)
+    assert "lost" in ask("links 0 1")["error"]
+
+
 def test_xid_errors_come_with_the_gpus_uuid(machine, gpu) -> None:
     machine.write(gpu(0), gpu(1))
     ask = Child(machine)

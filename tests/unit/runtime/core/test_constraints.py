@@ -170,7 +170,7 @@ def test_a_label_may_have_an_empty_value() -> None:
 
 
 def test_a_name_that_is_not_known_is_answered_with_those_that_are() -> None:
-    names = ["gpus", "gpus-refused", "isolation", "models", "models-refused", "not-with", "placement", "same-gpu-as"]
+    names = ["gpus", "gpus-refused", "isolation", "links", "models", "models-refused", "not-with", "placement", "same-gpu-as"]
     with pytest.raises(ValueError, match=r"^annotation") as error:
         parse_rules({"gpushare.request/b": "", "gpushare.request/a": "", "gpushare/cordon": "0"})
     known = ", ".join(f"gpushare.request/{name}" for name in names)

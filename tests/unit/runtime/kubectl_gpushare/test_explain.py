@@ -18,6 +18,7 @@ import yaml
 from aiohttp import web
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.links import GpuLink, GpuLinks
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
@@ -57,6 +58,17 @@ def test_where_it_fits_it_names_the_gpu() -> None:
     assert by_node(cluster, asks(mem=6))["a"] == NodeVerdict("a", [1])
     assert by_node(cluster, asks(mem=7))["a"].gpus == [0]
     assert by_node(cluster, asks(count=2))["a"].gpus == [0, 2]
+
+
+def test_where_several_gpus_fit_it_names_their_links(golden: Golden) -> None:
+    links = GpuLinks((0, 1, 2), ((), (GpuLink("h", 0),), (GpuLink("s", 2), GpuLink("s", 1))))
+    linked = Inventory(GIB, tuple(gpu(i, 16) for i in range(3)), links=links)
+    cluster = read_all([node("a", "10.0.0.1", gpus=linked), node("b", "10.0.0.2", gpus=linked)], [])
+    verdict = by_node(cluster, asks(count=2))["a"]
+    assert (verdict.gpus, verdict.reason) == ([0, 2], "linked by NV2")
+    assert by_node(cluster, asks(mem=6))["a"].reason == ""
+    (row,) = table_of(explain(cluster, asks(count=3))).rows
+    golden(row.cells[3].text)
 
 
 def test_for_whom_gpus_are_kept(golden: Golden) -> None:

@@ -388,7 +388,7 @@ NAMESPACE  NAME  NODE  GPU  ALLOCATED  USED  AGE  OWNER           PRIORITY  REQU
 default    two   gpu1  1,2      8 GiB     -    -  ReplicaSet/two         0  8 units  uid-two  bound$
 """)
     assert shown(cluster, "gpus", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
-        ["-", "16384", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
+        ["-", "16384", "-", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
     )
 
 

@@ -25,6 +25,7 @@ _KEPT_BACK: Final = {
     "isolation": f"on a node with another isolation than {protocol.ASK_ISOLATION} requires, or with MPS, which gives a pod one GPU",
     "clients": "with as many MPS clients as the driver allows",
     "incompatible": "not of a model or UUID that the pod accepts",
+    "links": f"without {protocol.ASK_LINKS} to enough others",
     "affinity": "with other pods than the pods' rules allow",
     "held back": "held back because the node rejected a pod of this size there",
 }
@@ -109,6 +110,8 @@ def _reason(request: Request, node: NodeLedger) -> UnfitReason:
         return "incompatible"
     if whys == {"isolation"}:
         return "isolation"
+    if request.rules.links and request.gpus > 1 and not node.fits_when_empty(request) and len(node.gpu_states) >= request.gpus:
+        return "no-links"
     if request.whole_gpus:
         return "too-small" if request.whole_gpus > sum(1 for _ in node.usable) else "no-room"
     return "too-small" if request.per_gpu > max((state.gpu.units for state in node.usable), default=0) else "no-room"
@@ -134,6 +137,8 @@ def numbers(request: Request, node: NodeLedger) -> Numbers:
         return _without_sums(f"needs {wanted}, its GPUs ({', '.join(models)}) are {_KEPT_BACK['incompatible']}")
     if reason == "isolation":
         return _without_sums(f"needs {wanted}, {_other_isolation(request, node.inventory)}")
+    if reason == "no-links":
+        return _without_sums(f"needs {wanted}, {_other_links(request, node.inventory)}")
     usable = [state.gpu for state in node.usable]
     out = len(node.inventory.gpus) - len(usable)
     without = f", {out} not usable" if out else ""
@@ -188,6 +193,13 @@ def _other_isolation(request: Request, inventory: Inventory) -> str:
     if not request.rules.isolation or inventory.isolation == request.rules.isolation:
         return "the node has MPS, which gives a pod one GPU"
     return f"the node has another isolation ({inventory.isolation or 'unknown'}) than {request.rules.isolation}"
+
+
+def _other_links(request: Request, inventory: Inventory) -> str:
+    if inventory.links is None:
+        return f"the links of its GPUs are not known ({protocol.ASK_LINKS}: {request.rules.links})"
+    most = max(map(len, inventory.links.connected(gpu.index for gpu in inventory.gpus)), default=0)
+    return f"NVLinks connect at most {most} of its GPUs" if most > 1 else "no NVLinks connect its GPUs"
 
 
 def _kept_back(request: Request, node: NodeLedger) -> str:

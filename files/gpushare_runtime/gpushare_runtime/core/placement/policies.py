@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
@@ -80,12 +80,12 @@ class Binpack(Rule):
         self._scarcity = scarcity or Scarcity({})
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
-        surcharge, count = self._scarcity.surcharge(request), request.whole_gpus or request.gpus_per_pod
+        surcharge, count = self._scarcity.surcharge(request), request.gpus
         extra = {state.gpu.index: surcharge.on(node, node.class_of(state.gpu)) for state in candidates}
-        # They come in the order of their indexes, and sorting keeps that of equals.
         if request.whole_gpus:
-            return sorted(candidates, key=lambda s: (extra[s.gpu.index], s.gpu.units))[:count]
-        return sorted(candidates, key=lambda s: count * s.free + surcharge.step * extra[s.gpu.index])[:count]
+            return _linked(request, node, candidates, lambda s: (extra[s.gpu.index], s.gpu.units))
+        coarse = (lambda s: extra[s.gpu.index]) if count > 1 else None
+        return _linked(request, node, candidates, lambda s: count * s.free + surcharge.step * extra[s.gpu.index], coarse)
 
     def kept_for(self, request: Request, node: NodeLedger) -> str:
         chosen = self.choose_gpus(request, node, node.candidates(request))
@@ -177,8 +177,8 @@ class Spread(Rule):
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
         if request.whole_gpus:
-            return _smallest(request, candidates)
-        return sorted(candidates, key=lambda s: (-s.free, s.gpu.index))[: request.gpus_per_pod]
+            return _linked(request, node, candidates, lambda s: s.gpu.units)
+        return _linked(request, node, candidates, lambda s: -s.free, (lambda s: 0) if request.gpus > 1 else None)
 
     def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
         return None if node.remaining_after(request) is None else (_use(node), -node.free, node.name)
@@ -225,8 +225,33 @@ class Placement:
         return self._rules[name]
 
 
-def _smallest(request: Request, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
-    return sorted(candidates, key=lambda s: (s.gpu.units, s.gpu.index))[: request.whole_gpus]
+def _linked(
+    request: Request,
+    node: NodeLedger,
+    candidates: Sequence[GpuState],
+    cost: Callable[[GpuState], Any],
+    coarse: Callable[[GpuState], Any] | None = None,
+) -> Sequence[GpuState]:
+    """As many of the candidates as the request needs: those that cost least; where links are known, of equals the best linked.
+
+    coarse: a cost in which more are equals, for links that are worth more than the rest of the cost.
+    """
+    # They come in the order of their indexes, and sorting keeps that of equals.
+    ranked = sorted(candidates, key=cost)
+    count, links = request.gpus, node.inventory.links if node.inventory is not None else None
+    if links is None or len(ranked) == count:
+        return ranked[:count]
+    by_index = {state.gpu.index: state for state in ranked}
+    if request.rules.links and count > 1:
+        chosen = links.choose((), tuple(by_index), count, connected=True)
+    else:
+        costs = {state.gpu.index: (coarse or cost)(state) for state in ranked}
+        last = sorted(costs.values())[count - 1]
+        must = [index for index, each in costs.items() if each < last]
+        may = [index for index, each in costs.items() if each == last]
+        # Where others share the GPUs, another way over PCIe is not worth a hole.
+        chosen = links.choose(must, may, count, fine=bool(request.whole_gpus))
+    return [by_index[index] for index in chosen]
 
 
 def _use(node: NodeLedger) -> int:

@@ -113,7 +113,7 @@ class _Gpus:
 
     def __init__(self, node: NodeLedger, request: Request, without: Collection[str]) -> None:
         self._node, self._request = node.simulate(without=without), request
-        self._least = request.whole_gpus or request.gpus_per_pod
+        self._least = request.gpus
         self._open = {state.gpu.index: state for state in self._node.candidates(request)}
         self._said = {entry.uid for entry in node.record.held.entries}
 

@@ -140,7 +140,7 @@ class Scarcity:
                     self._alike.clear()
                 asked = self._alike[request.key] = self._asked.setdefault(Need.of(request), _Asked())
             asked.units += request.whole_gpus or request.per_gpu * request.gpus_per_pod
-            asked.cpu += min(request.cpu, _MOST_CPU * (request.whole_gpus or request.gpus_per_pod))
+            asked.cpu += min(request.cpu, _MOST_CPU * request.gpus)
             asked.pods += 1
             self._total += 1
         if self._total > _MEMORY:

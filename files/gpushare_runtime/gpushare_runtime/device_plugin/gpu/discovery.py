@@ -17,6 +17,7 @@ from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core.bounds import ReportError, as_text
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, instance_index, physical_index
+from gpushare_runtime.core.links import GpuLinks
 from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
@@ -111,6 +112,9 @@ class Nvml(Protocol):
 
     def facts(self, index: int) -> GpuFacts: ...
 
+    def links(self, indexes: tuple[int, ...]) -> GpuLinks:
+        """The links between these GPUs, by NVML index ascending."""
+
     def xid_events(self) -> XidEvents:
         """A new subscription; independent of start and stop."""
 
@@ -147,6 +151,8 @@ class GpuReader:
         self.silent = False
         """Whether one of them does not answer now, so that it may be any that was there before."""
         self._no_instances = no_instances
+        self._links: GpuLinks | None = None
+        self._linked: object = None  # the GPUs that these were read of, with their health, which a broken link changes
         # NVML index → UUID of the physical GPU at its last answer.
         self._uuids: dict[int, str] = {}
         self.empty: tuple[int, ...] = ()
@@ -164,7 +170,8 @@ class GpuReader:
                 with contextlib.suppress(NvmlError):
                     self.driver = self._nvml.driver()
             count = self._nvml.count()
-            self._known = Inventory(self._unit, tuple(sorted(self._gpus(count), key=lambda gpu: gpu.index)))
+            gpus = tuple(sorted(self._gpus(count), key=lambda gpu: gpu.index))
+            self._known = Inventory(self._unit, gpus, links=self._links_of([gpu for gpu in gpus if not gpu.is_instance]))
             # Only the first reading uses `before`: later its indexes may be wrong.
             self._before, self._count = None, count
         except ReportError as error:
@@ -184,6 +191,20 @@ class GpuReader:
         if self._started:
             self._nvml.stop()
             self._started = False
+
+    def _links_of(self, gpus: Sequence[Gpu]) -> GpuLinks | None:
+        """Links need many calls, and stay: they are read again only where GPUs came, went, or changed their health."""
+        now = [(gpu.index, gpu.uuid, gpu.health) for gpu in gpus]
+        if now != self._linked:
+            self._linked, self._links = now, None
+            healthy = tuple(gpu.index for gpu in gpus if gpu.health == HEALTHY)
+            if len(healthy) > 1:
+                try:
+                    self._links = self._nvml.links(healthy)
+                except NvmlError as error:
+                    if not error.unable:
+                        log.warning("links between the GPUs are not known, and do not count: %s", error)
+        return self._links
 
     def _gpus(self, count: int) -> Iterator[Gpu]:
         answers: dict[int, GpuFacts | NvmlError] = {}

@@ -9,12 +9,14 @@ import ctypes
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
+from gpushare_runtime.core.links import MOST_NVLINKS, GpuLink, GpuLinks
 from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, MigInstance, NvmlError
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,15 @@ _OF_CONTAINER: Final = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_L
 _UNABLE: Final = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION}
 # How NVML says that an instance is not there, or no longer.
 _GONE: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+_WAYS: Final = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "b",
+    pynvml.NVML_TOPOLOGY_SINGLE: "p",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "m",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "h",
+    pynvml.NVML_TOPOLOGY_NODE: "n",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "s",
+}
+_SWITCH: Final = "NVSwitch"
 _FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
 _RECOVERY_FIELD: Final = 230
@@ -139,6 +150,21 @@ class Pynvml:
             unfit=_unfit(handle),
             recovery=_recovery(handle),
             instances=_instances(handle, minor),
+        )
+
+    def links(self, indexes: tuple[int, ...]) -> GpuLinks:
+        handles = [_call(pynvml.nvmlDeviceGetHandleByIndex, index) for index in indexes]
+        places = [_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)) for handle in handles]
+        ends = [_nvlink_ends(handle) for handle in handles]
+        return GpuLinks(
+            indexes,
+            tuple(
+                tuple(
+                    GpuLink(_way(handle, handles[other]), _nvlinks(ends[place], places[place], ends[other], places[other]))
+                    for other in range(place)
+                )
+                for place, handle in enumerate(handles)
+            ),
         )
 
     def _load(self) -> None:
@@ -415,6 +441,45 @@ def _numa(handle: object) -> int | None:
         return None
     nodes = [bit for bit in range(64) if words[0] >> bit & 1]
     return nodes[0] if len(nodes) == 1 else None
+
+
+def _way(gpu: object, other: object) -> str:
+    """The way over PCIe, of core.links.WAYS; "?" where NVML does not say."""
+    try:
+        return _WAYS.get(int(pynvml.nvmlDeviceGetTopologyCommonAncestor(gpu, other)), "?")
+    except pynvml.NVMLError:
+        return "?"
+
+
+def _nvlink_ends(handle: object) -> Counter[str]:
+    """The ends of a GPU's active NVLinks: PCI addresses of GPUs, _SWITCH; of each how many lead there."""
+    found: Counter[str] = Counter()
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+            if _remote_type(handle, link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                found[_SWITCH] += 1
+            else:
+                found[_pci(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                break
+    return found
+
+
+def _remote_type(handle: object, link: int) -> int:
+    try:
+        return int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
+    except pynvml.NVMLError:
+        # Drivers before 450 do not say.
+        return int(pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN)
+
+
+def _nvlinks(ends: Counter[str], place: str, other_ends: Counter[str], other_place: str) -> int:
+    """The NVLinks of two GPUs, of which both must know; of those to NVSwitches all lead to each other GPU there."""
+    direct = min(ends[other_place], other_ends[place])
+    return min(MOST_NVLINKS, direct + min(ends[_SWITCH], other_ends[_SWITCH]))
 
 
 def _text(value: str | bytes) -> str:

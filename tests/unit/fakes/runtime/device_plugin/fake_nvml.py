@@ -7,6 +7,7 @@ from __future__ import annotations
 import queue
 from pathlib import Path
 
+from gpushare_runtime.core.links import GpuLinks
 from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
 
 
@@ -44,7 +45,8 @@ class FakeNvml:
 
     unlimited: why the driver does not limit memory; limits: (GPU UUID, control group) → bytes, which also stand in the group's dmem.max
     where it has that file; ignored: it answers with success and sets nothing; used: what each group uses; using: GPU UUID → PID and bytes
-    of its processes; reads: how often these were read; version: the driver's.
+    of its processes; reads: how often these were read; version: the driver's; linked: links, None if it cannot tell them; link_reads: how
+    often they were read.
     """
 
     def __init__(self, *mib: int) -> None:
@@ -58,7 +60,8 @@ class FakeNvml:
         self.limits: dict[tuple[str, str], int] = {}
         self.used: dict[tuple[str, str], int] = {}
         self.ignored = False
-        self.reads = 0
+        self.reads = self.link_reads = 0
+        self.linked: GpuLinks | None = None
         self.using: dict[str, list[tuple[int, int | None]]] = {}
 
     def start(self) -> None:
@@ -79,6 +82,13 @@ class FakeNvml:
         if index in self.lost:
             raise NvmlError("the GPU is lost")
         return self.gpus[index]
+
+    def links(self, indexes: tuple[int, ...]) -> GpuLinks:
+        self.link_reads += 1
+        self._check()
+        if self.linked is None:
+            raise NvmlError("the driver has no such call", unable=True)
+        return self.linked.among(indexes)
 
     def xid_events(self) -> FakeXids:
         self._check()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Gpu, Inventory
+from gpushare_runtime.core.links import GpuLink, GpuLinks
 from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.device_plugin.gpu.discovery import (
@@ -51,6 +52,19 @@ def test_one_lost_gpu_leaves_the_others_alone_and_comes_back() -> None:
     assert [(gpu.uuid, gpu.health) for gpu in lost.gpus] == [(before.gpus[0].uuid, "ok"), (before.gpus[1].uuid, "the GPU is lost")]
     nvml.lost = set()
     assert reader.read() == before
+
+
+def test_links_are_read_again_where_the_gpus_are_others_or_have_another_health() -> None:
+    nvml = FakeNvml(8192, 8192, 8192)
+    reader = GpuReader(nvml, GIB, GpuHealth(checks=1))
+    assert reader.read().links is None
+    nvml.linked = links = GpuLinks((0, 1, 2), ((), (GpuLink("p", 2),), (GpuLink("s", 0), GpuLink("n", 0))))
+    assert (reader.read().links, nvml.link_reads) == (None, 1)
+    nvml.lost = {2}
+    assert [reader.read().links for _ in range(2)] == [links.among((0, 1))] * 2
+    nvml.lost = set()
+    assert [reader.read().links for _ in range(2)] == [links] * 2
+    assert nvml.link_reads == 3
 
 
 def instance(gpu_instance: int, compute_instance: int = 0, mib: int = 9728, uuid: str = "") -> MigInstance:
