@@ -97,7 +97,7 @@ lint-code: venv
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs users measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart chart_values manifests questions repositories playbooks markdown_parts modes proof readme reach sanity_ignores figures)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs users measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode others integrations cdi_nodes offline charts chart chart_values manifests questions repositories playbooks markdown_parts modes proof readme reach sanity_ignores figures walks)
 	$(call say,yamllint)
 	@yamllint --strict .
 	$(call say,locks agree with their inputs; variables with their documentation)
@@ -121,6 +121,7 @@ unit: venv ## Unit and property tests only
 .PHONY: house
 house: venv ## The order of this repository in numbers: lines, modules, language in code, names twice; WHERE=1 for the places
 	@$(BIN)/python tools/house.py $(if $(WHERE),--where)
+	@$(BIN)/python tools/walks.py
 
 .PHONY: outdated
 outdated: venv ## Which programs of others the tests run, and which of them have a newer release today

@@ -47,7 +47,7 @@ def tasks_of(play: dict[str, Any]) -> list[dict[str, Any]]:
 
 def inside(task: dict[str, Any]) -> list[dict[str, Any]]:
     file = task.get("ansible.builtin.import_tasks", task.get("ansible.builtin.include_tasks", ""))
-    if Path(file).name in ("gpu_nodes.yml", "host.yml", "end_nodes.yml"):
+    if Path(file).name in ("gpu_nodes.yml", "end_nodes.yml"):
         read = yaml.safe_load((ROOT / "playbooks/tasks" / Path(file).name).read_text())
         return [each for one in read for each in inside(one)]
     return [each for one in task["block"] for each in inside(one)] if "block" in task else [task]
