@@ -113,7 +113,7 @@ RUNTIME: Final = Area(
         "probe": (),
         "extender": ("core", "daemon", "kube"),
         "device_plugin": ("core", "daemon", "kube"),
-        "device_plugin.node": ("core", "daemon.exposition", "daemon.sync"),
+        "device_plugin.node": ("core", "daemon.exposition", "daemon.log_line", "daemon.sync"),
         "device_plugin.kubelet": ("core", "daemon", "device_plugin.node"),
         "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
         "device_plugin.host": ("core", "daemon", "device_plugin.node"),

@@ -89,6 +89,9 @@ class AllocatedPod:
     mirror: bool = False
     group: Group | None = None
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
     @property
     def whole(self) -> bool:
         """Whether it has whole GPUs, with no memory left for others."""

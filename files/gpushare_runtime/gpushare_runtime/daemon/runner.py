@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime.daemon.listener import hang_up_on_waiting
+from gpushare_runtime.daemon.log_line import LogLine
 from gpushare_runtime.errors import GpushareError
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,6 @@ EXIT_SETTINGS: Final = 2
 """The settings are wrong: a restart with the same settings does not help. argparse uses it as well."""
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-LOG_FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
-"""Without a time: journald and the container runtime record it."""
 ENDING_SECONDS: Final = 3.0
 """A cancelled part has so long to complete what it began; then it is cancelled again."""
 _BEAT_SECONDS: Final = 10.0
@@ -74,12 +73,15 @@ def run(
     serve: Callable[[Signals], Coroutine[Any, Any, None]],
     log_level: str,
     in_loop: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    node: str = "",
 ) -> int:
     """Run a daemon until `serve` ends. Returns the exit status. serve: raises FatalError; a failed start prints no traceback.
 
-    in_loop: runs it in an event loop of its own.
+    in_loop: runs it in an event loop of its own. node: the one whose daemon it is, "" for one of the cluster.
     """
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLine(node))
+    logging.basicConfig(level=log_level.upper(), handlers=[handler])
 
     async def with_signals() -> None:
         await serve(Signals())

@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None, nvml: Nvml | None = None) -> int:
             library=lambda: (found[1] if (found := files.library()) else None) if files else None,
             host_dev=settings.dev_root if settings.in_container else None,
         )
-    return run(partial(serve, settings, nvml), settings.log_level)
+    return run(partial(serve, settings, nvml), settings.log_level, node=settings.node)
 
 
 if __name__ == "__main__":

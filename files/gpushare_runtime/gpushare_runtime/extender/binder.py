@@ -20,6 +20,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender.binding import BindError, Bindings, BindOutcome, elsewhere, gone, node_of, reason_of
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
@@ -111,7 +112,7 @@ class Binder:
             sent = await self._bindings.send(args, {})
             if sent.error is not None:
                 raise sent.error
-            log.info("bind %s to node %s: it requests no GPU", args, args.node)
+            log.info("bind %s to node %s: it requests no GPU", args, args.node, extra=about(args, args.node))
         else:
             await self._place(args, pod)
 
@@ -137,7 +138,7 @@ class Binder:
             raise sent.error
         if log.isEnabledFor(logging.DEBUG):
             # The pod's annotations and kube-scheduler's event have the same; a line for each pod would cost more than its answer.
-            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(pod.request), _gpus(allocation))
+            log.debug("bind %s to node %s: %s, %s", args, args.node, amount(pod.request), _gpus(allocation), extra=about(args, args.node))
 
     def _reserved(self, args: BindArguments, node: NodeLedger) -> Allocation | None:
         """The GPUs that prioritize has reserved there, if they are still good."""
@@ -191,7 +192,7 @@ class Binder:
         try:
             outcome = await self._bindings.settled(args)
             self._take(args.uid, outcome)
-            log.info("bind %s to node %s: settled, it was %s", args, args.node, _BECAME[outcome])
+            log.info("bind %s to node %s: settled, it was %s", args, args.node, _BECAME[outcome], extra=about(args, args.node))
         finally:
             del self._outcome_unknown[args.uid]
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.core.reasons import BindReason
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.extender.extender_v1 import BindArguments
 from gpushare_runtime.extender.leadership import SERVER_SECONDS, drained_after
@@ -80,7 +81,7 @@ class Bindings:
             try:
                 pod = await self.read(args)
             except KubeError as error:
-                log.warning("bind %s: the API server does not answer whether it was bound: %s", args, error)
+                log.warning("bind %s: the API server does not answer whether it was bound: %s", args, error, extra=about(args, args.node))
                 break
             if pod is None:
                 return Sent(BindOutcome.UNSEEN if doubt else BindOutcome.NOT_BOUND, gone(args))
@@ -131,7 +132,7 @@ class Bindings:
                 break
             except Exception as error:
                 # With any error: without an answer this pod could never be bound.
-                log.warning("bind %s: it is still not known whether it was bound: %s", args, error)
+                log.warning("bind %s: it is still not known whether it was bound: %s", args, error, extra=about(args, args.node))
                 await asyncio.sleep(backoff.wait())
         if node is None:
             return BindOutcome.UNSEEN

@@ -19,6 +19,7 @@ from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender.node_states import NodeStates, condensed
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -253,14 +254,30 @@ class ClusterCache:
         self.on_capacity_freed()
         if record.held.rejected != before.held.rejected:
             for rejection in islice((r for r in record.held.rejected if r not in before.held.rejected), _MOST_LINES):
-                log.warning("node %s rejected pod UID %s: %d units of GPU %s", record.name, rejection.uid, rejection.units, rejection.gpu)
+                log.warning(
+                    "node %s rejected pod UID %s: %d units of GPU %s",
+                    record.name,
+                    rejection.uid,
+                    rejection.units,
+                    rejection.gpu,
+                    extra=about(self.ledger.pod(rejection.uid) or "", record.name, rejection.gpu),
+                )
         if (before.inventory, before.error) == (record.inventory, record.error):
             return
         if record.inventory:
             usable = sum(gpu.usable for gpu in record.inventory.gpus)
-            log.info("node %s: %d GPUs of %d units, %d usable", record.name, len(record.inventory.gpus), record.inventory.units, usable)
+            log.info(
+                "node %s: %d GPUs of %d units, %d usable",
+                record.name,
+                len(record.inventory.gpus),
+                record.inventory.units,
+                usable,
+                extra=about(node=record.name),
+            )
         else:
-            log.warning("node %s: its GPUs are not known: %s", record.name, record.error or "the annotation is gone")
+            log.warning(
+                "node %s: its GPUs are not known: %s", record.name, record.error or "the annotation is gone", extra=about(node=record.name)
+            )
 
     def watches(self, client: KubeClient) -> tuple[Reflector[NodeTexts], Reflector[PodRecord]]:
         """The watches that keep this up to date; run them."""

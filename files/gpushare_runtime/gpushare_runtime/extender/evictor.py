@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Final, NoReturn, Protocol
 
 from prometheus_client.core import Metric
@@ -21,6 +21,7 @@ from gpushare_runtime.core.overuse import STATIC, EvictionRequest, Evictions
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.exposition import family
 from gpushare_runtime.daemon.listener import RateLimit
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError
@@ -88,7 +89,7 @@ class Evictor:
         self._now = now
         self._clock = clock
         self._waits: dict[str, tuple[float, Backoff]] = {}
-        self._said: set[str] = set()
+        self._said: Set[str] = set()
         self._results: Counter[str] = Counter()
 
     async def run(self, client: KubeClient) -> NoReturn:
@@ -102,11 +103,11 @@ class Evictor:
     def due(self) -> list[tuple[AllocatedPod, EvictionRequest]]:
         """The pods to evict now. Requests that are not followed are logged once."""
         followed: dict[str, tuple[AllocatedPod, EvictionRequest]] = {}
-        said: set[str] = set()
+        said: dict[str, dict[str, dict[str, str]]] = {}
         for node, evictions in self._cluster.evictions.items():
             why = self._unusable(evictions)
             if why:
-                said.add(f"node {node} requests evictions, and they are not followed: {why}")
+                said[f"node {node} requests evictions, and they are not followed: {why}"] = about(node=node)
                 continue
             for request in evictions.requests:
                 pod = self._cluster.bound(request.uid)
@@ -114,12 +115,12 @@ class Evictor:
                     continue
                 why = rejected(pod, node, request)
                 if why:
-                    said.add(f"pod {pod.namespace}/{pod.name} on node {pod.node} is not evicted: {why}")
+                    said[f"pod {pod.namespace}/{pod.name} on node {pod.node} is not evicted: {why}"] = about(pod, pod.node)
                 else:
                     followed[pod.uid] = pod, request
-        for text in sorted(said - self._said):
-            rejections.warning("%s", text)
-        self._said = said
+        for text in sorted(said.keys() - self._said):
+            rejections.warning("%s", text, extra=said[text])
+        self._said = said.keys()
         self._waits = {uid: wait for uid, wait in self._waits.items() if uid in followed}
         return [eviction for uid, eviction in followed.items() if uid not in self._waits or self._clock() >= self._waits[uid][0]]
 
@@ -139,16 +140,22 @@ class Evictor:
             await client.evict(pod.namespace, pod.name, pod.uid, within=_WITHIN)
         except KubeError as error:
             if error.status in (404, 409):
-                log.info("pod %s on node %s is gone already", name, pod.node)
+                log.info("pod %s on node %s is gone already", name, pod.node, extra=about(pod, pod.node))
                 return
             budget = budget_of(error)
             self._results[BLOCKED if budget else FAILED] += 1
-            log.warning("pod %s on node %s cannot be evicted now, it is tried again: %s", name, pod.node, budget or error)
+            log.warning(
+                "pod %s on node %s cannot be evicted now, it is tried again: %s",
+                name,
+                pod.node,
+                budget or error,
+                extra=about(pod, pod.node),
+            )
             cause = f"a disruption budget does not allow it: {budget}" if budget else f"the API server did not do it: {error.message}"
             self._emit(pod, protocol.EVENT_NOT_EVICTED, f"It is to be evicted, because {request.cause}. But {cause}")
             return
         self._results[EVICTED] += 1
-        log.warning("evicted pod %s on node %s: %s", name, pod.node, request)
+        log.warning("evicted pod %s on node %s: %s", name, pod.node, request, extra=about(pod, pod.node))
         self._emit(pod, protocol.EVENT_EVICTED, f"It is evicted, because {request}; {request.advice}")
 
     def families(self) -> Iterator[Metric]:

@@ -23,6 +23,7 @@ from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.exposition import single
 from gpushare_runtime.daemon.listener import Listener, RateLimit
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender import extender_v1, inspect_api
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
@@ -204,7 +205,7 @@ class Endpoints:
             await self._binder.bind(args)
         except BindError as error:
             self.meters.not_bound(error.reason)
-            log.warning("bind %s to node %s: %s", args, args.node, error)
+            log.warning("bind %s to node %s: %s", args, args.node, error, extra=about(args, args.node))
             return VerbAnswer(extender_v1.write_bound(str(error)), ERROR if why else UNSCHEDULABLE)
         return VerbAnswer(extender_v1.write_bound(""), OK)
 

@@ -21,6 +21,7 @@ from prometheus_client.core import Metric
 
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.exposition import single
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ class Leadership:
             f"Expected one active scheduler: the same lease ({self.lease or 'leader election is off'}) on all control planes"
         )
         self._problems.append(words)
-        log.error("%s", words)
+        log.error("%s", words, extra=about(pod, pod.node))
         self._on_foreign_binding(pod, words)
 
     def problems(self) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import NodeTexts, unreadable_texts
+from gpushare_runtime.daemon.log_line import about
 
 log = logging.getLogger(__name__)
 
@@ -79,5 +80,5 @@ def read(texts: NodeTexts) -> NodeRecord:
     try:
         return texts.read()
     except Exception:
-        log.exception("cannot read the annotations of node %s", texts.name)
+        log.exception("cannot read the annotations of node %s", texts.name, extra=about(node=texts.name))
         return unreadable_texts(texts.name).read()

@@ -25,6 +25,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.view import seen_by
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender.cache import UNSEEN_SECONDS, ClusterCache
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
@@ -164,7 +165,7 @@ class Requeue:
             if pod is None:
                 self._freed.clear()
                 continue
-            log.info("requeue %s: it fits now, and the scheduler has not retried it", pod)
+            log.info("requeue %s: it fits now, and the scheduler has not retried it", pod, extra=about(pod))
             now = datetime.now(timezone.utc).isoformat(timespec="seconds")
             # Through the status: permission to patch the pod itself would allow a change of its images.
             where = path("api/v1", "namespaces", pod.namespace, "pods", pod.name, "status")
@@ -172,7 +173,7 @@ class Requeue:
             try:
                 await client.patch(where, body, kind="merge", within=_PATCH_SECONDS)
             except KubeError as error:
-                log.warning("requeue %s: %s", pod, error)
+                log.warning("requeue %s: %s", pod, error, extra=about(pod))
                 if not error.status or error.status == 429 or error.status >= 500:
                     self._retry(pod.uid)
                     await asyncio.sleep(backoff.wait())

@@ -18,6 +18,7 @@ from gpushare_runtime.core.placement.policies import Policy
 from gpushare_runtime.core.placement.preemption import Preemption, Victims
 from gpushare_runtime.core.placement.view import PodView, view_of
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender.extender_v1 import Arguments, Filtered, PreemptArguments, no_pod
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,9 @@ class Verbs:
             # A line for each pod would cost more than its answer.
             counts = Counter(no_fit.reason for no_fit in reasons.values())
             fit, why = len(args.names) - len(unfit), ", ".join(f"{reason} on {count}" for reason, count in counts.most_common())
-            log.info("filter %s, %s: %d of %d nodes fit%s", pod, amount(pod.request), fit, len(args.names), why and f": {why}")
+            log.info(
+                "filter %s, %s: %d of %d nodes fit%s", pod, amount(pod.request), fit, len(args.names), why and f": {why}", extra=about(pod)
+            )
         self._log_faults(reasons)
         return Filtered(
             fitting, view.in_words(reasons), unresolvable=frozenset(name for name, reason in reasons.items() if reason.hopeless)
@@ -114,12 +117,24 @@ class Verbs:
         view = view_of(self._ledger, self._policy, pod)
         pod = view.pod
         if self._awaits_room(view):
-            log.info("preempt for %s: no pod is evicted, since its room on node %s is about to be free", pod, pod.nominated)
+            log.info(
+                "preempt for %s: no pod is evicted, since its room on node %s is about to be free",
+                pod,
+                pod.nominated,
+                extra=about(pod, pod.nominated),
+            )
             return {}
         preemption = Preemption(self._ledger, self._policy, self._budgets)
         helped = preemption.victims(pod, args.victims)
         self._log_uncounted(preemption.uncounted)
-        log.info("preempt for %s, %s: evictions help on %d of %d nodes", pod, amount(pod.request), len(helped), len(args.victims))
+        log.info(
+            "preempt for %s, %s: evictions help on %d of %d nodes",
+            pod,
+            amount(pod.request),
+            len(helped),
+            len(args.victims),
+            extra=about(pod),
+        )
         if helped:
             self._awaiting.pop((pod.uid, pod.nominated), None)
         return helped
@@ -170,7 +185,7 @@ class Verbs:
         faults = {name: reason.fault for name, reason in reasons.items() if reason.fault}
         if faults.keys() - self._faulty:
             name, fault = next(item for item in faults.items() if item[0] not in self._faulty)
-            log.error("nodes that cannot be evaluated and are omitted: %d; node %s: %s", len(faults), name, fault)
+            log.error("nodes that cannot be evaluated and are omitted: %d; node %s: %s", len(faults), name, fault, extra=about(node=name))
         self._faulty = faults.keys()
 
     def _log_uncounted(self, namespaces: Set[str]) -> None:
@@ -192,7 +207,7 @@ class Verbs:
         self._uncounted = namespaces
 
     def _invalid(self, args: Arguments, reason: str) -> Filtered:
-        log.info("filter %s: unschedulable on every node: %s", pod_name(args.pod), reason)
+        log.info("filter %s: unschedulable on every node: %s", pod_name(args.pod), reason, extra=about(pod_name(args.pod)))
         failed = dict.fromkeys(args.names, reason)
         if len(failed) > MOST_WORDINGS:
             # Once, and not thousands of times in one response.

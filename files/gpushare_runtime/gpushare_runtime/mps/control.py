@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core import mps
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.mps.folders import empty
 
@@ -235,7 +236,7 @@ class ControlDaemon:
             await self.ask("quit")
         for end in (None, signal.SIGTERM, signal.SIGKILL):
             if end is not None:
-                log.warning("the MPS control daemon of %s does not end: sending it %s", self._uuid, end.name)
+                log.warning("the MPS control daemon of %s does not end: sending it %s", self._uuid, end.name, extra=about(gpu=self._uuid))
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(end)
             with contextlib.suppress(asyncio.TimeoutError):

@@ -26,6 +26,7 @@ from gpushare_runtime.core import mps
 from gpushare_runtime.core.mps import MpsState
 from gpushare_runtime.daemon import runner
 from gpushare_runtime.daemon.files import replace_file
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.mps.canary import AGAIN_SECONDS, Canary, NoCanary
@@ -171,7 +172,7 @@ class MpsOfGpu:
             await self._write(str(error))
             raise FatalError(str(error), restart=True) from None
         self._limit = mib
-        log.info("GPU %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib)
+        log.info("GPU %s: the MPS control daemon answers; no client gets more than %d MiB", self._uuid, mib, extra=about(gpu=self._uuid))
 
     async def _watch(self) -> NoReturn:
         how = await self._daemon.ended()
@@ -270,7 +271,12 @@ class MpsOfGpu:
                     problem = str(error)
                 else:
                     self._limit = wanted
-                    log.info("GPU %s: no new client gets more than %d MiB, the largest share of a container", self._uuid, wanted)
+                    log.info(
+                        "GPU %s: no new client gets more than %d MiB, the largest share of a container",
+                        self._uuid,
+                        wanted,
+                        extra=about(gpu=self._uuid),
+                    )
                     await self._write(self._stuck, self._servers)
             if problem:
                 self.status.degraded(_LIMIT, problem)

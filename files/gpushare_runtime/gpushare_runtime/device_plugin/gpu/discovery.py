@@ -19,6 +19,7 @@ from gpushare_runtime.core.bounds import ReportError, as_text
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, instance_index, physical_index
 from gpushare_runtime.core.links import GpuLinks
 from gpushare_runtime.core.quantity import UNITS, Unit
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes, in_thread
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
@@ -231,7 +232,7 @@ class GpuReader:
             self.omitted[index] = str(answer)
             self.silent |= not answer.unable
             if omitted.get(index) != str(answer):
-                log.error("GPU %d is omitted: %s", index, answer)
+                log.error("GPU %d is omitted: %s", index, answer, extra=about(gpu=index))
 
     def _without_facts(self, index: int, count: int) -> list[Gpu]:
         """The GPU that had this index at its last answer, or its instances; [] if the indexes may have changed."""
@@ -249,7 +250,7 @@ class GpuReader:
     def _without_answer(self, index: int, before: list[Gpu], error: NvmlError) -> Iterator[Gpu]:
         uuid = self._uuids.get(index, before[0].uuid)
         if any(gpu.usable for gpu in before):
-            log.error("GPU %d (%s): %s", index, uuid, error)
+            log.error("GPU %d (%s): %s", index, uuid, error, extra=about(gpu=index))
         health = self._health.fails(uuid, str(error))
         yield from (replace(gpu, health=health) for gpu in before)
 

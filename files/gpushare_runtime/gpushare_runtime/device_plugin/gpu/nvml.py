@@ -17,6 +17,7 @@ from typing import Any, Final
 import pynvml
 
 from gpushare_runtime.core.links import MOST_NVLINKS, GpuLink, GpuLinks
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, MigInstance, NvmlError
 
 log = logging.getLogger(__name__)
@@ -226,7 +227,7 @@ class PynvmlEvents:
         try:
             _call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
         except NvmlError as error:
-            log.debug("GPU %d does not support XID events: %s", index, error)
+            log.debug("GPU %d does not support XID events: %s", index, error, extra=about(gpu=index))
             return
         self._uuids[_address(handle)] = uuid
 

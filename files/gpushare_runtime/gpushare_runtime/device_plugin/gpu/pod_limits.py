@@ -29,6 +29,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import HEALTHY
 from gpushare_runtime.core.unit_ids import gpu_of_unit
 from gpushare_runtime.daemon.inotify import FolderWatch
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import any_after, in_thread
 from gpushare_runtime.device_plugin.gpu.container_limits import ContainerLimits
@@ -308,7 +309,12 @@ class PodLimits:
         exempt = self._node.limits.exempt | {key for key in missing - self._later_than_a_limited() if key[1] not in self._node.limits.gpus}
         unlimited = set() if self._running else missing & exempt
         for uid, gpu in sorted(unlimited - self._unlimited):
-            log.warning("%s runs without a memory limit on GPU %s: it started before", self._node.usage.pod_name(uid), gpu)
+            log.warning(
+                "%s runs without a memory limit on GPU %s: it started before",
+                self._node.usage.pod_name(uid),
+                gpu,
+                extra=self._node.about(uid, gpu),
+            )
         self._unlimited = unlimited
         for (uid, gpu), found in wrong.items():
             if found is None and ((uid, gpu) in unlimited or (uid, gpu) not in missing | limited):
@@ -317,11 +323,23 @@ class PodLimits:
             try:
                 await in_thread(partial(self._set, uid, {gpu: due[uid][gpu]}))
             except (NvmlError, OSError) as error:
-                log.error("the memory limit of %s on GPU %s could not be set: %s", self._node.usage.pod_name(uid), gpu, error)
+                log.error(
+                    "the memory limit of %s on GPU %s could not be set: %s",
+                    self._node.usage.pod_name(uid),
+                    gpu,
+                    error,
+                    extra=self._node.about(uid, gpu),
+                )
             else:
                 self.corrections += 1
                 self._node.limits.add({(uid, gpu)})
-                log.warning("set the memory limit of %s on GPU %s: found %s bytes", self._node.usage.pod_name(uid), gpu, found)
+                log.warning(
+                    "set the memory limit of %s on GPU %s: found %s bytes",
+                    self._node.usage.pod_name(uid),
+                    gpu,
+                    found,
+                    extra=self._node.about(uid, gpu),
+                )
         if self._node.pods.synced:
             self._compared = True
             # Just after a start kubelet's checkpoint may not have been read.
@@ -357,7 +375,7 @@ class PodLimits:
                     try:
                         found = self._driver.memory_limit(gpu, group)
                     except NvmlError as error:
-                        log.warning("the memory limit of %s on GPU %s is unknown: %s", uid, gpu, error)
+                        log.warning("the memory limit of %s on GPU %s is unknown: %s", uid, gpu, error, extra=about(gpu=gpu))
                         continue
                     use[uid, gpu] = found
                     if found.most == most:

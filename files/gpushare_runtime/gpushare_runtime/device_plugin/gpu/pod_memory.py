@@ -20,6 +20,7 @@ from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core.inventory import HEALTHY, Gpu
 from gpushare_runtime.core.overuse import Excess, Key, Overuse
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError
 from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
@@ -57,7 +58,7 @@ def read_use(nvml: Nvml, identities: Identities, gpus: Sequence[Gpu]) -> MemoryU
             processes = nvml.processes(gpu.uuid)
             used = nvml.memory_used(gpu.uuid)
         except NvmlError as error:
-            log.debug("the memory use of GPU %s is unknown: %s", gpu.uuid, error)
+            log.debug("the memory use of GPU %s is unknown: %s", gpu.uuid, error, extra=about(gpu=gpu.index))
             continue
         by_gpu[gpu.uuid] = used
         for pid, size in processes:
@@ -106,7 +107,9 @@ class MemoryWatch:
         for uid, gpu in began:
             self._report(uid, gpu, self.use.by_pod[uid, gpu], due[uid, gpu], exceeded)
         for uid, gpu in ended:
-            log.info("%s uses no more than its units of GPU %s again", self._node.usage.pod_name(uid), gpu)
+            log.info(
+                "%s uses no more than its units of GPU %s again", self._node.usage.pod_name(uid), gpu, extra=self._node.about(uid, gpu)
+            )
 
     def _report(self, uid: str, gpu: str, used: int, due: int, exceeded: Callable[[LocalPod, str], None]) -> None:
         pod, known = self._node.pods.get(uid), self._node.devices.by_uuid.get(gpu)
@@ -115,6 +118,6 @@ class MemoryWatch:
             f"It uses {used // _MIB} MiB of GPU {index} and requested {due // _MIB} MiB there: other pods of the GPU may run out of "
             "memory; reduce its use, or request more"
         )
-        log.warning("%s: %s", self._node.usage.pod_name(uid), text)
+        log.warning("%s: %s", self._node.usage.pod_name(uid), text, extra=self._node.about(uid, gpu))
         if pod is not None:
             exceeded(pod, text)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError, XidEvents
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth, describe
@@ -67,7 +68,7 @@ class XidListener:
     def _on_xid(self, uuid: str, number: int) -> None:
         self._counts[uuid, number] += 1
         if self._health.xid(uuid, number):
-            log.error("GPU %s: the GPU is unhealthy now: %s", uuid, describe(number))
+            log.error("GPU %s: the GPU is unhealthy now: %s", uuid, describe(number), extra=about(gpu=uuid))
             self._read_now()
         else:
-            log.warning("GPU %s: the GPU stays usable: %s", uuid, describe(number))
+            log.warning("GPU %s: the GPU stays usable: %s", uuid, describe(number), extra=about(gpu=uuid))

@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.device_plugin.kubelet.checkpoint import CheckpointFile
 from gpushare_runtime.device_plugin.kubelet.proto import podresources_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.server import ResourceService
@@ -265,7 +266,13 @@ class CrossCheck:
     def _log_twice(self, found: frozenset[tuple[str, str, str]]) -> None:
         for resource, pod, other in sorted(found - self._twice):
             self._counters.checkpoint_mismatches += 1
-            log.error("kubelet's checkpoint has the same ids of %s for pods %s and %s: delete the one created later", resource, pod, other)
+            log.error(
+                "kubelet's checkpoint has the same ids of %s for pods %s and %s: delete the one created later",
+                resource,
+                pod,
+                other,
+                extra=about(pod),
+            )
         self._twice = found
 
     def _log(self, lasting: frozenset[Difference]) -> None:
@@ -276,5 +283,6 @@ class CrossCheck:
                 "kubelet's checkpoint and its podresources API differ: %s. This plugin uses the checkpoint: "
                 "delete the pod, and restart kubelet if it happens again",
                 difference,
+                extra=about(difference.pod),
             )
         self._logged = lasting

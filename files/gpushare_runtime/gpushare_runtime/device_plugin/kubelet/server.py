@@ -27,6 +27,7 @@ import grpc
 import grpc.aio
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
@@ -348,17 +349,19 @@ class ResourceService(DevicePluginServicer):
         gpus = ", ".join(map(gpu_name, result.gpus))
         self._counters.allocations += 1
         if result.as_planned:
-            log.info("%s: %d ids of %s for pod %s, as the scheduler planned", self.resource, size, gpus, result.container)
+            log.info(
+                "%s: %d ids of %s for pod %s, as the scheduler planned", self.resource, size, gpus, result.container, extra=_about(result)
+            )
             return
         self._counters.unplanned += 1
         why = "which the scheduler did not place" if result.as_planned is None else "for which the scheduler planned another GPU"
         pod = f"pod {result.container}" if result.container else "a pod"
-        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, gpus, pod, why)
+        log.warning("%s: %d ids of %s for %s, %s", self.resource, size, gpus, pod, why, extra=_about(result))
 
     async def _reject(self, context: _Context, rejection: AllocationRejected, code: Any = grpc.StatusCode.FAILED_PRECONDITION) -> NoReturn:
         """The extender holds a GPU back for the default code, see core/objects.py."""
         self._counters.rejections += 1
-        log.warning("rejected: %s reason=%s", rejection, rejection.reason)
+        log.warning("rejected: %s", rejection, extra=about(reason=rejection.reason))
         await context.abort(code, str(rejection))
         raise AssertionError("abort returned")
 
@@ -374,7 +377,7 @@ class ResourceService(DevicePluginServicer):
                 raise
         except AllocationRejected as rejection:
             self._counters.start_rejections += 1
-            log.warning("start rejected: %s reason=%s", rejection, rejection.reason)
+            log.warning("start rejected: %s", rejection, extra=about(reason=rejection.reason))
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(rejection))
         if not recorded:
             self._counters.unrecorded_starts += 1
@@ -382,3 +385,8 @@ class ResourceService(DevicePluginServicer):
             log.warning("%s: a container starts with %d ids that kubelet's checkpoint does not list", self.resource, size)
         self._counters.observe("PreStartContainer", time.monotonic() - started)
         return pb.PreStartContainerResponse()
+
+
+def _about(result: AllocateResult) -> dict[str, dict[str, str]]:
+    pod = result.container.pod if result.container else ""
+    return about(pod, gpu=",".join(str(gpu.index) for gpu in result.gpus))

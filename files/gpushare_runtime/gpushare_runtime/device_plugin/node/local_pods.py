@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, read_allocation, wanted
 from gpushare_runtime.core.request import Request, parse_request
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.errors import GpushareError
@@ -148,7 +149,7 @@ def parse_local_pod(pod: Mapping[str, Any]) -> LocalPod:
         # No scheduler places a static pod, and anybody may forge its copy.
         allocation = read_allocation(annotations, request) if request and not identity.static else None
     except GpushareError as error:
-        log.warning("pod %s: %s", identity, error)
+        log.warning("pod %s: %s", identity, error, extra=about(identity))
         problem = str(error)
     return replace(
         identity,

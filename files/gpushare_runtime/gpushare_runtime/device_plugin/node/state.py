@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.device_plugin.node.allocator import Allocator
 from gpushare_runtime.device_plugin.node.container_start import ContainerStarts
 from gpushare_runtime.device_plugin.node.devices import Devices
@@ -51,6 +52,11 @@ class NodeState:
         self.allocator = Allocator(
             self.devices, self.usage, self.recorder, self.pending, self.candidates, self.rejections, self.starts, processes
         )
+
+    def about(self, uid: str, gpu: str) -> dict[str, dict[str, str]]:
+        """The keys of a log line about a pod and a GPU. gpu: UUID."""
+        known = self.devices.by_uuid.get(gpu)
+        return about(self.usage.name(uid), gpu=known.index if known else gpu)
 
     def set_asked(self, resource: str, asked: bool) -> None:
         """Take whether kubelet asks the plugin before each start of a container with this resource."""

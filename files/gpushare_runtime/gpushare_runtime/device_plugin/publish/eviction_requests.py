@@ -19,6 +19,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_EVICTIONS, ReportError
 from gpushare_runtime.core.overuse import REQUEST_SECONDS, STARTS_NEVER, STATIC, EvictionRequest, Evictions, Excess, Key
 from gpushare_runtime.core.unit_ids import gpu_of_unit
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
@@ -127,7 +128,7 @@ class EvictionRequests:
             if why := doubt(self._node, pod, gpu, excess.due):
                 doubts[uid] = why
                 if self._doubts.get(uid) != why:
-                    log.warning("pod %s uses more than its units, and its eviction is not requested: %s", pod, why)
+                    log.warning("pod %s uses more than its units, and its eviction is not requested: %s", pod, why, extra=about(pod))
                 continue
             index = self._node.devices.by_uuid[gpu].index
             lasts = int(time.monotonic() - excess.since)
@@ -151,7 +152,11 @@ class EvictionRequests:
         value = Evictions(tuple(requests.values()), until).to_json() if requests else None
         await self._publisher.write({protocol.ANNOTATION_EVICTIONS: value})
         for uid in self._written.keys() - requests.keys():
-            log.info("pod %s: its eviction is not requested any more", self._node.usage.pod_name(uid))
+            log.info(
+                "pod %s: its eviction is not requested any more", self._node.usage.pod_name(uid), extra=about(self._node.usage.name(uid))
+            )
         for uid in requests.keys() - self._written.keys():
-            log.warning("pod %s: its eviction is requested: %s", self._node.pods.get(uid), requests[uid])
+            log.warning(
+                "pod %s: its eviction is requested: %s", self._node.pods.get(uid), requests[uid], extra=about(self._node.usage.name(uid))
+            )
         self._written = requests

@@ -19,6 +19,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import GONE, Held, HeldEntry
 from gpushare_runtime.core.quantity import parse_cpu
 from gpushare_runtime.core.unit_ids import gpu_of_unit
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.device_plugin.node.id_usage import Usage
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -180,12 +181,19 @@ class NodePublisher:
                 await self.write(due)
             except KubeError as error:
                 wait = backoff.wait()
-                log.warning("annotation %s of node %s cannot be written, trying again in %.1f s: %s", names, self._name, wait, error)
+                log.warning(
+                    "annotation %s of node %s cannot be written, trying again in %.1f s: %s",
+                    names,
+                    self._name,
+                    wait,
+                    error,
+                    extra=about(node=self._name),
+                )
                 await asyncio.sleep(wait)
                 continue
             backoff.reset()
             for name, value in due.items():
-                log.info("annotation %s of node %s: %s", name, self._name, value or "removed")
+                log.info("annotation %s of node %s: %s", name, self._name, value or "removed", extra=about(node=self._name))
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _due(self) -> dict[str, str | None]:

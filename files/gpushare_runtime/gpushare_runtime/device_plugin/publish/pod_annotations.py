@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.allocation import Allocation, AllocationError, read_allocation
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import Changes, any_after
 from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, actual_allocation
@@ -173,7 +174,7 @@ class Assigner:
                 await self._client.patch(where, body, kind="merge", within=10.0)
             except KubeError as error:
                 if error.status == 404:
-                    log.info("pod %s was deleted before it was marked assigned", pod)
+                    log.info("pod %s was deleted before it was marked assigned", pod, extra=about(pod))
                     break
                 wait = backoff.wait()
                 # Either another pod has the name, which the watch will show, or another client wrote at the same moment.
@@ -196,11 +197,11 @@ class Assigner:
     def _report(self, pod: LocalPod, written: Mapping[str, str]) -> None:
         inventory, actual = self._node.devices.inventory, self._allocated(pod, written)
         if inventory is None or actual is None:
-            log.info("pod %s is marked assigned", pod)
+            log.info("pod %s is marked assigned", pod, extra=about(pod))
             return
         has = gpus_in_words(actual.by_gpu, inventory)
         if protocol.ANNOTATION_ALLOCATION not in written:
-            log.info("pod %s is marked assigned: %s", pod, has)
+            log.info("pod %s is marked assigned: %s", pod, has, extra=about(pod))
             self._events.emit(_about(pod), "Normal", protocol.EVENT_ALLOCATED, f"Allocated {has}", minor=True)
             return
         self._counters.corrections += 1
@@ -208,7 +209,7 @@ class Assigner:
             self._emit(pod, protocol.EVENT_UNMANAGED, never_placed(has))
             return
         text = moved(pod.allocation, actual, self._name)
-        log.warning("pod %s: %s", pod, text)
+        log.warning("pod %s: %s", pod, text, extra=about(pod))
         self._events.emit(_about(pod), "Normal", protocol.EVENT_CORRECTED, text)
 
     def _allocated(self, pod: LocalPod, written: Mapping[str, str]) -> Allocation | None:
@@ -219,7 +220,7 @@ class Assigner:
             return None
 
     def _emit(self, pod: LocalPod, reason: str, text: str) -> None:
-        log.warning("pod %s: %s", pod, text)
+        log.warning("pod %s: %s", pod, text, extra=about(pod))
         self._events.emit(_about(pod), "Warning", reason, text)
 
 
