@@ -88,7 +88,7 @@ class KubeletGates(Subject[KubeletOnHost]):
         return KubeletService(self._host, found.unit, self._run, ready, paths, wanted.timeout, wanted.allow_daemon_reload)
 
     def _check(self, found: KubeletOnHost, service: Optional[KubeletService], changes: Sequence[str], due: bool) -> LastWord:
-        if service is not None and changes and written(dict.fromkeys(changes)):
+        if service is not None and written(dict.fromkeys(changes)):
             service.check_reload()
         if due and self._wanted.state == "present" and found.unit.active != "active" and not found.recorded.entries:
             name = found.unit.name
