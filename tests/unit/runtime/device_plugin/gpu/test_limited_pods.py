@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.daemon.runner import FatalError, Status
@@ -221,7 +222,7 @@ def test_a_limit_follows_the_units_of_its_pod_at_once(machine: Machine) -> None:
     machine.give({"pod": {0: 4}})
     assert machine.look()["pod"][0] == 4
     # Where kubelet asks before each start, between two starts as well; a pod without a limit is limited only then.
-    machine.node.unasked = frozenset()
+    machine.node.set_asked(protocol.RESOURCE_MEMORY, True)
     machine.give({"pod": {0: 3}, "other": {0: 1}})
     machine.run("other")
     assert machine.look() == {"pod": {0: 3, 1: 4}}
@@ -428,7 +429,7 @@ def test_a_pod_that_has_not_started_is_none_of_before(machine: Machine) -> None:
     machine.give({"pod": {0: 2}})
     machine.host.pods.add("pod")
     machine.see()
-    machine.node.unasked = frozenset()
+    machine.node.set_asked(protocol.RESOURCE_MEMORY, True)
     assert machine.look(check=True) == {}
     machine.started.add("pod")
     machine.see()
@@ -572,7 +573,7 @@ def test_until_a_process_has_registered_it_limits_what_kubelet_starts_as_the_one
 
 def test_while_kubelet_asks_nothing_is_limited_between_two_checks(machine: Machine) -> None:
     settled(machine)
-    machine.node.unasked = frozenset()
+    machine.node.set_asked(protocol.RESOURCE_MEMORY, True)
     machine.run(pod={0: 2})
     assert machine.look() == {}
 
@@ -663,6 +664,6 @@ def test_who_started_while_no_plugin_ran_is_limited_before_the_api_server_says_t
     settled(machine)
     machine.run(pod={0: 2})
     machine.start()
-    machine.node.unasked = frozenset()
+    machine.node.set_asked(protocol.RESOURCE_MEMORY, True)
     assert machine.look(check=True) == {"pod": {0: 2}}
     assert machine.limits.interval <= 1

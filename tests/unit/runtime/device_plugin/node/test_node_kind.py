@@ -35,6 +35,13 @@ NAMED = {"runtime_class": "nvidia"}
         ("v1.28.9", "containerd://2.1.4", NAMED, "toolkit", "envvar"),
         ("v1.34.1-eks-113cf36", "containerd://2.1.4", NAMED, "toolkit", "cdi"),
         ("v1.34.1", "docker://28.0.1", NAMED, "toolkit", "envvar"),
+        # From these on.
+        ("v1.29.0", "containerd://2.0.0", {}, "default-runtime", "cdi"),
+        ("v1.34.1", "cri-o://1.30.0", {}, "default-runtime", "cdi"),
+        ("v1.34.1", "cri-o://1.29.9", {}, "default-runtime", "envvar"),
+        ("v1.34.1", "containerd://1.7.16", OPERATOR, "gpu-operator", "cdi"),
+        ("v1.34.1", "cri-o://1.30.0", OPERATOR, "gpu-operator", "cdi"),
+        ("v1.34.1", "cri-o://1.29.9", OPERATOR, "gpu-operator", "envvar"),
         ("", "", {}, "default-runtime", "envvar"),
     ],
 )
