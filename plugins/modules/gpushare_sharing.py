@@ -83,7 +83,7 @@ from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.exposure import exposed
 from ..module_utils._daemon.mps import MpsDaemons, Place, present
 from ..module_utils._daemon.service import SystemdError, read_environ
-from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, Brings
+from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, PlannedInstalls
 from ..module_utils._facts.driver import driver
 from ..module_utils._facts.node import gather
 from ..module_utils._facts.node import strategy as choose
@@ -96,7 +96,7 @@ from ..module_utils._identity.token import ask_api_server, own_token
 def strategy(module: AnsibleModule) -> dict:
     """Choose by the host's present state."""
     params = module.params
-    host, brings = Host(params["root"]), Brings(spec=params["brings_spec"], runtime=params["brings_runtime"])
+    host, brings = Host(params["root"]), PlannedInstalls(spec=params["brings_spec"], runtime=params["brings_runtime"])
     chosen, obstacles = choose(host, params["asked"], brings, params["toolkit"])
     if params["required"] and obstacles:
         module.fail_json(msg=". ".join(obstacles))

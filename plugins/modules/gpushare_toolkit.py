@@ -61,7 +61,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.mps import Place, present
-from ..module_utils._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, Brings
+from ..module_utils._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, PlannedInstalls
 from ..module_utils._facts.node import strategy
 from ..module_utils._formats.toml import TomlError
 from ..module_utils._host import command
@@ -92,7 +92,7 @@ def main() -> None:
         if params["state"] == "absent":
             result = restore(host, command.run, module.check_mode)
         else:
-            chosen.update(strategy(host, params["asked"], Brings(spec=params["cdi"], runtime=True), toolkit=False)[0])
+            chosen.update(strategy(host, params["asked"], PlannedInstalls(spec=params["cdi"], runtime=True), toolkit=False)[0])
             chosen["mps"] = present(Place(host.outside(UNITS)))
             strict = chosen["strategy"] != ENVIRONMENT
             wanted = WantedToolkit(strict, params["minimum"], params["cdi"], params["comes"], params["yields_to"])

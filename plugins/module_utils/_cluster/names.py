@@ -103,7 +103,7 @@ DASHBOARD_CERTIFICATES = ("ca.crt", "ca.key", "dashboard.crt", "dashboard.key")
 _LONGEST_NODE_NAME = 200
 
 
-def pod_name(what: str, node: str) -> str:
+def own_pod_name(what: str, node: str) -> str:
     """Of a pod of ours for this node. A pod's name may have 253 characters, as a node's."""
     suffix = node if len(node) <= _LONGEST_NODE_NAME else hashlib.sha256(node.encode()).hexdigest()[:16]
     return f"{PREFIX}{what}-{suffix}"

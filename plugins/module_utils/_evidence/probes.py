@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
-from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, pod_name
+from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, own_pod_name
 from .._scheduler.proof import LAST_EVENT, RESTRICTED
 from .cluster import pod as cut_down
 
@@ -70,7 +70,7 @@ def probe_pod(node: str, image: str, resource: str, scheduler_name: str, namespa
 
 
 def name(node: str) -> str:
-    return pod_name("verify", node)
+    return own_pod_name("verify", node)
 
 
 class Probes:

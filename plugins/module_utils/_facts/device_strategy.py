@@ -55,7 +55,7 @@ class CdiFacts:
 
 
 @dataclass(frozen=True)
-class Brings:
+class PlannedInstalls:
     """The work of this run before the device plugin starts. spec: it writes a CDI spec; runtime: it configures the container runtime."""
 
     spec: bool = False
@@ -111,7 +111,7 @@ def toolkit(host: Host) -> ToolkitFacts:
     return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups, version)
 
 
-def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: Brings = Brings()) -> StrategyChoice:
+def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: PlannedInstalls = PlannedInstalls()) -> StrategyChoice:
     """The strategy of the host. asked: gpushare_device_strategy. now: its device plugin's, "" for none. holders: pods with GPUs."""
     if asked != AUTO:
         return StrategyChoice(asked)
@@ -123,7 +123,12 @@ def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brin
 
 
 def obstacles(
-    asked: str, found: CdiFacts, configured: Optional[ToolkitFacts], now: str, holders: Collection[str], brings: Brings = Brings()
+    asked: str,
+    found: CdiFacts,
+    configured: Optional[ToolkitFacts],
+    now: str,
+    holders: Collection[str],
+    brings: PlannedInstalls = PlannedInstalls(),
 ) -> List[Finding]:
     """Why the host cannot have its strategy. configured: None if this run configures the toolkit."""
     chosen = choose(asked, found, now, holders, brings).strategy

@@ -140,7 +140,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     )
 
 
-def strategy(host: Host, asked: str, brings: device_strategy.Brings, toolkit: bool) -> Tuple[Dict[str, Any], List[str]]:
+def strategy(host: Host, asked: str, brings: device_strategy.PlannedInstalls, toolkit: bool) -> Tuple[Dict[str, Any], List[str]]:
     """The device strategy that `asked` means on the host, with its facts of CDI, and why the host cannot have it, a sentence each.
 
     toolkit: whether the configuration of the toolkit is compared.

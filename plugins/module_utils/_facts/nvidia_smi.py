@@ -361,10 +361,10 @@ def _repair(element: ElementTree.Element) -> Repair:
     elif action is None and _yes(element.findtext("gpu_reset_status/drain_and_reset_recommended")):
         action = "Drain and Reset"
     failed = [_yes(element.findtext(path)) for path in ("remapped_rows/remapped_row_failure", "ecc_errors/unrepairable_memory")]
-    return Repair(_sum(pages), _sum(rows), _any(pending), _any(failed), action)
+    return Repair(_sum(pages), _sum(rows), _any_known(pending), _any_known(failed), action)
 
 
-def _any(answers: List[Optional[bool]]) -> Optional[bool]:
+def _any_known(answers: List[Optional[bool]]) -> Optional[bool]:
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
 

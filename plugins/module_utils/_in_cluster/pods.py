@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
-from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, LEFT_SOCKETS, MEMORY, SOCKETS, pod_name
+from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, LEFT_SOCKETS, MEMORY, SOCKETS, own_pod_name
 from .._scheduler.proof import RESTRICTED, scheduling_message
 
 #: Characters of what a pod, kubelet or the API server says.
@@ -117,7 +117,7 @@ def simple_pod(what: str, node: str, image: Image, label: str, container: Mappin
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": pod_name(what, node),
+            "name": own_pod_name(what, node),
             "namespace": image.namespace,
             "labels": {"app.kubernetes.io/part-of": "gpushare-tools", LABEL_PROBE: label},
         },

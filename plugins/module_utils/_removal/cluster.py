@@ -290,8 +290,8 @@ def traces(node: Mapping[str, Any]) -> NodeTraces:
         claimed,
         LABEL_NODE in (metadata.get("labels") or {}) and LABEL_NODE not in claimed,
         tuple(key for key in ANNOTATIONS if key in annotations),
-        _numbers(status.get("capacity")),
-        _numbers(status.get("allocatable")),
+        _of_our_resources(status.get("capacity")),
+        _of_our_resources(status.get("allocatable")),
         tuple(sorted(key for key in annotations if key.startswith("gpushare/") and key not in ANNOTATIONS)),
         taint.is_tainted(node),
     )
@@ -350,7 +350,7 @@ def _only_the_plugins(item: Mapping[str, Any]) -> bool:
     return managers == {PLUGIN} or (not managers and not item.get("data"))
 
 
-def _numbers(quantities: Optional[Mapping[str, Any]]) -> Dict[str, str]:
+def _of_our_resources(quantities: Optional[Mapping[str, Any]]) -> Dict[str, str]:
     return {resource: str(value) for resource, value in (quantities or {}).items() if resource in RESOURCES}
 
 

@@ -59,7 +59,9 @@ class PreflightJudge(Judge):
         machines = {host: str((found.get("ground") or {}).get("machine_id") or "")[:64] for host, found in facts.items()}
         of_inventory = [*judge_controller(ansible_version), *looked_up.judge(date.today())]
         of_inventory += judge_inventory(judgements, groups, arguments["control_plane_group"], arguments["gpu_group"], machines)
-        of_inventory += self._scattered(known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], []))
+        of_inventory += self._differing_settings(
+            known, groups.get(arguments["control_plane_group"], []), groups.get(arguments["gpu_group"], [])
+        )
         answers = [Answer.of(answer) for answer in arguments["answers"] or ()]
         if arguments["answers"] is not None:
             without_policies = bool(self._of_cluster(known, arguments["hosts"], "gpushare_without_policies"))
@@ -146,7 +148,7 @@ class PreflightJudge(Judge):
         kubernetes_ends.judge_kubeadm(found, str(asked["kubeadm"]["version"]), asked["kubeadm"]["feature_gates"], target)
         return found.list
 
-    def _scattered(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:
+    def _differing_settings(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:
         values: dict[str, dict[str, Any]] = {}
         for host in {*planes, *gpu_nodes}:
             theirs = task_vars["hostvars"][host]

@@ -15,7 +15,7 @@ from ...module_utils._driver.generations import DOMAINS, is_coherent
 from ...module_utils._facts.advisories import open_in_driver
 from ...module_utils._facts.capacity import without_memory
 from ...module_utils._facts.cgroup_drivers import two_drivers
-from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, Brings, choose, obstacles
+from ...module_utils._facts.device_strategy import AUTO, CDI, STRATEGIES, PlannedInstalls, choose, obstacles
 from ...module_utils._facts.diagnosis import unsigned, versions
 from ...module_utils._facts.driver import PIN_FILE
 from ...module_utils._facts.driver_branches import PAST, branch, lasting
@@ -412,7 +412,7 @@ def _strategy(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None
         return  # said of the variable itself, or of the container runtime
     # A setting that the role nvidia_container_toolkit will make is not a reason.
     configured = None if wanted.toolkit_configured else facts.toolkit
-    brings = Brings(spec=wanted.toolkit_managed, runtime=wanted.runtime_configured)
+    brings = PlannedInstalls(spec=wanted.toolkit_managed, runtime=wanted.runtime_configured)
     for obstacle in obstacles(asked, facts.cdi, configured, now.strategy, now.holders, brings):
         found.add(obstacle)
     chosen = choose(asked, facts.cdi, now.strategy, now.holders, brings)

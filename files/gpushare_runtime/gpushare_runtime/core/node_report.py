@@ -110,20 +110,20 @@ class Held:
                 where = f"gpus[{quote(uuid)}][{place}]"
                 text_of = {key: typed(entry, key, str, where) for key in ("uid", "pod", "why")}
                 entries.append(
-                    HeldEntry(uuid, text_of["uid"], text_of["pod"], natural(entry, "units", where), text_of["why"], _whole(entry))
+                    HeldEntry(uuid, text_of["uid"], text_of["pod"], natural(entry, "units", where), text_of["why"], _is_whole(entry))
                 )
         rejections = []
         for place, entry in enumerate(rejected):
             where = f"rejected[{place}]"
             uid, gpu, until = (typed(entry, key, str, where) for key in ("uid", "gpu", "until"))
-            rejections.append(Rejection(uid, gpu, natural(entry, "units", where), _read_time(until, where), _whole(entry)))
+            rejections.append(Rejection(uid, gpu, natural(entry, "units", where), _read_time(until, where), _is_whole(entry)))
         return cls(tuple(entries), tuple(rejections))
 
 
 NOTHING_HELD: Final = Held()
 
 
-def _whole(entry: dict[str, Any]) -> bool:
+def _is_whole(entry: dict[str, Any]) -> bool:
     return entry.get("whole") is True
 
 

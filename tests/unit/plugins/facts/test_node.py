@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import Brings
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import PlannedInstalls
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import runtime_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, NodeFacts, gather, strategy
@@ -55,11 +55,11 @@ def test_an_empty_host_has_facts_too(root: FakeRoot) -> None:
 
 def test_a_host_says_which_strategy_it_has_and_what_it_lacks_for_it(root: FakeRoot) -> None:
     host = Host(str(root))
-    chosen, lacks = strategy(host, "auto", Brings(), toolkit=False)
+    chosen, lacks = strategy(host, "auto", PlannedInstalls(), toolkit=False)
     assert (chosen["strategy"], chosen["cdi"]["kubelet"], lacks) == ("volume-mounts", "kubelet does not print its version", [])
-    (unset,) = strategy(host, "auto", Brings(), toolkit=True)[1]
+    (unset,) = strategy(host, "auto", PlannedInstalls(), toolkit=True)[1]
     assert unset.startswith("found /etc/nvidia-container-runtime/config.toml with ")
-    chosen, (kubelet_, *_others) = strategy(host, "cdi", Brings(), toolkit=False)
+    chosen, (kubelet_, *_others) = strategy(host, "cdi", PlannedInstalls(), toolkit=False)
     assert chosen["strategy"] == "cdi"
     assert kubelet_.startswith("found gpushare_device_strategy cdi, and kubelet does not print its version; expected kubelet 1.29")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import device_strategy
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import (
-    Brings,
     CdiFacts,
+    PlannedInstalls,
     StrategyChoice,
     ToolkitFacts,
     by_status,
@@ -31,7 +31,7 @@ from unit.fakes.plugins.fake_root import FakeRoot
 
 CAPABLE, UNABLE = CdiFacts("", ""), CdiFacts("", "containerd 1.6.20 does not take them")
 OFF, NO_SPEC = CdiFacts("", "containerd 1.7.27 runs without it", off=True), CdiFacts("", "", spec="no CDI spec")
-SPEC, RUNTIME = Brings(spec=True), Brings(runtime=True)
+SPEC, RUNTIME = PlannedInstalls(spec=True), PlannedInstalls(runtime=True)
 STRICT, DEFAULT = ToolkitFacts(environment=False, mounts=True), ToolkitFacts(environment=True, mounts=False)
 
 
@@ -167,26 +167,26 @@ def test_a_spec_that_the_runtime_cannot_read(
     ("found", "now", "brings", "strategy"),
     [
         # A headless host has a spec without groups, which every reader takes.
-        (CdiFacts("", "", reader="old"), "", Brings(), "cdi"),
+        (CdiFacts("", "", reader="old"), "", PlannedInstalls(), "cdi"),
         (CdiFacts("", "", reader="old"), "", SPEC, "cdi"),
-        (CdiFacts("", "", reader="old", newer=True), "", Brings(), "volume-mounts"),
+        (CdiFacts("", "", reader="old", newer=True), "", PlannedInstalls(), "volume-mounts"),
         (CdiFacts("", "", reader="old", newer=True), "cdi", SPEC, "volume-mounts"),
         # What the toolkit will write is not known.
         (CdiFacts("", "", "no CDI spec", reader="old"), "", SPEC, "volume-mounts"),
-        (CdiFacts("", "", "no CDI spec", reader="old"), "cdi", Brings(), "cdi"),
-        (CdiFacts("", "", newer=True), "", Brings(), "cdi"),
-        (OFF, "", Brings(), "volume-mounts"),
+        (CdiFacts("", "", "no CDI spec", reader="old"), "cdi", PlannedInstalls(), "cdi"),
+        (CdiFacts("", "", newer=True), "", PlannedInstalls(), "cdi"),
+        (OFF, "", PlannedInstalls(), "volume-mounts"),
         (OFF, "", RUNTIME, "cdi"),
         (OFF, "", SPEC, "volume-mounts"),
-        (UNABLE, "", Brings(spec=True, runtime=True), "volume-mounts"),
+        (UNABLE, "", PlannedInstalls(spec=True, runtime=True), "volume-mounts"),
         (NO_SPEC, "", RUNTIME, "volume-mounts"),
         (NO_SPEC, "", SPEC, "cdi"),
         # Its spec is away: a fault of that host, not another strategy.
-        (NO_SPEC, "cdi", Brings(), "cdi"),
-        (NO_SPEC, "volume-mounts", Brings(), "volume-mounts"),
+        (NO_SPEC, "cdi", PlannedInstalls(), "cdi"),
+        (NO_SPEC, "volume-mounts", PlannedInstalls(), "volume-mounts"),
     ],
 )
-def test_what_this_run_brings_counts(found: CdiFacts, now: str, brings: Brings, strategy: str) -> None:
+def test_what_this_run_brings_counts(found: CdiFacts, now: str, brings: PlannedInstalls, strategy: str) -> None:
     assert choose("auto", found, now, (), brings) == StrategyChoice(strategy)
 
 

@@ -132,7 +132,7 @@ class UsageRecorder:
         ]
         for key, usage in self._usage.table.items():
             if usage.listed and usage.moment <= known and key.resource == resource and not usage.ids.isdisjoint(available):
-                self._usage.states[key.pod].offer(self._usage.pods.get(key.pod), self._usage.clock())
+                self._usage.states[key.pod].note_free_ids(self._usage.pods.get(key.pod), self._usage.clock())
 
     def record_start(self, keys: Collection[DeviceKey]) -> None:
         """kubelet is about to start one of these containers of one pod in the table: it will soon have a process."""
@@ -173,7 +173,7 @@ class UsageRecorder:
             self._release(stopped)
         kept = frozenset(key.pod for key in self._usage.kept)
         kept |= {
-            u for u, since in self._usage.unrecorded.items() if u not in self._usage.states and self._usage.contact().has_passed(since)
+            u for u, since in self._usage.unrecorded.items() if u not in self._usage.states and self._usage.watch_state().has_passed(since)
         } - self._usage.admitted
         return kept.union(uid for uid, state in self._usage.states.items() if state.stage is Stage.ENDING or self._usage.record_lost(uid))
 
@@ -238,7 +238,7 @@ class UsageRecorder:
         }
         for uid, since in self._usage.unrecorded.items():
             state = self._usage.states.get(uid)
-            if state is not None and state.record is not Record.LISTED and self._usage.contact().has_passed(since):
+            if state is not None and state.record is not Record.LISTED and self._usage.watch_state().has_passed(since):
                 # Had kubelet forgotten a deleted pod, the API server would have reported its end by now.
                 state.lose()
 

@@ -14,7 +14,7 @@ from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.unit_ids import gpu_of, gpu_of_unit, gpu_uuids_of
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, PendingContainer, PodTable
-from gpushare_runtime.device_plugin.node.pod_state import Contact, PodState, Record, Watched
+from gpushare_runtime.device_plugin.node.pod_state import PodState, Record, Watched, WatchState
 
 # kubelet writes its checkpoint within milliseconds of an Allocate that it accepted.
 _UNCONFIRMED_SECONDS: Final = 30.0
@@ -128,7 +128,7 @@ class Usage:
             plain = state is not None and state.record is Record.LOST and state.alive
             if not pod or not self._was_admitted(pod) or not self.lacks_record(pod, listed, resource):
                 continue
-            if plain or self.contact().has_passed(since):
+            if plain or self.watch_state().has_passed(since):
                 return True
         return False
 
@@ -149,10 +149,10 @@ class Usage:
     # The ids and GPUs in use.
 
     def watched(self, uid: str) -> Watched:
-        return Watched(self.pods.get(uid), self.pods.removed(uid), self.contact())
+        return Watched(self.pods.get(uid), self.pods.removed(uid), self.watch_state())
 
-    def contact(self) -> Contact:
-        return Contact(self.pods.synced, self.pods.last_contact())
+    def watch_state(self) -> WatchState:
+        return WatchState(self.pods.synced, self.pods.last_contact())
 
     def last_seen(self, uid: str) -> LocalPod | None:
         return self.pods.get(uid) or self.pods.removed(uid)

@@ -45,7 +45,7 @@ class Record(Enum):
     LISTED, DROPPED, LOST = range(3)
 
 
-class Contact(NamedTuple):
+class WatchState(NamedTuple):
     """The watch itself. synced: the first list is complete; at: when the API server last sent something, None for never."""
 
     synced: bool
@@ -61,7 +61,7 @@ class Watched(NamedTuple):
 
     pod: LocalPod | None
     removed: LocalPod | None
-    contact: Contact
+    watch: WatchState
 
     @property
     def last(self) -> LocalPod | None:
@@ -130,7 +130,7 @@ class PodState:
         """kubelet has not recorded the pod again, and the API server has not reported its end."""
         self.record = Record.LOST
 
-    def offer(self, pod: LocalPod | None, now: float) -> None:
+    def note_free_ids(self, pod: LocalPod | None, now: float) -> None:
         """kubelet had some of its ids free."""
         if pod is None or not pod.active:
             self.freed = True
@@ -171,8 +171,8 @@ class PodState:
         if self.offered_at is not None and pod is not None:
             # Of a pod that has run, processes decide; before that nothing shows that kubelet is about to start it.
             patience = GRACE if pod.phase == "Running" else SILENCE
-            heard = self.offered_at if watched.contact.at is None else watched.contact.at
-            if watched.contact.has_passed(self.offered_at):
+            heard = self.offered_at if watched.watch.at is None else watched.watch.at
+            if watched.watch.has_passed(self.offered_at):
                 self.offered_at = None
             elif now - max(self.offered_at, heard) >= patience:
                 self.freed = True
@@ -183,7 +183,7 @@ class PodState:
         if self.ending or watched.removed is not None:
             return True
         # The watch never showed the pod: it may lag behind kubelet, for as long as it is interrupted.
-        if not watched.contact.has_passed(self.seen_at):
+        if not watched.watch.has_passed(self.seen_at):
             self.missing_since = None
             return False
         self.missing_since = now if self.missing_since is None else self.missing_since

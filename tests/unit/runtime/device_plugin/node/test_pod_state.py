@@ -10,7 +10,7 @@ import pytest
 
 from gpushare_runtime.device_plugin.node import pod_state
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod, parse_local_pod
-from gpushare_runtime.device_plugin.node.pod_state import START_GRACE, Contact, PodState, Stage, Watched
+from gpushare_runtime.device_plugin.node.pod_state import START_GRACE, PodState, Stage, Watched, WatchState
 from unit.fakes.runtime.device_plugin.local_pods import memory
 from unit.fakes.runtime.pods import inventory
 
@@ -23,7 +23,7 @@ def seen(phase: str) -> LocalPod:
 
 
 def judged(state: PodState, pod: LocalPod | None) -> None:
-    state.judge(Watched(pod, None, Contact(True, NOW)), NOW)
+    state.judge(Watched(pod, None, WatchState(True, NOW)), NOW)
 
 
 def dropped(state: PodState, lost: bool, pod: LocalPod | None) -> None:
@@ -32,7 +32,7 @@ def dropped(state: PodState, lost: bool, pod: LocalPod | None) -> None:
 
 
 def offered(state: PodState, pod: LocalPod) -> None:
-    state.offer(pod, NOW)
+    state.note_free_ids(pod, NOW)
     judged(state, pod)
 
 
@@ -85,7 +85,7 @@ def test_the_table_has_these_moves() -> None:
     ],
 )
 def test_it_is_over_without_a_process_unless_it_may_soon_have_one(state: PodState, last: str | None, over: bool) -> None:
-    assert state.is_over(Watched(None, seen(last) if last else None, Contact(True, NOW)), NOW) is over
+    assert state.is_over(Watched(None, seen(last) if last else None, WatchState(True, NOW)), NOW) is over
 
 
 def test_starts_are_kept_until_they_are_taken_back() -> None:
