@@ -108,11 +108,12 @@ RUNTIME: Final = Area(
         "core": (),
         "daemon": (),
         "kube": ("daemon",),
+        "settings": ("core", "daemon.runner"),
         "mps": ("core", "daemon"),
         "pki": ("daemon.files",),
         "probe": (),
         "extender": ("core", "daemon", "kube"),
-        "device_plugin": ("core", "daemon", "kube"),
+        "device_plugin": ("core", "daemon", "kube", "settings"),
         "device_plugin.node": ("core", "daemon.exposition", "daemon.log_line", "daemon.sync"),
         "device_plugin.kubelet": ("core", "daemon", "device_plugin.node"),
         "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
@@ -127,6 +128,7 @@ RUNTIME: Final = Area(
             "core.inventory",
             "kube",
             "pki",
+            "settings.document",
             "device_plugin.host.cdi_specs",
             "device_plugin.kubelet.checkpoint",
             "device_plugin.node.cdi",
@@ -144,6 +146,7 @@ RUNTIME: Final = Area(
         "kubectl_gpushare": ("aiohttp", "kubernetes", "msgspec", "orjson", "rich", "yaml"),
         "kubectl_program": ("rich",),
         "mps": ("pynvml",),
+        "settings": ("yaml",),
         "pki": ("cryptography",),
     },
     pure=frozenset({"core", "errors"}),
@@ -190,7 +193,10 @@ PLUGINS: Final = Area(
         ),
         "module_utils._daemon": tuple(
             f"module_utils.{name}"
-            for name in ("_formats.credentials", "_formats.finding", "_host", "_change", "_cluster.names", "_identity.token")
+            for name in (
+                *("_formats.config_document", "_formats.credentials", "_formats.finding"),
+                *("_host", "_change", "_cluster.names", "_identity.token"),
+            )
         ),
         "module_utils._scheduler": (
             "module_utils._host",
@@ -302,7 +308,8 @@ PLUGINS: Final = Area(
         ),
         "modules": ("module_utils",),
         "action": ("module_utils", "plugin_utils"),
-        "lookup": ("plugin_utils._manifests", "plugin_utils._preflight.variables", "plugin_utils._subjects"),
+        "plugin_utils._settings": (),
+        "lookup": ("plugin_utils._manifests", "plugin_utils._preflight.variables", "plugin_utils._settings", "plugin_utils._subjects"),
         "doc_fragments": (),
     },
     everywhere=("module_utils._formats.failure",),

@@ -34,7 +34,6 @@ from gpushare_runtime.daemon import page_server
 from gpushare_runtime.dashboard import access, feed, history, local, server, state, viewers
 from gpushare_runtime.dashboard import pods as page_of_a_pod
 from gpushare_runtime.device_plugin import main as plugin_main
-from gpushare_runtime.device_plugin import options
 from gpushare_runtime.device_plugin.gpu import discovery, pod_memory
 from gpushare_runtime.device_plugin.host import cdi_specs, mps_endings
 from gpushare_runtime.device_plugin.kubelet import podresources, registration
@@ -47,6 +46,8 @@ from gpushare_runtime.kubectl_program import main as kubectl_program
 from gpushare_runtime.mps import canary as mps_canary
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
+from gpushare_runtime.settings.device_plugin import DevicePluginConfig
+from gpushare_runtime.settings.schema import NumberType, settings_of
 from image import layout as image
 from measured import span
 from suites import report, run
@@ -55,6 +56,13 @@ from tree import REPOSITORY
 MIB = 1024**2
 DAY = 86400
 OPERATE, REFERENCE = "docs/operate", "docs/reference"
+
+
+def _bounds(field: str) -> tuple[int, int]:
+    """The least and the most of a setting of the device plugin."""
+    kind = next(one.kind for one in settings_of(DevicePluginConfig) if one.name == field)
+    assert isinstance(kind, NumberType)
+    return kind.least, kind.most
 
 
 def saved(name: str) -> Any:
@@ -308,7 +316,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("end in more than {:g} s", (overuse.REQUEST_SECONDS + overuse.CLOCKS_DIFFER,)),
         ("must not differ by more than {:g} s", (overuse.CLOCKS_DIFFER,)),
         ("`gpushare_overuse_grace` seconds ({} by default)", (default("gpushare_overuse_grace"),)),
-        ("{} to {}; {} by default", (options.SHORTEST_GRACE, options.LONGEST_GRACE, default("gpushare_overuse_grace"))),
+        ("{} to {}; {} by default", (*_bounds("overuse_grace"), default("gpushare_overuse_grace"))),
         ("a list of at most {} MiB", (devices.KUBELET_MESSAGE_BYTES // MIB,)),
         ("8 GPUs of 80 GiB make {:,} units of 64 MiB. In units of 1 MiB they would make {:,}", (8 * 80 * 1024 // 64, 8 * 80 * 1024)),
         ("open calls (at most {:g} s)", (registration.DRAIN_SECONDS,)),

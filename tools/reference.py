@@ -48,6 +48,8 @@ import modes  # noqa: E402
 import proof  # noqa: E402
 import readme  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
+from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
+from gpushare_runtime.settings.schema import settings_of  # noqa: E402
 from markdown_parts import code, item, table  # noqa: E402
 from suites.table import SUITES, Suite  # noqa: E402
 from unit.fakes.plugins.driver.machines import MACHINES  # noqa: E402
@@ -268,6 +270,24 @@ def programs() -> str:
                 parts.append(table(["command", "effect"], [[f"`{command}`", text] for command, text in commands]))
                 parts.append(options)
     return "\n\n".join(parts)
+
+
+# Settings of daemons.
+
+
+def settings_of_device_plugin() -> str:
+    return _settings(DevicePluginConfig)
+
+
+def _settings(owner: type[Any]) -> str:
+    """A row for each field of a daemon's file."""
+    rows = []
+    for one in settings_of(owner):
+        names = [f"`{one.variable}`" if one.variable else "", f"`{one.chart}` of the chart" if one.chart else ""]
+        words = " ".join(sentence(part) for part in [*one.doc.split("; "), one.agrees] if part)
+        values = f"`{json.dumps(one.default)}`" if one.default not in (None, "", []) else ""
+        rows.append([f"`{one.key}`", values, one.kind.expected, ", ".join(filter(None, names)), words])
+    return table(["field", "default", "value", "set by", "effect"], rows)
 
 
 # Codes.
@@ -533,6 +553,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "roles/nvidia_container_toolkit/README.md": {"toolkit-advisories": toolkit_advisories},
     "roles/nvidia_driver/README.md": {"driver-advisories": driver_advisories},
     "docs/reference/cli.md": {"programs": programs},
+    "docs/reference/device-plugin.md": {"settings": settings_of_device_plugin},
     "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
     "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
     "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters, "preset-sources": sources_of_presets},

@@ -2,7 +2,7 @@
 # Copyright: gpushare.kubernetes contributors
 """The public variables: argument specifications equal defaults, each name means one thing, docs/operate/variables.md lists them all.
 
-`python tools/variables.py` checks; with `--write` it writes docs/operate/variables.md first.
+`python tools/variables.py` checks; with `--write` it first writes that page, and all that is made from the settings of the daemons.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     role_options,
     variables,
 )
+
+import settings_files  # noqa: E402
 
 DOCUMENT = Path("docs/operate/variables.md")
 INTRODUCTION = """\
@@ -191,12 +193,20 @@ def topic_of(name: str) -> str:
 def main() -> None:
     path = ROOT / DOCUMENT
     if sys.argv[1:] == ["--write"]:
+        for name, text in settings_files.files().items():
+            (ROOT / name).write_text(text)
+        variables.cache_clear()
         path.parent.mkdir(exist_ok=True)
         path.write_text(document())
     problems = [problem for role in sorted((ROOT / "roles").iterdir()) for problem in role_problems(role)]
     problems += collection_problems()
     problems += [f"_preflight_values gives a scope to {name}, which no role has" for name in sorted(set(SCOPES) - set(variables(ROOT)))]
     problems += [f"{name} has no topic in TOPICS of tools/variables.py" for name in variables(ROOT) if not topic_of(name)]
+    problems += [
+        f"{name} is not what the settings of the daemons say; run `python tools/variables.py --write`"
+        for name, text in settings_files.files().items()
+        if not (ROOT / name).is_file() or (ROOT / name).read_text() != text
+    ]
     if not path.is_file() or path.read_text() != document():
         problems.append(f"{DOCUMENT} is not what the argument specifications say; run `python tools/variables.py --write`")
     if problems:

@@ -21,8 +21,8 @@ options:
       - V(service) writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is
         healthy. Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk.
         If only files differ that the unit copies, reloads it. A seed alone restarts nothing.
-      - V(service) enables and starts a socket unit, C(<name>.socket) and C(<name>-metrics.socket), for each address in C(--listen) and
-        C(--metrics-listen) of the daemon's command line. root holds the address, so that no other user gets it while the daemon restarts.
+      - V(service) enables and starts a socket unit, C(<name>.socket) and C(<name>-metrics.socket), for each address that the daemon's
+        settings have for itself and for its metrics. root holds the address, so that no other user gets it while the daemon restarts.
       - V(service) restores the previous files and returns the daemon's own log, if the daemon does not start. A unit that has changed
         needs C(systemctl daemon-reload). If that would take the GPUs from a running container, it fails before it changes anything.
       - V(certificates) runs the runtime's C(gpushare-pki). It creates a certificate authority of this host, a server certificate for the
@@ -41,6 +41,12 @@ options:
       - The module moves the command line to C(<name>.env) beside the kubeconfig, with a hash of what the daemon reads at its start. systemd
         reads that file at each start. So a new release has the same unit and needs no C(systemctl daemon-reload).
     type: str
+  config:
+    description:
+      - The daemon's settings and the C(kind) of their document, for C(<name>.yaml) beside the kubeconfig. The unit names that file with
+        C(--config). Without it the settings are options of the unit.
+    type: dict
+    default: {}
   kubeconfig_path: {description: "Path of the daemon's kubeconfig, always of mode 0600. V(service) and V(token) require it.", type: path}
   kubeconfig_content: {description: "Content of the kubeconfig. If it is not given, the present one stays.", type: str}
   seed_path: {description: "Path of the daemon's seed, with which it requests its own token; always of mode 0600.", type: path}
@@ -143,6 +149,7 @@ from ..module_utils._identity.token import ask_api_server, own_token
 ARGUMENTS = {
     "name": {"type": "str"},
     "unit": {"type": "str"},
+    "config": {"type": "dict", "default": {}},
     "kubeconfig_path": {"type": "path"},
     "kubeconfig_content": {"type": "str"},
     "seed_path": {"type": "path"},
@@ -178,7 +185,10 @@ def service(module: AnsibleModule) -> dict:
             return exposed(run)
 
         daemon = Daemon(params["name"], health, run, read_environ, copies=wanted.copied, settings=folder, exposed=hurt)
-        units = {**sockets(params["name"], params["unit"]), **{name: content or None for name, content in params["companions"].items()}}
+        units = {
+            **sockets(params["name"], params["unit"], params["config"]),
+            **{name: content or None for name, content in params["companions"].items()},
+        }
         companions = Companions(units, run, settings=folder, exposed=hurt)
         try:
             done = converge(InstalledDaemon(wanted, daemon, companions, hurt), False, module.check_mode)

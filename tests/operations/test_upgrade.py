@@ -47,7 +47,9 @@ def offers(cluster: Cluster, node: str, expected: dict[str, str]) -> bool:
 
 def test_a_release_whose_device_plugin_ends_at_once_stops_at_the_first_node(cluster: Cluster, folder: Path) -> None:
     pods = {node: container(cluster, f"holder-{node}") for node in (NODE, SECOND)}
-    files = f"cat /etc/systemd/system/{PLUGIN}.service /etc/gpushare/{PLUGIN}.env; readlink /opt/gpushare/current"
+    files = (
+        f"cat /etc/systemd/system/{PLUGIN}.service /etc/gpushare/{PLUGIN}.env /etc/gpushare/{PLUGIN}.yaml; readlink /opt/gpushare/current"
+    )
     before = {node: (cluster.on(node, "sh", "-c", files), process(cluster, node, PLUGIN), units(cluster, node)) for node in pods}
 
     done = play(next_release(folder, "0.1.1", plugin_exits=1), cluster, "playbooks/upgrade.yml", *BATCHES)

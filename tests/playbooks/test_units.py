@@ -10,6 +10,7 @@ import shlex
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, InstalledDaemon
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, apart
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, apart, sockets
 
 from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.dashboard.access import TokenFile
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
+from gpushare_runtime.kube.service_account import TokenFiles
 from gpushare_runtime.pki import main as pki
 from unit.fakes.plugins.daemon.fake_systemd import Systemd
 
@@ -92,6 +94,10 @@ PLAY = """
         - device_plugin/templates/gpushare-device-plugin
         - dashboard/templates/gpushare-dashboard
         - dashboard/templates/gpushare-dashboard-pki
+    - ansible.builtin.copy:
+        content: "{{{{ lookup('gpushare.kubernetes.settings', 'device_plugin', decided=__device_plugin_decided) | to_json }}}}"
+        dest: "{folder}/{{{{ inventory_hostname }}}}.gpushare-device-plugin.json"
+        mode: "0600"
 """
 
 
@@ -125,10 +131,22 @@ def unit(units: Path, host: str, name: str) -> str:
 
 
 def arguments(units: Path, host: str, name: str) -> list[str]:
-    """What systemd starts it with."""
+    """What systemd starts it with. A file of settings is here as the module writes it."""
     text = unit(units, host, name).replace("\\\n", " ")
     (line,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
-    return shlex.split(line.partition("=")[2])[1:]
+    words = shlex.split(line.partition("=")[2])[1:]
+    if words[:1] != ["--config"]:
+        return words
+    assert words[1:] == [f"/etc/gpushare/gpushare-{name}.yaml"]
+    file = units / f"{host}.gpushare-{name}.yaml"
+    file.write_text(files(units, host, name).config_text or "")
+    return ["--config", str(file)]
+
+
+def files(units: Path, host: str, name: str) -> DaemonFiles:
+    """The files of a daemon with settings in a file, as the role passes them on."""
+    config = json.loads((units / f"{host}.gpushare-{name}.json").read_text())
+    return DaemonFiles(f"gpushare-{name}", unit(units, host, name), "/etc/gpushare/kubeconfig", config=config)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +178,12 @@ def test_the_device_plugin_reads_its_options(
     units: Path, host: str, unit_name: str, metrics: tuple[str, int] | None, token: str | None
 ) -> None:
     settings = plugin.parse_arguments(arguments(units, host, "device-plugin"))
+    assert (settings.node, settings.strategy, settings.kubeconfig) == ("gpu1", "envvar", "/etc/gpushare/device-plugin.kubeconfig")
+    assert settings.tokens == TokenFiles(Path("/etc/gpushare/device-plugin.token"), Path("/var/lib/gpushare-device-plugin/token"), 604800)
+    changed = host == "open"
+    assert (settings.overuse, settings.overuse_grace, settings.unstartable) == (
+        ("evict", 300, "evict") if changed else ("report", 60, "report")
+    )
     found = settings.metrics
     assert settings.unit.name == unit_name
     assert (found and (found.host, found.port)) == metrics
@@ -321,11 +345,28 @@ def test_another_release_has_the_same_unit_and_systemd_need_not_read_it_again(un
 
 
 @pytest.mark.parametrize("host", sorted(HOSTS))
-@pytest.mark.parametrize("name", ["extender", "device-plugin"])
-def test_no_word_is_lost_on_the_way_to_the_settings(units: Path, host: str, name: str) -> None:
-    _text, settings = apart(unit(units, host, name), "/x.env", [])
+def test_no_word_is_lost_on_the_way_to_the_settings(units: Path, host: str) -> None:
+    _text, settings = apart(unit(units, host, "extender"), "/x.env", [])
     command = settings.partition("GPUSHARE_COMMAND=")[2].strip().strip('"').split()
-    assert command[1:] == arguments(units, host, name)
+    assert command[1:] == arguments(units, host, "extender")
+
+
+def test_a_change_of_the_settings_is_one_of_the_process_and_of_its_sockets(units: Path, tmp_path: Path) -> None:
+    """The unit is the same on every host without limits by the driver, so that systemd need not read it again."""
+    made = {}
+    for host in ("plain", "six"):
+        wanted = replace(files(units, host, "device-plugin"), kubeconfig_path=str(tmp_path / "kubeconfig"))
+        daemon = Daemon(
+            wanted.name, Health(None, "synced", 0), lambda argv: (0, "", ""), lambda pid: b"", str(tmp_path), settings=str(tmp_path)
+        )
+        plan = InstalledDaemon(wanted, daemon, Companions({}, daemon._run, str(tmp_path), str(tmp_path)), lambda: None).present(None)
+        made[host] = {Path(path).name: text for path, text in plan.files.items()}
+    (same, one, other) = ("gpushare-device-plugin.service", "gpushare-device-plugin.env", "gpushare-device-plugin.yaml")
+    assert made["plain"].keys() == made["six"].keys() == {same, one, other}
+    assert {name for name in made["plain"] if made["plain"][name] != made["six"][name]} == {one, other}
+    held = {host: sockets("x", "", files(units, host, "device-plugin").config)["x-metrics.socket"] for host in made}
+    assert held["plain"] is None
+    assert "ListenStream=[::1]:9440\n" in (held["six"] or "")
 
 
 COPIES = "/run/gpushare-dashboard-copies"

@@ -564,15 +564,18 @@ def flag_removed(cluster: Cluster) -> None:
 
 def files_changed(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """The next restart would evict pods."""
-    env = f"/etc/gpushare/{PLUGIN}.env"
-    sh(cluster, "gpu2", f"sed -i 's/--overuse report/--overuse evict/' {env}; grep -q evict {env}")
+    config = f"/etc/gpushare/{PLUGIN}.yaml"
+    sh(cluster, "gpu2", f"sed -i 's/^overuse: .*/overuse: evict/' {config}; grep -q evict {config}")
 
 
 def unit_overridden(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """A drop-in with another unit of memory, from the next daemon-reload on."""
-    drop_in, env = f"/etc/systemd/system/{PLUGIN}.service.d/50-mine.conf", f"/etc/gpushare/{PLUGIN}.env"
-    command = f"sed -n 's/^GPUSHARE_COMMAND=.\\(.*\\).$/ExecStart=\\1/p' {env} | sed 's/--memory-unit GiB/--memory-unit 256MiB/'"
-    script = f"mkdir -p $(dirname {drop_in}); (printf '[Service]\\nExecStart=\\n'; {command}) > {drop_in}; grep 256MiB {drop_in}"
+    drop_in, ours = f"/etc/systemd/system/{PLUGIN}.service.d/50-mine.conf", f"/etc/gpushare/{PLUGIN}"
+    config = f"sed 's/^memoryUnit: .*/memoryUnit: 256MiB/' {ours}.yaml > /etc/gpushare-mine.yaml; grep 256MiB /etc/gpushare-mine.yaml"
+    command = f"sed -n 's/^GPUSHARE_COMMAND=.\\(.*\\).$/ExecStart=\\1/p' {ours}.env | sed 's,{ours}.yaml,/etc/gpushare-mine.yaml,'"
+    script = (
+        f"{config}; mkdir -p $(dirname {drop_in}); (printf '[Service]\\nExecStart=\\n'; {command}) > {drop_in}; grep mine.yaml {drop_in}"
+    )
     sh(cluster, "gpu2", script)
 
 

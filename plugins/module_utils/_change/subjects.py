@@ -17,8 +17,10 @@ from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DA
 from .._host.container_runtimes import KINDS
 from .._host.systemd import UNITS
 
-#: The folder of the settings files that units read.
+#: The folder of the settings files: those that units read, and those that daemons read.
 SETTINGS = "/etc/gpushare"
+#: The end of the name of a daemon's own file of settings.
+CONFIG = ".yaml"
 #: Folders of the GPUs with MPS, and in each the tmpfs that its containers have for shared memory.
 MPS_FOLDER, SHARED_MEMORY = "/run/gpushare-mps", "shm"
 #: The programs of the runtime that kubectl finds by links.
@@ -43,7 +45,8 @@ class HostDaemon:
     credentials: names in the folder of settings. state: folders of its own, below /var/lib where they are relative. pki: the folder of its
     certificates below the folder of settings, "" for the one that a variable names. certificates: their names. mounts: patterns of the
     mount points in its folders. sockets: a pattern of their names in kubelet's folder of device plugins. called_by: the owner that makes
-    another program call it, and whose part goes first. role: the role that runs it, which registers its answer as `__ROLE`.
+    another program call it, and whose part goes first. role: the role that runs it, which registers its answer as `__ROLE`. configured:
+    whether its settings are a file of its own.
     """
 
     name: str
@@ -56,17 +59,19 @@ class HostDaemon:
     mounts: Tuple[str, ...] = ()
     sockets: str = ""
     called_by: str = ""
+    configured: bool = False
 
     @property
     def files(self) -> str:
         """A pattern of the names of its units and settings, with those of units that a host has one of for each GPU."""
         stems = sorted({self.name, *(unit.rpartition(".")[0] for unit in self.units)})
-        return rf"(?:{'|'.join(map(re.escape, stems))})[\w@.-]*\.(?:service|socket|timer|path|env)"
+        return rf"(?:{'|'.join(map(re.escape, stems))})[\w@.-]*\.(?:service|socket|timer|path|env|yaml)"
 
     @property
     def settings(self) -> Tuple[str, ...]:
         """The names of the files with its settings."""
-        return tuple(unit.replace(".service", ".env") for unit in self.units if unit.endswith(".service"))
+        of_units = tuple(unit.replace(".service", ".env") for unit in self.units if unit.endswith(".service"))
+        return (*of_units, self.name + CONFIG) if self.configured else of_units
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ DAEMONS = (
         ("device-plugin.kubeconfig", "device-plugin.token", "device-plugin-metrics.token"),
         (PLUGIN,),
         sockets=LEFT_SOCKETS,
+        configured=True,
     ),
     # Its units have the UUIDs of GPUs in their names.
     HostDaemon("gpushare-mps", "mps", state=("gpushare-mps", MPS_FOLDER), mounts=(f"{MPS_FOLDER}/*/{SHARED_MEMORY}",)),

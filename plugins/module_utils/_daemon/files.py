@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from .._change.engine import ChangePlan, LastWord, Recorded, Subject
+from .._change.subjects import CONFIG
 from .._change.undo import Rejected, Texts
+from .._formats.config_document import written
 from .._identity.token import read_token, taken
 from .service import Companions, Daemon, Health, Together, apart, content_of, rejection
 
@@ -20,8 +22,9 @@ RUN = "/run"
 class DaemonFiles:
     """The files of a daemon as they shall be; None for content that stays as it is. copies: files that its unit copies for it.
 
-    unit: names the environment that it runs from. secrets: path to content, "" for a file that shall not be there; the daemon reads them
-    again by itself.
+    unit: names the environment that it runs from. config: its settings with their `kind`, which its unit names as a file, empty for a
+    daemon whose settings are options of its unit. secrets: path to content, "" for a file that shall not be there. The daemon reads
+    them again by itself.
     """
 
     name: str
@@ -33,6 +36,17 @@ class DaemonFiles:
     token_path: Optional[str] = None
     copies: Sequence[str] = ()
     secrets: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config_path(self) -> str:
+        return os.path.join(os.path.dirname(self.kubeconfig_path), self.name + CONFIG)
+
+    @property
+    def config_text(self) -> Optional[str]:
+        """The content of its file of settings, None without one."""
+        fields = {key: value for key, value in self.config.items() if key != "kind"}
+        return written(self.name, str(self.config.get("kind")), fields) if self.config else None
 
     @property
     def copied(self) -> Dict[str, str]:
@@ -71,7 +85,11 @@ class InstalledDaemon(Subject[None]):
             texts[wanted.seed_path] = wanted.seed_content.strip() + "\n"
         for path, secret in sorted(wanted.secrets.items()):
             texts[path] = secret.strip() + "\n" if secret else None
-        texts[daemon.path], texts[daemon.settings] = apart(wanted.unit or "", daemon.settings, [wanted.unit, kubeconfig])
+        read = [wanted.unit, kubeconfig]
+        if wanted.config_text is not None:
+            texts[wanted.config_path] = wanted.config_text
+            read.append(wanted.config_text)
+        texts[daemon.path], texts[daemon.settings] = apart(wanted.unit or "", daemon.settings, read)
         service = Together(daemon, self._companions)
         return ChangePlan({**texts, **self._companions.texts()}, service=service, check=self._check)
 

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.subjects import SETTINGS
 from .._change.transaction import Service
@@ -39,8 +39,10 @@ _ERROR = re.compile(r"(?:ERROR|CRITICAL) |\S+: error: ")
 _LINES = 25
 # Of a status, in a message.
 _SHOWN = 500
-#: Each option of a daemon with an address that it listens on, and how its socket unit is called after the daemon's name.
-LISTENING = {"--listen": ".socket", "--metrics-listen": "-metrics.socket"}
+#: Each setting of a daemon with an address that it listens on, and how its socket unit is called after the daemon's name.
+LISTENING = {"listen": ".socket", "metricsListen": "-metrics.socket"}
+#: The same as options, of a daemon without a file of settings.
+_OPTIONS = {"--listen": "listen", "--metrics-listen": "metricsListen"}
 #: Units that run by themselves, also after a boot; others are started by them.
 _RUNNING = (".timer", ".socket")
 _SOCKET = """\
@@ -101,17 +103,16 @@ def command_line(unit: str) -> List[str]:
     return found.group(1).replace("\\\n", " ").split() if found else []
 
 
-def sockets(name: str, unit: str) -> Dict[str, Optional[str]]:
-    """The socket units of a daemon by name, None for one that shall not be there: one for each address that its command line has.
+def sockets(name: str, unit: str, config: Mapping[str, Any]) -> Dict[str, Optional[str]]:
+    """The socket units of a daemon by name, None for one that shall not be there: one for each address that its settings have.
 
-    root holds the address, so no other user gets it while the daemon restarts. The daemon's own unit needs no change for them.
+    config: its file of settings, empty for a daemon whose settings are options of its unit. root holds the address, so no other user gets
+    it while the daemon restarts. The daemon's own unit needs no change for them.
     """
     words = command_line(unit)
-    addresses = {option: words[at + 1] for at, option in enumerate(words[:-1]) if option in LISTENING}
-    return {
-        name + end: _SOCKET.format(name=name, address=addresses[option]) if option in addresses else None
-        for option, end in LISTENING.items()
-    }
+    addresses = {_OPTIONS[option]: words[at + 1] for at, option in enumerate(words[:-1]) if option in _OPTIONS}
+    addresses.update({key: str(config[key]) for key in LISTENING if config.get(key)})
+    return {name + end: _SOCKET.format(name=name, address=addresses[key]) if key in addresses else None for key, end in LISTENING.items()}
 
 
 class Health:

@@ -12,7 +12,7 @@ import re
 from typing import Any, Dict, List, Mapping, Sequence
 
 from .._change.journal import Journal, JournalError
-from .._change.subjects import NAME, SETTINGS, is_ours
+from .._change.subjects import CONFIG, NAME, SETTINGS, is_ours
 from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from .._host.files import digest
 from .._host.host import Host
@@ -62,7 +62,7 @@ def files(host: Host) -> Dict[str, Any]:
 
 def _drop_ins(host: Host, paths: List[str]) -> List[Dict[str, Any]]:
     """The drop-ins of others for our units, with those that systemd will read at the next daemon-reload only."""
-    units = [posixpath.basename(path) for path in paths if not path.endswith(".env")]
+    units = [posixpath.basename(path) for path in paths if not path.endswith((".env", CONFIG))]
     known = {unit: [] for unit in units}  # type: Dict[str, List[str]]
     states = _states(host, units)
     folders = parsed(_systemctl(host, _UNIT_PATH)).get("UnitPath", "").split()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from .._cluster.names import DEVICE_PLUGINS, GPUS, MEMORY, PLUGIN
+from .._formats.config_document import field
 from .._host.host import Host
 from .._host.systemd import UNITS
 from .pods import uids_in
@@ -29,9 +30,14 @@ _MOST_FORGOTTEN = 500
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _UNIT_FILE = f"{UNITS}/{PLUGIN}.service"
 _SETTINGS = re.compile(r"^EnvironmentFile=(/\S+)$", re.MULTILINE)
-_UNIT = re.compile(r"--memory-unit[ =]([^\s\"]+)")
-_STRATEGY = re.compile(r"--device-strategy[ =]([^\s\"]+)")
-_ROOT = re.compile(r"--kubelet-root[ =](/[^\s\"]{0,1023})")
+_CONFIG = re.compile(r" --config (/[^\s\"]+)")
+#: The settings of the device plugin that count here, by their keys, each with its option.
+_KEYS = {
+    "memoryUnit": re.compile(r"--memory-unit[ =]([^\s\"]+)"),
+    "deviceStrategy": re.compile(r"--device-strategy[ =]([^\s\"]+)"),
+    "kubeletRoot": re.compile(r"--kubelet-root[ =](/[^\s\"]{0,1023})"),
+}
+_VALUE = re.compile(r"[^\s\"]{1,1024}")
 # The fields of a device plugin's answer for a container, by strategy; one without either names GPUs in its variables.
 _ANSWERED = ((b"/var/run/nvidia-container-devices", "volume-mounts"), (b"nvidia.com/gpu=", "cdi"))
 _BY_VARIABLE = "envvar"
@@ -56,16 +62,26 @@ class Sharing:
 
 def sharing(host: Host) -> Sharing:
     settings = _SETTINGS.search(host.text(_UNIT_FILE) or "")
-    text = (host.text(settings.group(1)) if settings else None) or ""
-    unit, strategy, root = _UNIT.search(text), _STRATEGY.search(text), _ROOT.search(text)
-    # The device plugin's own default counts where its unit does not name one.
-    now = strategy.group(1) if strategy else _BY_VARIABLE if unit else ""
+    told = _told((host.text(settings.group(1)) if settings else None) or "", host)
+    unit, strategy, root = (told.get(key, "") for key in _KEYS)
+    # The device plugin's own default counts where its settings do not name one.
+    now = strategy or (_BY_VARIABLE if unit else "")
     known = [entry for entry in _entries(host) if entry.get("ResourceName") in (MEMORY, GPUS)]
     pods, holders = _pods(host, known)
     # Those that the driver limits.
     limits = _uids(_state(host), "limited") if unit and pods else set()
     limited = tuple(uid for uid in pods if uid in limits)
-    return Sharing(unit.group(1) if unit else "", pods, holders, now or _answered(known, holders), limited, root.group(1) if root else "")
+    return Sharing(unit, pods, holders, now or _answered(known, holders), limited, root)
+
+
+def _told(command: str, host: Host) -> Mapping[str, str]:
+    """The settings of the device plugin, by key. command: its unit's, which names its file of settings or, in gpushare 0.1, has options."""
+    options = {key: option.search(command) for key, option in _KEYS.items()}
+    found = {key: match.group(1) for key, match in options.items() if match}
+    path = _CONFIG.search(command)
+    text = (host.text(path.group(1)) if path else None) or ""
+    said = {key: field(text, key) for key in _KEYS}
+    return {**found, **{key: value for key, value in said.items() if isinstance(value, str) and _VALUE.fullmatch(value)}}
 
 
 def held(host: Host) -> Set[str]:

@@ -47,7 +47,7 @@ class LogLine(logging.Formatter):
 
 
 def _plain(text: str) -> str:
-    """A sentence on one line, in which no word looks like a key."""
+    """A sentence on one line, in which no word reads as a key."""
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
     return _KEY.sub(r"\1 =", shown)
 

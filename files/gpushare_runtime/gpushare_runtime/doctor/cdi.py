@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-from itertools import pairwise
 from typing import Final
 
 from gpushare_runtime.core import protocol
@@ -17,7 +16,6 @@ from gpushare_runtime.doctor.findings import Findings
 from gpushare_runtime.doctor.host import PLUGIN, DaemonUnit, HostReader, shown
 
 _STATE: Final = f"/var/lib/{PLUGIN}"
-_CDI: Final = "--cdi-spec-dir"
 # By nvidia-cdi-refresh or our own unit, and by the device plugin in the cluster.
 _WRITTEN_AGAIN: Final = ("nvidia.yaml", protocol.CDI_FILE)
 _MOST_PAIRS, _SHOWN = 4, 80
@@ -26,7 +24,7 @@ _MOST_PAIRS, _SHOWN = 4, 80
 def judge_cdi(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     """Whether a spec names every GPU that the plugin last had, and no two of one folder name the same."""
     used = unit.option("device-strategy") == protocol.STRATEGY_CDI
-    folders = [value for word, value in pairwise(unit.arguments) if word == _CDI] or protocol.CDI_FOLDERS
+    folders = unit.options("cdi-spec-dir") or unit.options("cdi-spec-dirs") or protocol.CDI_FOLDERS
     specs = SpecFolders(str(host.at(folder)) for folder in folders).read()
     _twice(found, specs, used)
     if not used:

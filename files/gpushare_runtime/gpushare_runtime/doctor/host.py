@@ -15,14 +15,15 @@ import re
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
 from gpushare_runtime.errors import GpushareError
+from gpushare_runtime.settings import document
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class DaemonUnit:
     text: None without a file. settings: of the file that the unit reads at each start. arguments: with which they start it; file_stamp,
     stamp: the generations of the settings and of the process, "" for one without, None for no process. says: its last status text, of
     which a message shows the first words. status: more of it, with each part of the daemon. load: whether systemd has read the unit, such
-    as "masked". result: how its last process ended, such as "oom-kill".
+    as "masked". result: how its last process ended, such as "oom-kill". config: the fields of the file of settings that the arguments name.
     """
 
     name: str
@@ -77,12 +78,12 @@ class DaemonUnit:
     status: str = ""
     load: str = ""
     result: str = ""
+    config: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def arguments(self) -> list[str]:
         """By the files. Not by the process, which may write there what it likes: files that are named here are read as root."""
-        start = _START.search(self.settings)
-        return start.group(1).split() if start else []
+        return _arguments(self.settings)
 
     @property
     def file_stamp(self) -> str:
@@ -90,8 +91,15 @@ class DaemonUnit:
         return found.group(1) if found else ""
 
     def option(self, name: str) -> str:
-        """The value of its last `--name value`, "" without one."""
-        return next((value for word, value in reversed(list(pairwise(self.arguments))) if word == f"--{name}"), "")
+        """The value of a setting by the name of its option, the last one of a list; "" without it."""
+        return next(reversed(self.options(name)), "")
+
+    def options(self, name: str) -> list[str]:
+        """As `option`, of a setting that may have several values. In its file of settings, or as `--name value` of gpushare 0.1."""
+        first, *others = name.split("-")
+        found = self.config.get(first + "".join(map(str.title, others)), [])
+        values = list(map(str, found if isinstance(found, list) else [found]))
+        return [*(value for word, value in pairwise(self.arguments) if word == f"--{name}"), *filter(None, values)]
 
     def file(self, name: str) -> str:
         """The path that an option names; where the unit copies a file of root's there for the process, that file."""
@@ -99,6 +107,11 @@ class DaemonUnit:
         copied = _COPIED.search(self.text or "")
         sources = copied.group(1).split() if copied and path else []
         return next((source for source in sources if posixpath.basename(source) == posixpath.basename(path)), path)
+
+
+def _arguments(settings: str) -> list[str]:
+    start = _START.search(settings)
+    return start.group(1).split() if start else []
 
 
 def printed(argv: Sequence[str]) -> str:
@@ -158,13 +171,14 @@ class HostReader:
         pid = int(properties.get("MainPID") or 0)
         text = None if content is None else content.decode("utf-8", "replace")
         settings = _SETTINGS.search(text or "")
+        told = (self.read(settings.group(1)) or b"" if settings else b"").decode("utf-8", "replace")
         active, state, says = properties.get("ActiveState", "unknown"), properties.get("SubState", ""), properties.get("StatusText", "")
         if not says and (active == "failed" or state == "auto-restart"):
             says = self._last_line(properties.get("InvocationID", ""))
         return DaemonUnit(
             name,
             text,
-            (self.read(settings.group(1)) or b"" if settings else b"").decode("utf-8", "replace"),
+            told,
             active,
             state,
             properties.get("UnitFileState") == "enabled",
@@ -174,6 +188,7 @@ class HostReader:
             shown(says, _STATUS_SHOWN),
             properties.get("LoadState", ""),
             properties.get("Result", ""),
+            self._config(_arguments(told)),
         )
 
     def active(self, unit: str) -> str:
@@ -223,6 +238,14 @@ class HostReader:
     def _show(self, unit: str, *properties: str) -> dict[str, str]:
         lines = (line.partition("=") for line in self._ask(["systemctl", "show", unit, f"--property={','.join(properties)}"]).splitlines())
         return {key: value for key, equals, value in lines if equals}
+
+    def _config(self, arguments: Sequence[str]) -> Mapping[str, object]:
+        """The fields of the file of settings that the words of a unit name; none without a file that can be read, which its daemon says."""
+        path = next((value for word, value in pairwise(arguments) if word == "--config"), "")
+        try:
+            return document.plain(self.read(path) or b"", path) if path else {}
+        except document.SettingsError:
+            return {}
 
     def _stamp(self, pid: int) -> str | None:
         data = self.read(f"/proc/{pid}/environ") if pid else None

@@ -118,6 +118,25 @@ def test_other_secrets_are_files_of_their_own_that_restart_nothing(wanted: Daemo
         assert (path in shown, "s3cret" in shown, "another" in shown) == (True, False, False)
 
 
+def test_settings_in_a_file_are_what_the_process_was_started_with_and_stand_in_the_diff(
+    wanted: DaemonFiles, systemd: Systemd, tmp_path: Path
+) -> None:
+    one = replace(wanted, config={"kind": "XConfig", "overuseGrace": 60, "nodeName": "gpu1"})
+    found = files(one, tmp_path)
+    assert found["gpushare-extender.yaml"].splitlines()[2:] == [
+        "apiVersion: gpushare.kubernetes/v1",
+        "kind: XConfig",
+        'nodeName: "gpu1"',
+        "overuseGrace: 60",
+    ]
+    other = replace(one, config={**one.config, "overuseGrace": 90})
+    changed = files(other, tmp_path)
+    assert {name for name in found if found[name] != changed[name]} == {"gpushare-extender.env", "gpushare-extender.yaml"}
+    assert "overuseGrace: 90" in diff(other, tmp_path)
+    assert converge(one, systemd).changed
+    assert oct((tmp_path / "gpushare-extender.yaml").stat().st_mode & 0o777) == "0o644"
+
+
 def test_secrets_are_in_no_diff(wanted: DaemonFiles, tmp_path: Path) -> None:
     (tmp_path / "x.kubeconfig").write_text("token: of-a-former-release\n")
     shown = diff(replace(wanted, seed_content="a.b.c"), tmp_path)
@@ -279,7 +298,7 @@ def converge(
     folder = str(systemd.folder)
     daemon = Daemon("gpushare-extender", Health(None, "synced", 0), systemd, systemd.environ, folder, settings=folder)
     others = {"p.timer": "timer", "p.service": "[Service]\nExecStart=/p\n"}
-    of_unit = sockets(wanted.name, wanted.unit or "") if held is None else held
+    of_unit = sockets(wanted.name, wanted.unit or "", wanted.config) if held is None else held
     companions = Companions({**of_unit, **others}, systemd, folder, folder)
     return engine.converge(InstalledDaemon(wanted, daemon, companions, lambda: systemd.hurts), False, False, point)
 
@@ -407,7 +426,7 @@ def test_another_address_is_read_by_a_daemon_reload_and_no_other_way(wanted: Dae
     assert converge(wanted, systemd).changed
     other = with_address(wanted, "--listen", "127.0.0.1:9")
     folder = str(systemd.folder)
-    changed = Companions(sockets(other.name, other.unit or ""), systemd, folder, folder)
+    changed = Companions(sockets(other.name, other.unit or "", other.config), systemd, folder, folder)
     assert changed.needs_reload([str(systemd.folder / SOCKET)])
     assert changed.sockets_are_due([str(systemd.folder / SOCKET)])
     assert not changed.sockets_are_due()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import apart
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import Sharing, recorded, sharing
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats import config_document
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import UNITS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -122,6 +123,15 @@ def test_what_is_shared_now(tmp_path: Path) -> None:
         assert sharing(Host(str(root))).limited == limited, content[:80]
     root.file("/srv/gpushare/plugin.env", settings.replace("--memory-unit 256MiB", "--device-strategy cdi"))
     assert sharing(Host(str(root))).strategy == "cdi"
+    root.file("/srv/gpushare/plugin.env", apart("[Service]\nExecStart=/x --config /srv/plugin.yaml\n", "/srv/gpushare/plugin.env", [])[1])
+    assert sharing(Host(str(root))).unit == ""
+    told = {"memoryUnit": "64MiB", "deviceStrategy": "volume-mounts", "kubeletRoot": "/data/kubelet"}
+    root.file("/srv/plugin.yaml", config_document.written("gpushare-device-plugin", "DevicePluginConfig", told))
+    found = sharing(Host(str(root)))
+    assert (found.unit, found.strategy, found.kubelet_root) == ("64MiB", "volume-mounts", "/data/kubelet")
+    for value in ("[1]", "{", "1", '"a b"', "[" * 100_000):
+        root.file("/srv/plugin.yaml", f"memoryUnit: {value}\n")
+        assert sharing(Host(str(root))).unit == "", value[:80]
 
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

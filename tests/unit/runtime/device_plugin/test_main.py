@@ -95,9 +95,9 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     ("arguments", "said"),
     [
         ([], "set NODE_NAME or --node-name"),
-        (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', 'MiB', '64MiB', '128MiB', '256MiB'|choose from GiB"),
+        (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', '256MiB', '128MiB', '64MiB', 'MiB'|choose from GiB"),
         (["--node-name=a", "--seed-token-file=/s"], "--seed-token-file and --token-file go together"),
-        (["--node-name=a", "--log-level=warn"], "'warn' is not a log level; expected one of debug, info, warning, error"),
+        (["--node-name=a", "--log-level=warn"], "'warn' is not one of debug, info, warning, error"),
         (["--node-name=a", "--metrics-listen=9440"], "'9440' is not an address and port, such as 127.0.0.1:9440"),
         (["--node-name=a", "--metrics-listen=0.0.0.0:9440"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],

@@ -302,3 +302,26 @@ def test_the_installer_names_the_variable_of_the_generation_alike() -> None:
     assert (VARIABLE, UNITS) == (doctor_host.GENERATION, doctor_host.UNITS)
     assert (names.PLUGIN, names.EXTENDER) == (PLUGIN, EXTENDER)
     assert HostReader().at("/etc/x") == Path("/etc/x")
+
+
+def test_the_settings_of_a_unit_are_options_or_a_file(host: FakeHost) -> None:
+    """As gpushare 0.1 had them, and as they are since."""
+    host.install(PLUGIN)
+    of_options = host.unit(PLUGIN)
+    assert (of_options.option("kubelet-root"), of_options.option("token-file")) == (
+        "/data/kubelet",
+        "/var/lib/gpushare-device-plugin/token",
+    )
+    file = "/etc/gpushare/gpushare-device-plugin.yaml"
+    host.install(PLUGIN, command=f"{ENVIRONMENT}/bin/gpushare-device-plugin --config {file}")
+    assert host.unit(PLUGIN).option("kubelet-root") == ""
+    host.file(file, "# A comment.\nkubeletRoot: /data/kubelet\ncdiSpecDirs: [/a, /b]\ntokenSeconds: 600\n")
+    unit = host.unit(PLUGIN)
+    assert (unit.option("kubelet-root"), unit.options("cdi-spec-dirs"), unit.option("token-seconds")) == (
+        "/data/kubelet",
+        ["/a", "/b"],
+        "600",
+    )
+    assert unit.option("token-file") == ""
+    host.file(file, "a: b: c\n")
+    assert host.unit(PLUGIN).config == {}

@@ -45,9 +45,6 @@ DRIVER: Final = protocol.ISOLATION_DRIVER
 MPS: Final = protocol.ISOLATION_MPS
 WATCH: Final = protocol.ISOLATION_WATCH
 NONE: Final = protocol.ISOLATION_NONE
-MODES: Final = (AUTO, DRIVER, MPS, WATCH, NONE)
-"""auto: the driver's limits where they are possible, else watch. driver: the plugin serves only with them. mps: the control daemons'
-limits. watch: no limits, pods that exceed their units are reported. none: they are not reported either."""
 _BY_DRIVER: Final = (AUTO, DRIVER)
 
 INTERVAL_SECONDS: Final = 60.0
@@ -85,7 +82,8 @@ def limits_due(node: NodeState, uid: str) -> dict[str, int]:
 class PodLimits:
     """The limits of all pods of this node. It is used from one event loop only.
 
-    mode: of MODES. running: also limit pods that already run without a limit, because they started before this was possible.
+    mode: one of ISOLATIONS in `settings`. running: also limit pods that already run without a limit, because they started before this was
+    possible.
     """
 
     def __init__(self, node: NodeState, driver: Nvml, groups: Groups, status: Status, mode: str = AUTO, *, running: bool = False) -> None:

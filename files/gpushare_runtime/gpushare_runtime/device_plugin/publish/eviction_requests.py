@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 REPORT: Final = "report"
 EVICT: Final = "evict"
-MODES: Final = (REPORT, EVICT)
 """report: no more than an Event. evict: also a request to the extender to evict the pod."""
 
 INTERVAL_SECONDS: Final = 2.0
@@ -64,8 +63,8 @@ def doubt(node: NodeState, pod: LocalPod, gpu: str, due: int) -> str:
 
 
 class EvictionRequests:
-    """mode, unstartable: of MODES, for pods above their units and for those that can never start. grace: seconds above the units until
-    the request. now: Unix time. It is used from one event loop only."""
+    """mode, unstartable: REPORT or EVICT, for pods above their units and for those that can never start. grace: seconds above the units
+    until the request. now: Unix time. It is used from one event loop only."""
 
     def __init__(
         self,

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The settings of gpushare-device-plugin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
+from gpushare_runtime.settings import common
+from gpushare_runtime.settings.schema import CLUSTER, ChoiceType, ListType, NumberType, SwitchType, TextType, folder, setting
+
+AUTO: Final = "auto"
+REPORT, EVICT = "report", "evict"
+#: auto: the driver's limits where they are possible, else watch. driver: the plugin serves only with them. mps: the control daemons'
+#: limits. watch: no limits, pods that exceed their units are reported. none: they are not reported either.
+ISOLATIONS: Final = (AUTO, protocol.ISOLATION_DRIVER, protocol.ISOLATION_MPS, protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)
+# By size, as people choose.
+_UNITS: Final = tuple(sorted(UNITS, key=lambda name: -UNITS[name].mib))
+_CDI: Final = " and ".join(protocol.CDI_FOLDERS)
+
+
+@dataclass(frozen=True)
+class DevicePluginConfig:
+    """As a file or a command line has them. The order is that of the file and of the docs."""
+
+    node: str = setting(
+        "",
+        "name of this node in Kubernetes (or NODE_NAME)",
+        TextType("a name of at most 253 letters, digits, dots and dashes", r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?"),
+        key="nodeName",
+        option="node-name",
+        environment="NODE_NAME",
+    )
+    unit: Unit = setting(
+        GIB,
+        "size of one unit of gpu-mem",
+        ChoiceType(_UNITS, parse_unit),
+        key="memoryUnit",
+        option="memory-unit",
+        variable="gpushare_memory_unit",
+        chart="memoryUnit",
+        agrees="does not change while pods have memory of the node's GPUs",
+        description="Size of one unit of C(aliyun.com/gpu-mem). A smaller unit makes more ids, of which kubelet accepts about 67,000 per "
+        "node. Preflight rejects a unit that makes too many. It also rejects a change while pods have memory of the node's GPUs.",
+    )
+    kubeconfig: str | None = setting(None, "(or KUBECONFIG); without: in-cluster", TextType("the path of a file"), metavar="FILE")
+    kubelet_root: Path = setting(
+        Path(protocol.KUBELET_ROOT),
+        "kubelet's --root-dir, which has its podresources API",
+        folder(),
+        metavar="DIR",
+        agrees="must be the folder of this node's kubelet",
+        variable="gpushare_kubelet_root",
+        hosts=False,
+        chart="kubeletRoot",
+        description="C(--root-dir) of the kubelets on GPU nodes, which has C(pod-resources).",
+        remark="--root-dir of the kubelets on GPU nodes, which has pod-resources.",
+    )
+    device_plugins_dir: Path = setting(
+        Path(protocol.KUBELET_PLUGIN_DIR), "kubelet's folder of device plugins, which its --root-dir does not move", folder(), metavar="DIR"
+    )
+    state: Path | None = setting(
+        None,
+        "folder of the plugin's notes for its next process (or STATE_DIRECTORY); default /run/gpushare-device-plugin, which a reboot "
+        "empties",
+        folder(),
+        key="stateDir",
+        option="state-dir",
+        metavar="DIR",
+    )
+    seed_token_file: Path | None = common.seed_token_file()
+    token_file: Path | None = common.token_file()
+    token_seconds: int = common.token_seconds()
+    strategy: str = setting(
+        protocol.STRATEGY_ENVIRONMENT,
+        f"how containers get their GPUs, by default as the original; {AUTO}: {protocol.STRATEGY_MOUNTS}, in a container by what is seen of "
+        "the node",
+        ChoiceType((AUTO, *protocol.STRATEGIES)),
+        key="deviceStrategy",
+        option="device-strategy",
+        variable="gpushare_device_strategy",
+        chart="deviceStrategy",
+        preset=AUTO,
+        agrees="on hosts the role chooses; does not change while pods have GPUs",
+        description="How containers get their GPUs on this host, and so which GPUs a container sees that it has not requested. V(cdi) "
+        "requires CDI in kubelet and the container runtime, V(volume-mounts) and V(envvar) require C(nvidia) as default runtime. With "
+        "V(envvar) the environment of any container selects GPUs. V(auto) is V(cdi) where the host supports it, else V(volume-mounts). "
+        "The strategy does not change while pods have GPUs.",
+    )
+    isolation: str = setting(
+        AUTO,
+        "keep each pod to its units by the driver (r615 or newer), by MPS, by watching it, or not; auto: by the driver where possible, "
+        "else by watching",
+        ChoiceType(ISOLATIONS, chart=(AUTO, protocol.ISOLATION_DRIVER, protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)),
+        variable="gpushare_isolation",
+        chart="isolation",
+        agrees="`none` measures nothing, so that `overuse: evict` needs another one",
+        description="Mechanism that keeps each pod to its units. V(driver): NVIDIA's driver, 620 (long-term) or 615, with cgroup v2 and no "
+        "MIG; a node without it has no GPUs for pods. V(mps): MPS control daemons, one per GPU, on GPUs from Volta on without MIG. "
+        "V(watch): nothing, pods that exceed their units are reported. V(none): they are not reported either. V(auto) is V(driver) where "
+        "possible, else V(watch). Where the daemons are pods, V(auto) is V(watch), and V(mps) is rejected. V(mps) is set and left only "
+        "while no pod has GPUs. With limits by the driver the device plugin has the capability C(CAP_SYS_ADMIN), because the driver "
+        "requires it.",
+        remark="auto is watch here: nothing stops a pod that uses more than its units. driver stops it; the device plugin's pods then have "
+        "CAP_SYS_ADMIN, nodes without driver 615 or newer and cgroup v2 have no GPUs for pods, and OpenShift is not possible. There is no "
+        "mps here.",
+    )
+    limit_running_pods: bool = setting(
+        False,
+        "also limit pods that started before limits were possible",
+        SwitchType(),
+        variable="gpushare_limit_running_pods",
+        description="Whether the device plugin also limits pods that started before their node had limits. Such a pod may use more than "
+        "its units already. Then its next allocation fails.",
+    )
+    overuse: str = setting(
+        REPORT,
+        "consequence for a pod that uses more memory than its units: an Event, or also its eviction",
+        ChoiceType((REPORT, EVICT)),
+        variable="gpushare_overuse",
+        scope=CLUSTER,
+        chart="overuse",
+        agrees="`evict` has no effect unless the extender evicts, too",
+        description="Consequence for a pod that uses more memory of a GPU than its units for C(gpushare_overuse_grace) seconds. V(report) "
+        "means an Event and a metric. With V(evict) the extender also evicts the pod through the Eviction API, as soon as its disruption "
+        "budgets allow. This requires ValidatingAdmissionPolicy (Kubernetes 1.30).",
+    )
+    # Long enough for several readings.
+    overuse_grace: int = setting(
+        60,
+        "time above its units after which the eviction of a pod is requested",
+        NumberType(10, 86400, "seconds"),
+        metavar="SECONDS",
+        variable="gpushare_overuse_grace",
+        chart="overuseGrace",
+        description="Seconds from 10 to 86400. A pod is evicted if it uses more than its units at every reading of this time, with "
+        "O(gpushare_overuse=evict).",
+    )
+    unstartable: str = setting(
+        REPORT,
+        "consequence for a pod that can never start with the ids that it has: its Event from kubelet, or also its eviction",
+        ChoiceType((REPORT, EVICT)),
+        variable="gpushare_unstartable",
+        scope=CLUSTER,
+        agrees="`evict` has no effect unless the extender evicts, too",
+        description="Consequence for a pod that can never start with the units that it got, of which no container runs. V(report) means "
+        "that kubelet's Events on the pod say so, until the pod is deleted. With V(evict) the extender also evicts the pod, so that its "
+        "controller creates it again. A pod without a controller is then gone. This requires ValidatingAdmissionPolicy (Kubernetes 1.30).",
+    )
+    cdi_folders: tuple[str, ...] = setting(
+        (),
+        f"folder of CDI specs; repeat it for others, the last one first (default {_CDI})",
+        ListType(TextType("an absolute path", r"/[^\0]*"), 16),
+        key="cdiSpecDirs",
+        option="cdi-spec-dir",
+        metavar="DIR",
+    )
+    cdi_dir: Path | None = setting(
+        None,
+        f"write a CDI spec {protocol.CDI_FILE} there for devices {protocol.CDI_KIND_OWN}, where none of {protocol.CDI_KIND} fits the GPUs; "
+        "the only folder of CDI specs, unless --cdi-spec-dir names others",
+        folder(),
+        metavar="DIR",
+        agrees="requires `hostRoot`",
+        variable="gpushare_cdi_dir",
+        hosts=False,
+        chart="cdiDir",
+        preset="/var/run/cdi",
+        description="Folder of CDI specs on the nodes that a reboot empties. Where none there of C(nvidia.com/gpu) fits the node's GPUs, "
+        "the device plugin writes C(gpushare.json), with the strategies V(cdi) and V(auto) of O(gpushare_device_strategy).",
+    )
+    host_root: Path | None = setting(
+        None, "below which the host's /usr, /dev and /run/nvidia are mounted, for --cdi-dir", folder(), metavar="DIR"
+    )
+    driver_root: str = setting(
+        "",
+        "of the driver's files, as the host sees it (default: /run/nvidia/driver if it has them, else /)",
+        TextType("an absolute path, or nothing", r"(?:/[^\0]*)?", charted="(/[A-Za-z0-9_@.+:,=-]+)*"),
+        metavar="DIR",
+        variable="gpushare_driver_root",
+        hosts=False,
+        chart="driverRoot",
+        description="Root folder of the NVIDIA driver's files on the nodes. Empty means C(/run/nvidia/driver), where the GPU Operator's "
+        "driver has them, if they are there, else C(/).",
+    )
+    runtime_class: str = setting(
+        "",
+        "of this pod; default: it has the nodes' default runtime",
+        TextType("the name of a RuntimeClass, or nothing", charted="([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?"),
+        metavar="NAME",
+        variable="gpushare_runtime_class",
+        hosts=False,
+        chart="runtimeClass",
+        preset="gpushare-nvidia",
+        description="RuntimeClass by which the device plugin's pods get the driver's libraries. V(gpushare-nvidia) is made here, for the "
+        "handler C(nvidia), and a policy rejects pods of other namespaces that name it. Another one must be there, and any pod may name "
+        "it. Empty where NVIDIA's runtime is the default of the nodes.",
+        remark="gpushare-nvidia is the chart's own, which pods of other namespaces cannot name. Empty: NVIDIA's runtime is the default of "
+        "the nodes.",
+    )
+    in_container: bool = setting(False, "the host is seen through mounts only, and another library needs a new container", SwitchType())
+    cgroup_root: Path | None = setting(
+        None, "where the host's control groups are mounted (default: their first mount)", folder(), metavar="DIR"
+    )
+    dev_root: Path = setting(Path("/dev"), "where the host's /dev is mounted", folder(), metavar="DIR")
+    metrics_listen: str = common.metrics_listen("127.0.0.1:9440")
+    metrics_token_file: Path | None = common.metrics_token_file()
+    health_listen: str = common.health_listen("0.0.0.0:9443")
+    log_level: str = common.log_level()

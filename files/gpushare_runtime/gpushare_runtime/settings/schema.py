@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The description of a setting, at its field in the dataclass of a daemon.
+
+A daemon's settings are a frozen dataclass whose fields are made by `setting`. Everything else derives from them: the file that the daemon
+reads, its options, the variables of the roles, the values of the chart, and the tables of the docs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
+
+from gpushare_runtime.core.bounds import quote
+
+#: The hosts that must have the same value.
+HOST, CONTROL_PLANES, GPU_NODES, CLUSTER = "host", "control planes", "GPU nodes", "cluster"
+_METADATA: Final = "setting"
+_LONGEST: Final = 4096
+_MOST_ITEMS: Final = 1000
+
+
+class ValueType(Protocol):
+    """The values that a setting may have. expected: for a message. schema: as JSON schema. ansible: for an argument specification."""
+
+    @property
+    def expected(self) -> str: ...
+
+    @property
+    def schema(self) -> Mapping[str, Any]: ...
+
+    @property
+    def ansible(self) -> Mapping[str, Any]: ...
+
+    def read(self, value: object) -> Any:
+        """The value of a document as the daemon has it. ValueError for another."""
+
+    def plain(self, value: Any) -> Any:
+        """The value of the daemon as a document has it."""
+
+
+@dataclass(frozen=True)
+class TextType:
+    """A text that a pattern fits, `convert` makes something else of it. path: whether it names a file or folder of the host.
+
+    charted: the pattern of the chart's value, which stands in texts of Kubernetes as it is.
+    """
+
+    expected: str = "a text"
+    pattern: str = r"[^\0]*"
+    convert: Callable[[str], Any] = str
+    path: bool = False
+    charted: str = ""
+
+    def read(self, value: object) -> Any:
+        if not isinstance(value, str) or len(value) > _LONGEST or not re.fullmatch(self.pattern, value):
+            raise ValueError(self.expected)
+        return self.convert(value)
+
+    def plain(self, value: Any) -> Any:
+        return str(value)
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "string", "pattern": f"^{self.charted or self.pattern}$"}
+
+    @property
+    def ansible(self) -> Mapping[str, Any]:
+        return {"type": "path" if self.path else "str"}
+
+
+@dataclass(frozen=True)
+class ChoiceType:
+    """A word among some. chart: those that the chart has, all by default."""
+
+    words: tuple[str, ...]
+    convert: Callable[[str], Any] = str
+    chart: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        return f"one of {', '.join(filter(None, self.words))}{' or nothing' if '' in self.words else ''}"
+
+    def read(self, value: object) -> Any:
+        if value not in self.words:
+            raise ValueError(self.expected)
+        return self.convert(str(value))
+
+    def plain(self, value: Any) -> Any:
+        return getattr(value, "name", value)
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return {"enum": list(self.chart or self.words)}
+
+    @property
+    def ansible(self) -> Mapping[str, Any]:
+        return {"type": "str", "choices": list(self.words)}
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """A whole number. unit: of what, such as seconds."""
+
+    least: int
+    most: int
+    unit: str = ""
+
+    @property
+    def expected(self) -> str:
+        return f"a number{f' of {self.unit}' if self.unit else ''} from {self.least} to {self.most}"
+
+    def read(self, value: object) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise ValueError(self.expected)
+        return value
+
+    def plain(self, value: Any) -> Any:
+        return value
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+
+    @property
+    def ansible(self) -> Mapping[str, Any]:
+        return {"type": "int"}
+
+
+@dataclass(frozen=True)
+class SwitchType:
+    """Yes or no."""
+
+    expected: ClassVar[str] = "true or false"
+    schema: ClassVar[Mapping[str, Any]] = {"type": "boolean"}
+    ansible: ClassVar[Mapping[str, Any]] = {"type": "bool"}
+
+    def read(self, value: object) -> Any:
+        if not isinstance(value, bool):
+            raise ValueError(self.expected)
+        return value
+
+    def plain(self, value: Any) -> Any:
+        return value
+
+
+@dataclass(frozen=True)
+class ListType:
+    """A list. An option is repeated for it."""
+
+    each: TextType | NumberType
+    most: int = _MOST_ITEMS
+
+    @property
+    def expected(self) -> str:
+        return f"a list of at most {self.most}, each {self.each.expected}"
+
+    def read(self, value: object) -> Any:
+        if not isinstance(value, list) or len(value) > self.most:
+            raise ValueError(self.expected)
+        return tuple(map(self.each.read, value))
+
+    def plain(self, value: Any) -> Any:
+        return [self.each.plain(each) for each in value]
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return {"type": "array", "maxItems": self.most, "items": dict(self.each.schema)}
+
+    @property
+    def ansible(self) -> Mapping[str, Any]:
+        return {"type": "list", "elements": self.each.ansible["type"]}
+
+
+def folder() -> TextType:
+    """An absolute path, as a Path."""
+    return TextType("an absolute path", r"/[^\0]*", Path, path=True, charted="(/[A-Za-z0-9_@.+:,=-]+)+")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The description of a setting.
+
+    name: the field. key: in a file. default: as a file has it, None for none. preset: the default of variable and chart, where that is
+    another one. doc: its effect, as a phrase of an option's help.
+    environment: the variable of the process that stands for one that is not given. agrees: with which others it must fit, and how.
+    variable: Ansible's, "" for one that the roles decide. description: of the variable, with Ansible's markup, by default the doc. role:
+    the one that describes the variable, where it is not the daemon's. hosts: whether the role of the daemon on hosts has it. scope: where
+    its value must be the same. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. remark:
+    for people who read the values of the chart. option: without dashes. metavar: of the option's value.
+    """
+
+    name: str
+    key: str
+    default: Any
+    doc: str
+    kind: ValueType
+    environment: str = ""
+    agrees: str = ""
+    variable: str = ""
+    description: str = ""
+    role: str = ""
+    hosts: bool = True
+    scope: str = HOST
+    chart: str = ""
+    remark: str = ""
+    option: str = ""
+    metavar: str = ""
+    preset: Any = None
+
+    def rejects(self, value: object, error: ValueError) -> str:
+        """The message about a value of a file."""
+        return f"{self.key}: found {quote(value)}; expected {error}"
+
+
+def setting(default: Any, doc: str, kind: ValueType, **further: Any) -> Any:
+    """A field of a daemon's settings. default: as the daemon has it. further: of `Setting`."""
+    return field(default=default, metadata={_METADATA: {"doc": doc, "kind": kind, **further}})
+
+
+def settings_of(owner: type[Any]) -> tuple[Setting, ...]:
+    """The settings of a dataclass, in the order of its fields; fields that `setting` has not made are none."""
+    return tuple(_setting(each.name, each.default, each.metadata[_METADATA]) for each in fields(owner) if _METADATA in each.metadata)
+
+
+def _setting(name: str, default: Any, further: Mapping[str, Any]) -> Setting:
+    first, *others = name.split("_")
+    kind: ValueType = further["kind"]
+    plain = None if default is None or default is MISSING else kind.plain(default)
+    derived = {"key": first + "".join(map(str.title, others)), "option": name.replace("_", "-")}
+    return Setting(**{"name": name, "default": plain, **derived, **further})
