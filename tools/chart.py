@@ -11,15 +11,21 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import RUNTIME_CLASS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_SCHEDULER_CONFIG,
+    ANNOTATION_SETTINGS,
+    RUNTIME_CLASS,
+)
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.table import DAEMONS
 
+_ANNOTATIONS: Final = {ANNOTATION_SCHEDULER_CONFIG: "x-digest", ANNOTATION_SETTINGS: "x-plugin-settings"}
 _NO_VERSION = (
     "found a version of Kubernetes without its third number; expected one such as v1.36.3, which kube-scheduler's image has: "
     "set schedulerImage, or kubeVersion of Argo CD"
@@ -44,11 +50,6 @@ WORDS: Final[Mapping[str, str]] = {
     "/x-driver": ".Values.driverRoot",
     "/x-cdi": ".Values.cdiDir",
     "x-selinux": ".Values.selinuxType",
-    "x-unit": ".Values.memoryUnit",
-    "x-isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation',
-    "x-strategy": ".Values.deviceStrategy",
-    "x-overuse": ".Values.overuse",
-    "64998": ".Values.overuseGrace",
     "x-placement": ".Values.placement",
     "x-gpu-placement": ".Values.gpuPlacement",
     "64997": ".Values.mostNodes",
@@ -60,7 +61,10 @@ WORDS: Final[Mapping[str, str]] = {
     "64994": ".Values.replicas",
     "x-config": 'include "gpushare.schedulerConfig" .',
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
+    "x-plugin-settings": 'include "gpushare.devicePluginSettings" .',
 }
+#: The settings of daemons that are not the chart's value as it is.
+SETTINGS: Final[Mapping[str, str]] = {"isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation'}
 #: Those that take the place of more than a text.
 PARTS: Final[dict[str, str]] = {
     "x-tolerations": ".Values.tolerations | toJson",
@@ -86,11 +90,9 @@ FULL: Final = Values(
     selinux_type="x-selinux",
     writers=("x-writer",),
     replicas=64994,
-    memory_unit="x-unit",
     isolation="driver",
     device_strategy="cdi",
     overuse="evict",
-    overuse_grace=64998,
     placement="x-placement",
     gpu_placement="x-gpu-placement",
     most_nodes=64997,
@@ -130,14 +132,6 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"pull_secrets": ()}, ".Values.imagePullSecrets"),
     ({"mutating": False}, '.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"'),
 )
-_CHOSEN: Final = re.compile("--(isolation|device-strategy|overuse|driver-root|runtime-class)=.*")
-_WORD_OF: Final = {
-    "isolation": "x-isolation",
-    "device-strategy": "x-strategy",
-    "overuse": "x-overuse",
-    "driver-root": "/x-driver",
-    "runtime-class": "x-runtime-class",
-}
 
 
 @dataclass
@@ -157,17 +151,22 @@ def made(values: Values) -> list[Any]:
             one["data"] = dict.fromkeys(one["data"], "x-config")
         template = one.get("spec", {}).get("template", {})
         if "annotations" in template.get("metadata", {}):
-            template["metadata"]["annotations"] = dict.fromkeys(template["metadata"]["annotations"], "x-digest")
+            template["metadata"]["annotations"] = {name: _ANNOTATIONS[name] for name in template["metadata"]["annotations"]}
         if "imagePullSecrets" in one:
             one["imagePullSecrets"] = "x-pull-secrets"
         if one["kind"] == "DaemonSet":
             template["spec"].update(tolerations="x-tolerations", nodeSelector="x-node-selector")
             template["spec"].update({"runtimeClassName": "x-runtime-class"} if "runtimeClassName" in template["spec"] else {})
         for container in template.get("spec", {}).get("containers", ()):
-            args = (_CHOSEN.sub(lambda word: f"--{word[1]}={_WORD_OF[word[1]]}", each) for each in container.get("args", ()))
-            container.update({"args": list(args)} if "args" in container else {})
             container.update({"resources": f"x-resources-{_RESOURCES[container['name']]}"} if container["name"] in _RESOURCES else {})
     return found
+
+
+def plugin_settings(values: Values) -> list[str]:
+    """The lines of the device plugin's settings, with the values of the chart as expressions."""
+    charts = {row.key: SETTINGS.get(row.chart, f".Values.{row.chart}") for row in DAEMONS["device_plugin"].settings if row.chart}
+    parts = (line.partition(": ") for line in workloads.plugin_settings(values).splitlines())
+    return [f"{key}: {{{{ {charts[key]} | toJson }}}}" if key in charts else f"{key}: {value}" for key, _colon, value in parts]
 
 
 def absent(part: Any) -> bool:
@@ -253,12 +252,22 @@ def lines(part: Any, indent: int) -> list[str]:
     return found
 
 
-def tree() -> list[Any]:
-    """The objects with words and conditions."""
-    found: Any = made(FULL)
+def tree(make: Callable[[Values], list[Any]] = made) -> list[Any]:
+    """The objects with words and conditions, or the parts of another text."""
+    found: Any = make(FULL)
     for change, condition in CONDITIONS:
-        found = marked(found, made(replace(FULL, **change)), condition)
+        found = marked(found, make(replace(FULL, **change)), condition)
     return list(found)
+
+
+def defined(name: str, text: str) -> str:
+    """A template for others to include."""
+    return f'{{{{- define "gpushare.{name}" -}}}}\n{text}\n{{{{ end -}}}}\n'
+
+
+def _line(part: Any) -> str:
+    """A line of a text, in its conditions."""
+    return f"{{{{- if {part.condition} }}}}\n{_line(part.part)}\n{{{{- end }}}}" if isinstance(part, If) else str(part)
 
 
 def templates() -> dict[str, str]:
@@ -275,5 +284,9 @@ def templates() -> dict[str, str]:
         documents.append(f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}" if condition else text)
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))
     config = re.sub(r'\n( +"preemptVerb": .*)', r"\n{{- if .Values.preemption }}\n\1\n{{- end }}", config)
-    helper = f'{{{{- define "gpushare.schedulerConfig" -}}}}\n{config}\n{{{{ end -}}}}\n'
-    return {"_scheduler-config.tpl": header + helper, "objects.yaml": header + _REJECTED + "\n".join(documents) + "\n"}
+    settings = "\n".join(map(_line, tree(plugin_settings)))
+    return {
+        "_scheduler-config.tpl": header + defined("schedulerConfig", config),
+        "_device-plugin-settings.tpl": header + defined("devicePluginSettings", settings),
+        "objects.yaml": header + _REJECTED + "\n".join(documents) + "\n",
+    }

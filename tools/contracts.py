@@ -242,7 +242,10 @@ PLUGINS: Final = Area(
             "plugin_utils._wheel",
         ),
         "plugin_utils._yaml": ("module_utils._formats.yaml_scalars", "plugin_utils._shape"),
-        "plugin_utils._manifests": ("module_utils._cluster.names", "module_utils._cluster.public", "module_utils._scheduler"),
+        "plugin_utils._manifests": (
+            *(f"module_utils.{name}" for name in ("_cluster.names", "_cluster.public", "_formats.config_document", "_scheduler")),
+            "plugin_utils._settings",
+        ),
         "plugin_utils._preflight": (
             *(
                 f"module_utils.{name}"
@@ -258,6 +261,7 @@ PLUGINS: Final = Area(
                 )
             ),
             "plugin_utils._bundle",
+            "plugin_utils._settings",
             "plugin_utils._wheel",
         ),
         "plugin_utils._subjects": ("module_utils._change.subjects", "module_utils._formats.versions"),

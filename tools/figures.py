@@ -46,8 +46,6 @@ from gpushare_runtime.kubectl_program import main as kubectl_program
 from gpushare_runtime.mps import canary as mps_canary
 from gpushare_runtime.mps import main as mps_main
 from gpushare_runtime.pki import certificates
-from gpushare_runtime.settings.device_plugin import DevicePluginConfig
-from gpushare_runtime.settings.schema import NumberType, settings_of
 from image import layout as image
 from measured import span
 from suites import report, run
@@ -56,13 +54,6 @@ from tree import REPOSITORY
 MIB = 1024**2
 DAY = 86400
 OPERATE, REFERENCE = "docs/operate", "docs/reference"
-
-
-def _bounds(field: str) -> tuple[int, int]:
-    """The least and the most of a setting of the device plugin."""
-    kind = next(one.kind for one in settings_of(DevicePluginConfig) if one.name == field)
-    assert isinstance(kind, NumberType)
-    return kind.least, kind.most
 
 
 def saved(name: str) -> Any:
@@ -316,7 +307,6 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("end in more than {:g} s", (overuse.REQUEST_SECONDS + overuse.CLOCKS_DIFFER,)),
         ("must not differ by more than {:g} s", (overuse.CLOCKS_DIFFER,)),
         ("`gpushare_overuse_grace` seconds ({} by default)", (default("gpushare_overuse_grace"),)),
-        ("{} to {}; {} by default", (*_bounds("overuse_grace"), default("gpushare_overuse_grace"))),
         ("a list of at most {} MiB", (devices.KUBELET_MESSAGE_BYTES // MIB,)),
         ("8 GPUs of 80 GiB make {:,} units of 64 MiB. In units of 1 MiB they would make {:,}", (8 * 80 * 1024 // 64, 8 * 80 * 1024)),
         ("open calls (at most {:g} s)", (registration.DRAIN_SECONDS,)),

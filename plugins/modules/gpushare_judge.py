@@ -99,7 +99,6 @@ options:
     type: str
     choices: [check, patch]
     default: check
-  settings: {description: "The variables of the role C(in_cluster), by their names. V(in_cluster) requires it.", type: dict}
   bundle:
     description: A bundle on the controller whose images O(hosts) get before. By default the nodes have them, or pull them.
     type: str

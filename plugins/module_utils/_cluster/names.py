@@ -25,6 +25,7 @@ ANNOTATION_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 #: How all annotations begin that are ours, on nodes and pods.
 ANNOTATION_PREFIXES = ("ALIYUN_COM_", "gpushare/", "scheduler.framework.gpushare")
 #: On kube-scheduler's static pod: a configuration that changes alone would not restart the scheduler.
+ANNOTATION_SETTINGS = "gpushare.kubernetes/settings"
 ANNOTATION_SCHEDULER_CONFIG = "gpushare.kubernetes/scheduler-config-sha256"
 #: kubelet's own: the API's copy of a static pod.
 ANNOTATION_MIRROR = "kubernetes.io/config.mirror"

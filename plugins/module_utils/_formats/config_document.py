@@ -21,7 +21,11 @@ _FIELD = re.compile(r"^([A-Za-z]+): (.*)$", re.MULTILINE)
 
 def document(kind: str, fields: Mapping[str, Any]) -> str:
     """The fields as YAML. Values are JSON, which YAML contains; the order does not depend on the one who asks."""
-    lines = [f"apiVersion: {API_VERSION}", f"kind: {kind}", *(f"{key}: {json.dumps(fields[key])}" for key in sorted(fields))]
+    lines = [
+        f"apiVersion: {API_VERSION}",
+        f"kind: {kind}",
+        *(f"{key}: {json.dumps(fields[key], separators=(',', ':'))}" for key in sorted(fields)),
+    ]
     return "\n".join(lines) + "\n"
 
 

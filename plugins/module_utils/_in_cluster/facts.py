@@ -21,11 +21,11 @@ from .._takeover import operator as gpu_operator
 from .._takeover.plugins import other_plugins, place_of
 from .pods import SCHEDULER, is_ready
 from .replicas import displaced, has_gpus, homes
+from .told import setting
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
 IMAGES_TOLD = 50
-_UNIT = "--memory-unit="
 #: The resources that NVIDIA's device plugin gives pods, also with time-slicing and MIG.
 _OF_NVIDIA = re.compile(r"nvidia\.com/(?:gpu|mig-).*")
 _RBAC = "rbac.authorization.k8s.io/v1"
@@ -153,9 +153,7 @@ def _enforces(namespace: Optional[Mapping[str, Any]]) -> str:
 
 def _unit(daemon_set: Mapping[str, Any]) -> str:
     """The unit of the device plugin that is installed, "" where it says none."""
-    containers = daemon_set["spec"]["template"]["spec"].get("containers") or []
-    said = [word for container in containers for word in container.get("args") or [] if str(word).startswith(_UNIT)]
-    return str(said[0])[len(_UNIT) :] if said else ""
+    return setting(daemon_set["spec"]["template"], "memoryUnit", "--memory-unit")
 
 
 def _scheduler(kubectl: Kubectl, namespace: str) -> str:

@@ -17,8 +17,8 @@ from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import gpu_pods, of_hosts, ours
 from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
+from .told import setting
 
-_CDI = "--cdi-dir="
 _SHOWN = 10
 WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
@@ -115,10 +115,9 @@ class InClusterRemoval:
             patch = {"spec": {"template": {"spec": {"nodeSelector": {"gpushare.kubernetes/removed": "true"}}}}}
             self._kubectl.text(["patch", "daemonset", PLUGIN, *place, "--type=merge", "-p", json.dumps(patch)])
             self._until_gone([*place, "--selector", f"app.kubernetes.io/name={PLUGIN}"])
-            spec = plugin["spec"]["template"]["spec"]
-            container = spec["containers"][0]
-            cdi = next((word[len(_CDI) :] for word in container["args"] if word.startswith(_CDI)), "")
-            image = Image(container["image"], self._namespace)
+            template = plugin["spec"]["template"]
+            cdi = setting(template, "cdiDir", "--cdi-dir")
+            image = Image(template["spec"]["containers"][0]["image"], self._namespace)
             runs.remove(self._seconds)
             ended = runs.run({node: cleanup(node, image, cdi) for node in self.nodes}, self._seconds)
             runs.remove(self._seconds)

@@ -17,11 +17,11 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, PLUGIN, PREFIX, RUNTIME_CLASS, RUNTIME_HANDLER
 from .pods import LONGEST, PROBE_PROGRAM, Ended, Image, Runs, is_ready, simple_pod, warnings
+from .told import setting
 
 TRIAL = "trial"
 #: kubelet tries again for ever; after so many seconds of warnings about a pod it does not run.
 HOPELESS_SECONDS = 15.0
-_ROOT = "--kubelet-root="
 #: Volumes of the pod, which kubelet names in what it says.
 _PLUGINS, _PODS = "device-plugins", "pod-resources"
 _ENFORCE = {"pod-security.kubernetes.io/enforce": "privileged"}
@@ -110,12 +110,12 @@ class Trial:
         """The nodes on which the device plugin serves that is to be installed."""
         place = ["--namespace", self._space]
         pods = self._kubectl.items(["get", "pods", *place, "--selector", f"app.kubernetes.io/name={PLUGIN}", "--ignore-not-found"])
-        wanted = (self._needs.image.reference, self._needs.image.runtime_class, f"{_ROOT}{self._needs.kubelet_root}")
+        wanted = (self._needs.image.reference, self._needs.image.runtime_class, self._needs.kubelet_root)
         found = []
         for pod in pods:
             spec = pod.get("spec") or {}
             (container,) = (spec.get("containers") or [{}])[:1]
-            root = next((word for word in container.get("args") or [] if str(word).startswith(_ROOT)), "")
+            root = setting(pod, "kubeletRoot", "--kubelet-root")
             if is_ready(pod) and (container.get("image"), spec.get("runtimeClassName", ""), root) == wanted:
                 found.append(str(spec.get("nodeName", "")))
         return found

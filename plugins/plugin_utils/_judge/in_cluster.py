@@ -21,43 +21,13 @@ from .._preflight.in_cluster import Bundled, InClusterSettings, judge
 from .._preflight.reasons import accept, no_answer
 from .judge import Judge
 
-#: The variables that the objects depend on, by the field of Values, without those that the cluster decides.
-_FIELDS = {
-    "gpushare_image": "image",
-    "gpushare_namespace": "namespace",
-    "gpushare_runtime_class": "runtime_class",
-    "gpushare_api_server": "api_server",
-    "gpushare_kubelet_root": "kubelet_root",
-    "gpushare_device_strategy": "device_strategy",
-    "gpushare_driver_root": "driver_root",
-    "gpushare_cdi_dir": "cdi_dir",
-    "gpushare_selinux_type": "selinux_type",
-    "gpushare_tolerations": "tolerations",
-    "gpushare_node_selector": "node_selector",
-    "gpushare_annotation_writers": "writers",
-    "gpushare_scheduler_on_gpu_nodes": "scheduler_on_gpu_nodes",
-    "gpushare_memory_unit": "memory_unit",
-    "gpushare_isolation": "isolation",
-    "gpushare_overuse": "overuse",
-    "gpushare_overuse_grace": "overuse_grace",
-    "gpushare_placement": "placement",
-    "gpushare_gpu_placement": "gpu_placement",
-    "gpushare_preemption": "preemption",
-    "gpushare_most_nodes": "most_nodes",
-    "gpushare_extender_weight": "extender_weight",
-    "gpushare_extender_http_timeout": "extender_http_timeout",
-    "gpushare_prometheus": "prometheus",
-    "gpushare_cluster_dashboard": "dashboard",
-    "gpushare_cluster_dashboard_host_names": "dashboard_hosts",
-    "gpushare_cluster_metrics": "metrics",
-}
+_ROLE = "in_cluster"
 
 
 class InClusterJudge(Judge):
     """Changes nothing."""
 
     options = {
-        "settings": {"type": "dict", "required": True},
         "kubectl": {"type": "str", "default": "kubectl"},
         "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
         # Of a change of the mode: the services on the hosts go on for now; the schedulers' pods come later.
@@ -73,7 +43,7 @@ class InClusterJudge(Judge):
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         known = preflight_variables.variables()
-        settings, reasons = self._typed(arguments["settings"], known)
+        settings, reasons = self._typed(self._given(), known)
         if any(reason.severity == ERROR for reason in reasons):
             return self.verdict(reasons)
         defaults = {name: known[name].spec.get("default") for name in settings}
@@ -111,18 +81,21 @@ class InClusterJudge(Judge):
             on_gpu_nodes=settings["gpushare_scheduler_on_gpu_nodes"],
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
-        fields = {field: settings[name] for name, field in _FIELDS.items()}
+        fields = Values.by_variables(settings)
         on_hosts = facts["on_hosts"] if arguments["changes"] else []
         users = [f"system:serviceaccount:{NAMESPACE}:{account}" for account in on_hosts]
         values = Values(
-            **{**fields, "writers": [*fields["writers"], *users]},
-            replicas=arguments["replicas"],
-            default_scheduler=settings["gpushare_scheduler"] == "default",
-            scheduler_image=image,
-            policies="ValidatingAdmissionPolicy" in facts["admission"],
-            openshift=settings["gpushare_openshift"] or facts["openshift"],
-            mutating="MutatingAdmissionPolicy" in facts["admission"],
-            percentage=percentage_by_default(facts["number"]) if percentage < 0 else percentage,
+            **{
+                **fields,
+                "writers": [*fields["writers"], *users],
+                "replicas": arguments["replicas"],
+                "default_scheduler": settings["gpushare_scheduler"] == "default",
+                "scheduler_image": image,
+                "policies": "ValidatingAdmissionPolicy" in facts["admission"],
+                "openshift": settings["gpushare_openshift"] or facts["openshift"],
+                "mutating": "MutatingAdmissionPolicy" in facts["admission"],
+                "percentage": percentage_by_default(facts["number"]) if percentage < 0 else percentage,
+            }
         )
         accepted = [*settings["gpushare_preflight_accept"], *(["deploy_mode"] if arguments["changes"] else [])]
         result = self.verdict([*reasons, *accept(judge(facts, asked), accepted)])
@@ -155,6 +128,11 @@ class InClusterJudge(Judge):
         names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in arguments["hosts"] or ()]
         # kubelet's own name is that of the host, with its domain or without.
         return Bundled(images, {*names, *(name.partition(".")[0] for name in names)})
+
+    def _given(self) -> dict[str, Any]:
+        """The variables of the role, with the values in them."""
+        names = preflight_variables.role_options(preflight_variables.COLLECTION / "roles" / _ROLE, "main")
+        return {name: self._action._templar.template(self._known[name]) for name in names if name in self._known}
 
     @staticmethod
     def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Finding]]:

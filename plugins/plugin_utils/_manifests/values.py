@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...module_utils._cluster.names import LABEL_NODE, RUNTIME_CLASS
+from .._settings.rows import DaemonSetting, every
+from .._settings.table import DAEMONS
 
 #: Where a release of Kubernetes has its images.
 SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
 #: The label of a GPU node of ours, and its value.
 NODE_LABEL = {LABEL_NODE: "true"}
 _HTTPS = 443
+
+
+#: In the metadata of a field: the variable that it follows, where that has another name.
+_VARIABLE = "variable"
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Values:
     pull_secrets: names of the Secrets by which the accounts of our pods pull their images.
     metrics: whether both daemons serve metrics to scrapers with a token.
     pod_monitors: whether Prometheus' operator is told of them.
+    settings: further values of the chart that are settings of a daemon, by their names there.
     """
 
     image: str
@@ -57,7 +64,7 @@ class Values:
     selinux_type: str = ""
     tolerations: Sequence[Mapping[str, Any]] = ({"operator": "Exists"},)
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    writers: Sequence[str] = ()
+    writers: Sequence[str] = field(default=(), metadata={_VARIABLE: "gpushare_annotation_writers"})
     policies: bool = True
     mutating: bool = True
     default_scheduler: bool = False
@@ -76,11 +83,20 @@ class Values:
     extender_weight: int = 10
     extender_http_timeout: str = "1s"
     prometheus: str = ""
-    dashboard: bool = False
-    dashboard_hosts: Sequence[str] = ()
+    dashboard: bool = field(default=False, metadata={_VARIABLE: "gpushare_cluster_dashboard"})
+    dashboard_hosts: Sequence[str] = field(default=(), metadata={_VARIABLE: "gpushare_cluster_dashboard_host_names"})
     pull_secrets: Sequence[str] = ()
-    metrics: bool = False
+    metrics: bool = field(default=False, metadata={_VARIABLE: "gpushare_cluster_metrics"})
     pod_monitors: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def by_variables(cls, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that follow variables. known: their values. A field without a variable is decided otherwise."""
+        variables = {each.name: each.metadata.get(_VARIABLE, f"gpushare_{each.name}") for each in fields(cls)}
+        given = {name: known[variable] for name, variable in variables.items() if variable in known}
+        others = [each for each in every(DAEMONS) if each.chart and each.variable in known and each.variable not in variables.values()]
+        return {**given, "settings": {each.chart: known[each.variable] for each in others}}
 
     @property
     def evict(self) -> bool:
@@ -97,6 +113,15 @@ class Values:
         CAP_SYS_ADMIN for the sake of those nodes whose driver can limit.
         """
         return "watch" if self.isolation == "auto" else self.isolation
+
+    def settings_of(self, role: str) -> dict[str, Any]:
+        """The fields of a daemon's settings that are values of the chart. role: the daemon's on hosts."""
+        return {each.key: self._setting(each) for each in DAEMONS[role].settings if each.chart}
+
+    def _setting(self, each: DaemonSetting) -> Any:
+        """A field of its own where objects depend on it."""
+        name = each.variable[len("gpushare_") :]
+        return getattr(self, name) if name in self.__dataclass_fields__ else self.settings.get(each.chart, each.default)
 
     @property
     def limits_by_driver(self) -> bool:

@@ -12,6 +12,7 @@ import json
 
 from ...module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
+    ANNOTATION_SETTINGS,
     DASHBOARD,
     DEVICE_PLUGINS,
     LABEL_NODE,
@@ -22,8 +23,10 @@ from ...module_utils._cluster.names import (
     RUNTIME_CLASS,
     RUNTIME_HANDLER,
 )
+from ...module_utils._formats.config_document import document
 from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ...module_utils._scheduler.releases import V1
+from .._settings.table import DAEMONS
 from . import openshift
 from .accounts import DEFAULT_SCHEDULER
 from .policies import EXTENDER, PLUGIN, SCHEDULER, Json
@@ -41,6 +44,9 @@ EXTENDER_METRICS_PORT, PLUGIN_METRICS_PORT = 9441, 9440
 #: Values of the label `job`, which rules and dashboards ask for, by the name of the pods.
 _JOBS = {SCHEDULER: "gpushare-extender", EXTENDER: "gpushare-extender", PLUGIN: "gpushare-device-plugin"}
 _METRICS_FOLDER, _TOKEN = "/etc/gpushare/metrics", "token"
+#: Where a daemon's container has its settings, and the name of their file.
+SETTINGS_FOLDER, _SETTINGS = "/etc/gpushare/settings", "settings.yaml"
+_PLUGIN_ROLE = "device_plugin"
 #: On the nodes: the usage file, which the service of a host has in the same place.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 #: Of the certificates of a control plane, as with services.
@@ -308,6 +314,28 @@ def extender_daemon_set(values: Values) -> Json:
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(EXTENDER, values), "spec": spec}
 
 
+def plugin_settings(values: Values) -> str:
+    """The file that the device plugin reads."""
+    fields = values.settings_of(_PLUGIN_ROLE)
+    if not values.writes_cdi:
+        fields = {key: value for key, value in fields.items() if key not in ("driverRoot", "cdiDir")}
+    if not values.runtime_class:
+        del fields["runtimeClass"]
+    fields |= {"inContainer": True, "cgroupRoot": HOST_CGROUPS, "devRoot": HOST_DEV, "stateDir": STATE_FOLDER}
+    fields |= {"isolation": values.isolation_of_pods, "healthListen": f"0.0.0.0:{HEALTH_PORT}"}
+    fields |= {"hostRoot": HOST} if values.writes_cdi else {}
+    metrics = {"metricsListen": f"0.0.0.0:{PLUGIN_METRICS_PORT}", "metricsTokenFile": f"{_METRICS_FOLDER}/{_TOKEN}"}
+    return document(DAEMONS[_PLUGIN_ROLE].kind, {**fields, **(metrics if values.metrics else {})})
+
+
+def _settings_volume() -> Json:
+    """The settings of a pod as a file. They are an annotation of the pod, and no ConfigMap, which could change under pods that run: a pod
+    has the settings of its own revision, also once its container starts again, and a way back brings back settings and image together.
+    """
+    item = {"path": _SETTINGS, "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{ANNOTATION_SETTINGS}']"}}
+    return {"name": "settings", "projected": {"sources": [{"downwardAPI": {"items": [item]}}]}}
+
+
 def daemon_set(values: Values) -> Json:
     """The device plugin on each node with our label. It is root without any of root's powers but that root's files are its own."""
     cdi = [
@@ -332,28 +360,12 @@ def daemon_set(values: Values) -> Json:
         "capabilities": {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if values.limits_by_driver else {})},
         **({"seLinuxOptions": {"type": values.selinux_type}} if values.selinux_type else {}),
     }
-    arguments = [
-        "--in-container",
-        f"--cgroup-root={HOST_CGROUPS}",
-        f"--dev-root={HOST_DEV}",
-        f"--state-dir={STATE_FOLDER}",
-        f"--kubelet-root={values.kubelet_root}",
-        f"--memory-unit={values.memory_unit}",
-        f"--device-strategy={values.device_strategy}",
-        *([f"--host-root={HOST}", f"--driver-root={values.driver_root}", f"--cdi-dir={values.cdi_dir}"] if values.writes_cdi else []),
-        *([f"--runtime-class={values.runtime_class}"] if values.runtime_class else []),
-        f"--isolation={values.isolation_of_pods}",
-        f"--overuse={values.overuse}",
-        f"--overuse-grace={values.overuse_grace}",
-        f"--health-listen=0.0.0.0:{HEALTH_PORT}",
-        *_metrics_arguments(values, PLUGIN_METRICS_PORT),
-    ]
     container = {
         "name": "device-plugin",
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-device-plugin"],
-        "args": arguments,
+        "args": [f"--config={SETTINGS_FOLDER}/{_SETTINGS}"],
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
             # By either of these, as its configuration allows, NVIDIA's runtime gives the driver's libraries and every GPU.
@@ -368,6 +380,7 @@ def daemon_set(values: Values) -> Json:
                 for name, _, _, inside, read_only in folders
             ),
             _mount("every-gpu", "/var/run/nvidia-container-devices/all"),
+            _mount("settings", SETTINGS_FOLDER),
             *_metrics_mounts(values),
         ],
         "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
@@ -392,13 +405,14 @@ def daemon_set(values: Values) -> Json:
         "volumes": [
             *({"name": name, "hostPath": {"path": host, "type": kind}} for name, host, kind, _, _ in folders),
             {"name": "every-gpu", "hostPath": {"path": "/dev/null", "type": "CharDevice"}},
+            _settings_volume(),
             *_metrics_volumes(values, PLUGIN),
         ],
     }
     spec = {
         "selector": {"matchLabels": labels(PLUGIN)},
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-        "template": {"metadata": {"labels": labels(PLUGIN)}, "spec": pod},
+        "template": {"metadata": {"labels": labels(PLUGIN), "annotations": {ANNOTATION_SETTINGS: plugin_settings(values)}}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(PLUGIN, values), "spec": spec}
 

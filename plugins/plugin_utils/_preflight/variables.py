@@ -22,6 +22,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: 
 from ...module_utils._cluster.public import EXPECTED, is_address
 from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
+from .._settings.rows import every
+from .._settings.table import DAEMONS
 
 COLLECTION = Path(__file__).resolve().parents[3]
 # Every worker of Ansible reads them again, for each host.
@@ -39,6 +41,7 @@ LONGEST_HTTP_TIMEOUT = 1.0
 #: on every host of that scope; others may differ from host to host.
 CLUSTER, GROUP, CONTROL_PLANES, GPU_NODES, HOST = "cluster", "group", "control planes", "GPU nodes", "host"
 SCOPES: Mapping[str, str] = {
+    **{each.variable: each.scope for each in every(DAEMONS) if each.scope != HOST},
     "gpushare_annotation_writers": CLUSTER,
     "gpushare_api_server": GROUP,
     "gpushare_gpu_placement": CONTROL_PLANES,
@@ -54,7 +57,6 @@ SCOPES: Mapping[str, str] = {
     "gpushare_gpu_operator": CLUSTER,
     "gpushare_max_fail_percentage": GPU_NODES,
     "gpushare_most_nodes": CONTROL_PLANES,
-    "gpushare_overuse": CLUSTER,
     "gpushare_percentage_of_nodes_to_score": CONTROL_PLANES,
     "gpushare_pki_dir": CONTROL_PLANES,
     "gpushare_placement": CONTROL_PLANES,
@@ -70,10 +72,8 @@ SCOPES: Mapping[str, str] = {
     "gpushare_take_over_retire": CLUSTER,
     "gpushare_taint_gpu_nodes": CLUSTER,
     "gpushare_target_kubernetes": CLUSTER,
-    "gpushare_token_seconds": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,
     "gpushare_uninstall_wait": CLUSTER,
-    "gpushare_unstartable": CLUSTER,
     "gpushare_verify_image": CLUSTER,
     VERIFY_NAMESPACE: CLUSTER,
     "gpushare_verify_probe": CLUSTER,
@@ -113,13 +113,14 @@ class Variable:
     roles: tuple[str, ...]
 
 
-def role_options(role: Path) -> dict[str, dict[str, Any]]:
-    """The options of a role, over all of its entry points; empty for a role without specification."""
+def role_options(role: Path, entry_point: str = "") -> dict[str, dict[str, Any]]:
+    """The options of a role, over all of its entry points or of one; empty for a role without specification."""
     path = role / "meta" / "argument_specs.yml"
     if not path.is_file():
         return {}
     entry_points = (yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader) or {}).get("argument_specs") or {}
-    return {name: option for entry in entry_points.values() for name, option in ((entry or {}).get("options") or {}).items()}
+    chosen = [entry for name, entry in entry_points.items() if entry_point in ("", name)]
+    return {name: option for entry in chosen for name, option in ((entry or {}).get("options") or {}).items()}
 
 
 @lru_cache(maxsize=None)
@@ -433,6 +434,7 @@ def _version(value: Any) -> tuple[str, str] | None:
 
 
 _RULES: dict[str, Rule] = {
+    **{each.variable: _between(each.least, each.most) for each in every(DAEMONS) if each.least is not None and each.most is not None},
     "gpushare_dashboard_address": _address,
     "gpushare_dashboard_host_names": _host_names,
     "gpushare_dashboard_port": _between(1024, 65535),
@@ -450,7 +452,6 @@ _RULES: dict[str, Rule] = {
     "gpushare_metrics_token": _token,
     "gpushare_mps_canary_seconds": _between(0, 86400),
     "gpushare_mps_shared_memory_mib": _between(16, 2**20),
-    "gpushare_overuse_grace": _between(10, 86400),
     "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
     "gpushare_scheduler_lease": _lease,
     "gpushare_driver_root": _file_or_none,
@@ -459,7 +460,6 @@ _RULES: dict[str, Rule] = {
     "gpushare_serial": _serial,
     "gpushare_tolerations": _tolerations,
     "gpushare_target_kubernetes": _release,
-    "gpushare_token_seconds": _between(600, 2**32),
     "gpushare_max_fail_percentage": _between(0, 100),
     "gpushare_most_nodes": _between(0, 100000),
     "gpushare_extender_port": _between(1, 65535),

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.config_document import document
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.trial import DevicePluginNeeds, Trial, trial_pod
 
@@ -104,9 +105,10 @@ def test_what_is_wrong_with_a_node(phase: str, waiting: str, event: str, words: 
 
 @pytest.mark.parametrize(("image", "wanted"), [(IMAGE, []), ("localhost/gpushare:0", ["gpu1"])])
 def test_nodes_that_serve_with_the_same_are_not_tried(image: str, wanted: list[str]) -> None:
-    container = {"image": image, "args": ["--kubelet-root=/data/kubelet"]}
+    container = {"image": image, "args": ["--config=/x"]}
     spec = {"nodeName": "gpu1", "runtimeClassName": "nvidia", "containers": [container]}
-    plugin: list[Json] = [{"metadata": {"name": "p"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]
+    metadata = {"name": "p", "annotations": {"gpushare.kubernetes/settings": document("X", {"kubeletRoot": "/data/kubelet"})}}
+    plugin: list[Json] = [{"metadata": metadata, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]
     fake = Fake({PODS: tried("Succeeded"), f"get pods --namespace {SPACE} --selector app": plugin, **NO_SPACE})
     assert trial(fake).run(["gpu1"], 60) == (wanted, [])
     assert bool(fake.writes()) == bool(wanted)

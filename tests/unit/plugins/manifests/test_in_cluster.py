@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Any
 from unittest import mock
 
@@ -72,10 +73,27 @@ def test_the_module_applies_nothing_that_only_looks_like_one_of_them() -> None:
     assert [one for one in bad if foreign([one], "gpushare-system") is None] == []
 
 
-@pytest.mark.parametrize("values", SETS)
-def test_the_programs_know_their_arguments(values: Values) -> None:
+def plugin_settings(template: Json, folder: Path) -> plugin_options.PluginSettings:
+    """The settings that the device plugin reads where kubelet has made the volumes of its pod."""
+    spec = template["spec"]
+    (daemon,) = spec["containers"]
+    (word,) = daemon["args"]
+    path = PurePath(word.removeprefix("--config="))
+    (volume,) = (each["name"] for each in daemon["volumeMounts"] if each["mountPath"] == str(path.parent))
+    (made,) = (each["projected"]["sources"][0]["downwardAPI"]["items"] for each in spec["volumes"] if each["name"] == volume)
+    (item,) = made
+    assert item["path"] == path.name
+    (annotation,) = re.findall(r"metadata\.annotations\['(.+)'\]", item["fieldRef"]["fieldPath"])
+    (folder / item["path"]).write_text(template["metadata"]["annotations"][annotation])
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
-        plugin = plugin_options.parse_arguments(container(values, "device-plugin")["args"])
+        return plugin_options.parse_arguments(["--config", str(folder / item["path"])])
+
+
+@pytest.mark.parametrize("values", [*SETS, replace(VALUES, overuse_grace=90)])
+def test_the_programs_know_their_arguments(values: Values, tmp_path: Path) -> None:
+    plugin = plugin_settings(of("DaemonSet", values)["spec"]["template"], tmp_path)
+    assert (plugin.unit.name, plugin.overuse, plugin.overuse_grace) == (values.memory_unit, values.overuse, values.overuse_grace)
+    assert plugin.isolation == ("watch" if values.isolation == "auto" else values.isolation)
     assert (plugin.node, str(plugin.kubelet_root), plugin.in_container) == ("gpu1", values.kubelet_root, True)
     assert str(plugin.device_plugins_dir) == "/var/lib/kubelet/device-plugins"
     assert (str(plugin.cgroup_root), str(plugin.dev_root), str(plugin.state)) == (
@@ -171,8 +189,9 @@ def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:
 
 def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
     """By its path in the device plugin's container: the path on the node, whether it is read-only, and how mounts below it come along."""
-    volumes = {one["name"]: one["hostPath"]["path"] for one in of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]}
-    mounts = container(values, "device-plugin")["volumeMounts"]
+    every = of("DaemonSet", values)["spec"]["template"]["spec"]["volumes"]
+    volumes = {one["name"]: one["hostPath"]["path"] for one in every if "hostPath" in one}
+    mounts = [one for one in container(values, "device-plugin")["volumeMounts"] if one["name"] in volumes]
     return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
 
 
@@ -304,7 +323,7 @@ def test_no_pod_connects_to_those_of_the_daemons_but_for_their_metrics(metrics: 
 
 
 @pytest.mark.parametrize("values", [replace(VALUES, metrics=True, pod_monitors=True), replace(BESIDE, metrics=True, pod_monitors=True)])
-def test_prometheus_finds_each_daemon_and_has_its_token(values: Values) -> None:
+def test_prometheus_finds_each_daemon_and_has_its_token(values: Values, tmp_path: Path) -> None:
     made = in_cluster.objects(values)
     monitors = {one["metadata"]["name"]: one for one in made if one["kind"] == "PodMonitor"}
     pods = {one["metadata"]["name"]: one["spec"]["template"] for one in made if one["kind"] in ("Deployment", "DaemonSet")}
@@ -314,12 +333,12 @@ def test_prometheus_finds_each_daemon_and_has_its_token(values: Values) -> None:
         (endpoint,) = monitors[name]["spec"]["podMetricsEndpoints"]
         assert monitors[name]["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
         (daemon,) = (one for one in template["spec"]["containers"] if one.get("ports"))
-        with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
-            options = (plugin_options if daemon["name"] == "device-plugin" else extender_options).parse_arguments(daemon["args"])
-        assert options.metrics is not None
-        assert daemon["ports"] == [{"name": endpoint["port"], "containerPort": options.metrics.port, "protocol": "TCP"}]
+        own = daemon["name"] == "device-plugin"
+        address = plugin_settings(template, tmp_path).metrics if own else extender_options.parse_arguments(daemon["args"]).metrics
+        assert address is not None
+        assert daemon["ports"] == [{"name": endpoint["port"], "containerPort": address.port, "protocol": "TCP"}]
         # The token that the daemon wants is the one that Prometheus sends, and no other container sees it.
-        wanted = options.metrics.token_file
+        wanted = address.token_file
         assert wanted is not None
         (volume,) = (one for one in template["spec"]["volumes"] if one["name"] == "metrics")
         secret = volume["projected"]["sources"][0]["secret"]
