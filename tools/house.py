@@ -31,6 +31,13 @@ PLAYBOOKS = "playbooks/"
 #: What users run.
 PRODUCT = (AREAS["runtime"], AREAS["plugins"], AREAS["roles"], PLAYBOOKS, "charts/")
 TABLE = "plugins/module_utils/_change/subjects.py"
+#: The rows of the daemons' settings, which are made.
+SETTINGS = "plugins/plugin_utils/_settings/table.py"
+_ROW = re.compile(r'DaemonSetting\(\s*"(\w+)",\s*"(\w+)",[^)]*?variable="(\w+)"')
+#: In the head of a file of the chart that is made.
+_MADE_BY, _HEAD = "Made by tools/manifests.py", 300
+#: A part of a file that is made from the settings.
+_MADE_FROM = re.compile(r"^ *# made from \w+.*?^ *# end$", re.MULTILINE | re.DOTALL)
 _PRIVATE = re.compile(r"\b__[a-z][a-z0-9_]*\b")
 #: Three words of prose in a row.
 _SENTENCE = re.compile(r"[A-Za-z]{2,}[,;:]? [a-z]+[,;:]? [a-z]+")
@@ -41,6 +48,7 @@ MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 LIMITS = {
     "modules": 22,
     "files of the product that name the public variable which most name": 58,
+    "files by hand that name the setting of a daemon which most name": 34,
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
     "public docstrings of runtime that begin with a pronoun": 0,
@@ -93,6 +101,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
         found[f"public docstrings of {area} that begin with a pronoun"] = len(pronouns(python, AREAS[area]))
         found[f"roots of errors in {area}"] = len(error_roots(python, AREAS[area]))
     found["files of the product that name the public variable which most name"] = max(product_files(texts).values(), default=0)
+    found["files by hand that name the setting of a daemon which most name"] = max(map(len, setting_places(texts).values()), default=0)
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["sentences in asserts and matches of unit tests"] = len(pinned_sentences(python))
@@ -325,6 +334,26 @@ def product_files(texts: Mapping[str, str]) -> dict[str, int]:
     return {name: sum(path.startswith(PRODUCT) for path in paths) for name, paths in named_in(texts).items()}
 
 
+def setting_places(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The settings of daemons that follow a variable, and the files in which a person has written a name of each.
+
+    Its names are the field, its key in a file, the variable, and the option. Tests and pages are no places: a setting has its own there.
+    """
+    written = {
+        path: _MADE_FROM.sub("", text)
+        for path, text in texts.items()
+        if path.startswith((*PRODUCT, AREAS["tools"])) and not path.endswith(".md") and path != SETTINGS and _MADE_BY not in text[:_HEAD]
+    }
+    found = {}
+    for field, key, variable in _ROW.findall(texts.get(SETTINGS, "")):
+        option = re.sub("([A-Z])", lambda letter: f"-{letter[1].lower()}", key)
+        own = rf"\b{variable}\b|--{option}\b|[\"'`]{key}[\"'`]|^ +{key}: |\.Values\.{key}\b|\b(?:settings|config|values)\.{field}\b"
+        name = re.compile(rf"{own}|^    {field}: [^\n]*= (?:setting|common\.)", re.MULTILINE)
+        words = {field, key, variable, option}
+        found[variable] = sorted(path for path, text in written.items() if any(word in text for word in words) and name.search(text))
+    return found
+
+
 def registers(commits: Collection[Collection[str]]) -> dict[str, int]:
     """Register → how many commits edit it, and how many edit any, under "". commits: the paths of each."""
     touched = [{name for name, paths in REGISTERS.items() if any(path.startswith(paths) for path in commit)} for commit in commits]
@@ -401,6 +430,9 @@ def _say_registers() -> None:
 def _say_places(texts: Mapping[str, str]) -> None:
     subjects = Counter(place.rpartition(": ")[2] for place in named_subjects(texts))
     print("\nplaces in playbooks and other roles for each subject:", ", ".join(f"{name} {count}" for name, count in subjects.most_common()))
+    print("\nfiles by hand that name the setting of a daemon, those of its definition and its use included:")
+    for name, paths in sorted(setting_places(texts).items(), key=lambda row: -len(row[1])):
+        print(f"{len(paths):7,}  {name}")
     files_of, product = named_in(texts), product_files(texts)
     print(f"\nfiles that name a public variable: {median(product.values()):g} of the product in the median, and most:")
     for name, count in Counter(product).most_common(5):

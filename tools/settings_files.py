@@ -42,10 +42,11 @@ from .rows import ConfiguredDaemon, DaemonSetting
 
 @dataclass(frozen=True)
 class Daemon:
-    """A daemon with a file of settings, and the role that runs it on hosts."""
+    """A daemon with a file of settings, and the role that runs it on hosts. topic: of a variable that has no other one."""
 
     owner: type[Any]
     role: str
+    topic: str
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -65,12 +66,17 @@ class Daemon:
         return [each for each in self.settings if each.chart]
 
 
-DAEMONS: Final = (Daemon(DevicePluginConfig, "device_plugin"),)
+DAEMONS: Final = (Daemon(DevicePluginConfig, "device_plugin", "Memory, isolation and devices"),)
 
 
 def default(each: Setting) -> Any:
     """The default of the variable and of the value of the chart."""
     return each.default if each.preset is None else each.preset
+
+
+def topics() -> dict[str, str]:
+    """The variables of settings, and the heading of each on the page of variables, where no other one fits its name."""
+    return {each.variable: daemon.topic for daemon in DAEMONS for each in daemon.settings if each.variable}
 
 
 def files() -> dict[str, str]:

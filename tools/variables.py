@@ -186,8 +186,9 @@ def document() -> str:
 def topic_of(name: str) -> str:
     """The heading below which a variable stands, "" for none."""
     short = name.removeprefix("gpushare_")
+    own = [(0, settings_files.topics().get(name, ""))]
     fitting = [(len(word), topic) for topic, words in TOPICS.items() for word in words.split() if short.startswith(word)]
-    return max(fitting, default=(0, ""))[1]
+    return max([*own, *fitting])[1]
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ def test_each_measure_counts_what_it_says() -> None:
         "lines of tools": 1,
         "lines of tests + tools": 9,
         "modules": 1,
+        "files by hand that name the setting of a daemon which most name": 0,
         "files of the product that name the public variable which most name": 2,
         "breaches of the language in the code of runtime": 1,
         "breaches of the language in the code of plugins": 3,
@@ -79,6 +80,28 @@ def test_this_tree_is_no_less_orderly_than_it_was() -> None:
 def test_each_public_variable_has_the_files_that_name_it() -> None:
     specs = "roles/other/meta/argument_specs.yml"
     assert house.named_in(TREE) == {"gpushare_brought_x": [specs, "docs/variables.md", "playbooks/site.yml"], "gpushare_rare": [specs]}
+
+
+def test_a_setting_has_the_files_in_which_somebody_wrote_its_name() -> None:
+    """By variable, option, key and field; not where it is made, and not in the words of a page."""
+    runtime = f"{house.RUNTIME}/settings/d.py"
+    texts = {
+        house.SETTINGS: 'DaemonSetting("grace", "overuseGrace", 60, variable="gpushare_grace", chart="overuseGrace")\n',
+        runtime: "class D:\n    grace: int = setting(60)\n",
+        f"{house.RUNTIME}/x.py": "self.grace = settings.grace\n",
+        f"{house.RUNTIME}/y.py": "self.grace = other.grace; overuse_graceful, gpushare_graceful\n",
+        "roles/a/defaults/main.yml": "# made from D of the runtime\ngpushare_grace: 60\n# end\n",
+        "roles/a/tasks/main.yml": "when: gpushare_grace\n",
+        "roles/a/templates/u.j2": "--overuse-grace 60\n",
+        "roles/b/vars/main.yml": "d:\n  overuseGrace: 60\n",
+        "plugins/module_utils/_a/f.py": "field(text, 'overuseGrace')\n",
+        "charts/gpushare/templates/objects.yaml": "{{- /*\nMade by tools/manifests.py.\n*/ -}}\na: .Values.overuseGrace\n",
+        "tools/chart.py": ".Values.overuseGrace\n",
+        "roles/a/README.md": "gpushare_grace\n",
+        "tests/unit/test_a.py": "gpushare_grace\n",
+    }
+    mine = [f"{house.RUNTIME}/x.py", runtime, "plugins/module_utils/_a/f.py", "roles/a/tasks/main.yml", "roles/a/templates/u.j2"]
+    assert house.setting_places(texts) == {"gpushare_grace": sorted([*mine, "roles/b/vars/main.yml", "tools/chart.py"])}
 
 
 def test_a_register_is_counted_once_for_a_commit() -> None:
