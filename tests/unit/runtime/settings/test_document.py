@@ -10,11 +10,12 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.config_document import document, field, written
 
 from gpushare_runtime.device_plugin.options import parse_arguments
-from gpushare_runtime.settings.device_plugin import DevicePluginConfig
+from gpushare_runtime.settings.device_plugin import AUTO, DevicePluginConfig
 from gpushare_runtime.settings.document import SettingsError, load, parse
-from gpushare_runtime.settings.schema import settings_of
+from gpushare_runtime.settings.schema import ChoiceType, ListType, Setting, SwitchType, TextType, settings_of
 
 KIND = "DevicePluginConfig"
+TEXTS = {"nodeName": "gpu1", "runtimeClass": "nvidia", "metricsListen": "10.0.0.5:9440", "healthListen": "[::1]:9443"}
 HEAD = f"apiVersion: gpushare.kubernetes/v1\nkind: {KIND}\n"
 
 
@@ -37,38 +38,24 @@ def option(value: object, name: str) -> list[str]:
     return [f"--{name}"] if value is True else [f"--{name}={value}"]
 
 
+def example(each: Setting) -> object:
+    """A value that is not the default."""
+    kind = each.kind
+    if isinstance(kind, ListType):
+        return ["/a", "/b"] if isinstance(kind.each, TextType) else [kind.each.least, kind.each.most]
+    if isinstance(kind, TextType):
+        return TEXTS.get(each.key, f"/{each.key}")
+    if isinstance(kind, ChoiceType):
+        return next(word for word in kind.words if word not in (each.default, AUTO))
+    return True if isinstance(kind, SwitchType) else getattr(kind, "least", None)
+
+
 def test_each_setting_means_the_same_in_a_file_and_as_an_option(tmp_path: Path) -> None:
-    values = {
-        "nodeName": "gpu1",
-        "memoryUnit": "64MiB",
-        "kubeconfig": "/k",
-        "kubeletRoot": "/data/kubelet",
-        "devicePluginsDir": "/d",
-        "stateDir": "/s",
-        "seedTokenFile": "/seed",
-        "tokenFile": "/token",
-        "tokenSeconds": 7200,
-        "deviceStrategy": "cdi",
-        "isolation": "watch",
-        "limitRunningPods": True,
-        "overuse": "evict",
-        "overuseGrace": 90,
-        "unstartable": "evict",
-        "cdiSpecDirs": ["/a", "/b"],
-        "cdiDir": "/c",
-        "hostRoot": "/host",
-        "driverRoot": "/driver",
-        "runtimeClass": "nvidia",
-        "inContainer": True,
-        "cgroupRoot": "/g",
-        "devRoot": "/host/dev",
-        "metricsListen": "10.0.0.5:9440",
-        "metricsTokenFile": "/m",
-        "healthListen": "[::1]:9443",
-        "logLevel": "debug",
-    }
-    names = {one.key: one.option for one in settings_of(DevicePluginConfig)}
-    assert values.keys() == names.keys()
+    every = settings_of(DevicePluginConfig)
+    # What isolation measures is evicted.
+    values = {each.key: example(each) for each in every} | {"isolation": "watch"}
+    assert [each.key for each in every if values[each.key] == each.default] == []
+    names = {each.key: each.option for each in every}
     file = tmp_path / "x.yaml"
     file.write_text(written("gpushare-device-plugin", KIND, values))
     by_file = parse_arguments(["--config", str(file)])
