@@ -23,6 +23,7 @@ from gpushare_runtime.extender.extender_v1 import BindArguments
 from unit.fakes.runtime.pods import allocated_pod, memory, pending
 
 ROOT = Path(gpushare_runtime.__file__).parent
+HEAD = "WARNING x: "
 #: As the page of the logs has it.
 KEYS = re.compile(r"(?: reason=(?P<reason>\S+))?(?: pod=(?P<pod>\S+))?(?: node=(?P<node>\S+))?(?: gpu=(?P<gpu>\S+))?$")
 _ABOUT = re.compile(r"\b(?:pod|node|GPU) %[sd]")
@@ -46,7 +47,7 @@ def line(message: str, extra: dict[str, dict[str, str]] | None = None, node: str
     ],
 )
 def test_a_line_ends_with_the_keys_of_its_subject(extra: dict[str, dict[str, str]] | None, node: str, end: str) -> None:
-    assert line("rejected", extra, node) == f"WARNING x: rejected{end}"
+    assert line("y", extra, node) == f"{HEAD}y{end}"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_line_ends_with_the_keys_of_its_subject(extra: dict[str, dict[str, str
     ids=lambda pod: type(pod).__name__,
 )
 def test_a_pod_is_its_own_key(pod: object) -> None:
-    assert line("x", about(pod)) == "WARNING x: x pod=default/a"
+    assert line("y", about(pod)) == f"{HEAD}y pod=default/a"
 
 
 @given(st.text(max_size=60), st.text(max_size=400), st.text(max_size=60))
@@ -80,9 +81,9 @@ def test_a_hostile_name_makes_neither_a_line_nor_a_key(text: str, pod: str, gpu:
 
 
 def test_each_line_of_a_traceback_belongs_to_the_line_above() -> None:
-    first, *rest = line("failed", about("default/a"), error=ValueError("bad\nERROR x: forged pod=b/c")).splitlines()
-    assert first == "WARNING x: failed pod=default/a"
-    assert rest == ["  ValueError: bad", "  ERROR x: forged pod =b/c"]
+    first, *rest = line("y", about("default/a"), error=ValueError("bad\nERROR pod=b/c")).splitlines()
+    assert first == f"{HEAD}y pod=default/a"
+    assert rest == ["  ValueError: bad", "  ERROR pod =b/c"]
 
 
 def sentences(call: ast.Call) -> str:
@@ -111,8 +112,8 @@ def test_a_daemon_writes_such_lines(tmp_path: Path) -> None:
         "from gpushare_runtime.daemon.log_line import about\n"
         "from gpushare_runtime.daemon.runner import run\n"
         "async def serve(signals):\n"
-        "    logging.getLogger('x').warning('no room', extra=about('default/a', gpu=0))\n"
+        "    logging.getLogger('x').warning('y', extra=about('default/a', gpu=0))\n"
         "run(serve, 'info', node='n1')\n"
     )
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr.splitlines()[0] == "WARNING x: no room pod=default/a node=n1 gpu=0"
+    assert done.stderr.splitlines()[0] == f"{HEAD}y pod=default/a node=n1 gpu=0"
