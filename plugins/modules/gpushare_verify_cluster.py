@@ -102,6 +102,7 @@ def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> di
         nodes = cluster.nodes(kubectl, params["nodes"])
     seen = {
         "nodes": nodes,
+        "labelled": cluster.labelled(kubectl),
         "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
         "leases": cluster.leases(kubectl) if params["schedulers"] else {},
         "objects": cluster.objects(kubectl, params["objects"]),

@@ -65,10 +65,10 @@ def wrong_node(known: Known, name: Any) -> Finding | None:
     aliases = [alias.lower().rstrip(".") for alias in (known.host, known.address) if alias]
     if any(name == alias or (_is_short(name, alias) and _is_unique(alias, known.hosts)) for alias in aliases):
         return None
-    said = f"say so in the inventory, for this host: gpushare_node_name: {name}"
+    said = f"say so in the inventory, for this host, by gpushare_node_name: {name}"
     former = next((alias for alias in aliases if _NODE.fullmatch(alias) and not alias.replace(".", "").isdigit()), "")
     # kubelet's rights are those of the name under which it joined.
-    back = f"if kubectl get nodes has {former} only, it was renamed: hostnamectl set-hostname {former}; systemctl restart kubelet. Else "
+    back = f"if kubectl get nodes has {former} only, it was renamed: hostnamectl set-hostname {former}; systemctl restart kubelet; else "
     cure = f"{back if former else 'if it is, '}{said}"
     return Finding("identity", found, f"a node that is called as in the inventory: {' or '.join(aliases)}", cure)
 

@@ -83,12 +83,13 @@ _SCHEDULER = {
     "unreached": Map(str),
     "says": str,
     "server_says": str,
+    "controllers_say": str,
 }
 _SEEN = {
     "places": Places,
     "now": float,
     "node_name": str,
-    "kubelet": {"running": bool, "unit": Maybe(StoppedUnit)},
+    "kubelet": {"running": bool, "unit": Maybe(StoppedUnit), "says": str},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
     "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool, "stops": [str]}]},
@@ -126,12 +127,15 @@ _POD = {
     "containers": [{"index": int, "name": str, "units": int, "gpus": int, "privileged": bool}],
     "running": [{"name": str, "id": str, "started": float}],
     "waiting": [str],
+    # Of probe pods.
+    "changed?": [str],
 }
 _NODE = {
     "metadata": {"name": str, "labels": Map(str), "annotations": Map(str)},
     "cordoned": bool,
+    "nothing_of": [str],
     "taints": [str],
-    "status": {"capacity": Map(Any), "allocatable": Map(Any), "conditions": [{"type": str, "status": str}]},
+    "status": {"capacity": Map(Any), "allocatable": Map(Any), "conditions": [{"type": str, "status": str, "reason": str, "message": str}]},
 }
 _STATE = Open({"waiting?": Open({}), "terminated?": Open({"exitCode?": int}), "running?": Open({})})
 _MIRROR = {
@@ -279,11 +283,12 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_verify_cluster evidence": {
         "seen": {
             "nodes": [_NODE],
+            "labelled": [str],
             "pods": [_POD],
             "passed_by": [{"uid": str, "by": str}],
             "schedulers": Map(Maybe(_MIRROR)),
             "leases": Map({"holder": str, "alive": bool}),
-            "admission": {"dead": [{"object": str, "webhook": str, "service": str, "bindings": bool}], "changing": [str], "unguarded": str},
+            "admission": {"dead": [{"object": str, "webhook": str, "service": str, "writes": [str]}], "changing": [str], "unguarded": str},
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
             "dra": _PUBLISHED,
         }

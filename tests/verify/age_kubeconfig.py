@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Runs on a control plane: the client certificate in a kubeconfig as it would be five days before its end, by the cluster's authority."""
+"""Runs on a control plane: the client certificate in a kubeconfig as it would be some days before its end, by the cluster's authority.
+
+Arguments: the kubeconfig, the folder of the authority, the days, below zero for a certificate that has ended.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FIELD = re.compile(r"(client-certificate-data: *)(\S+)")
 
 
 def main() -> None:
-    kubeconfig, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    kubeconfig, folder, days = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     text = kubeconfig.read_text()
     found = FIELD.search(text)
     if found is None:
@@ -29,7 +32,7 @@ def main() -> None:
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     if not isinstance(key, EllipticCurvePrivateKey | RSAPrivateKey):
         sys.exit(f"{folder}/ca.key must be of an elliptic curve or RSA, found {type(key).__name__}")
-    end = datetime.now(timezone.utc) + timedelta(days=5)
+    end = datetime.now(timezone.utc) + timedelta(days=days)
     builder = (
         x509.CertificateBuilder()
         .subject_name(old.subject)

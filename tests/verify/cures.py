@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from e2e.cluster import CONTROL_PLANE, Cluster
 
-_CHANGING = ("chmod", "chown", "kubeadm", "kubectl", "mount", "mv", "nvidia-ctk", "rm", "systemctl")
+_CHANGING = ("chmod", "chown", "hostnamectl", "kubeadm", "kubectl", "mount", "mv", "nvidia-ctk", "rm", "systemctl")
 _ONLY_LOOKS = re.compile(r"systemctl (?:status|cat)\b|kubectl (?:describe|get)\b")
 _SITE = re.compile(r"(?:then )?run site\.yml again\b")
 _SEPARATOR = re.compile(r"(; |, or:? |, then:? |, and |: | \(|\? )")
@@ -54,15 +54,15 @@ def _steps(text: str) -> Iterator[list[str]]:
     yield ways
 
 
-def do(cluster: Cluster, cures: Sequence[tuple[str, str]]) -> Cure:
-    """Do the cures of several findings: (host, text), "" for the cluster. What was done."""
+def do(cluster: Cluster, cures: Sequence[tuple[str, str]], *, site: bool = True) -> Cure:
+    """Do the cures of several findings: (host, text), "" for the cluster. What was done. site: whether to run site.yml where they ask."""
     read_ones = [(host or CONTROL_PLANE, read(text)) for host, text in cures]
     for host, cure in read_ones:
         for command in cure.commands:
             # kubectl asks the API server as people do, from a machine with a kubeconfig.
             place = CONTROL_PLANE if command.startswith("kubectl ") else host
             cluster.on(place, "env", "KUBECONFIG=/etc/kubernetes/admin.conf", "sh", "-ec", command, seconds=180)
-    site = any(cure.site for _, cure in read_ones)
+    site = site and any(cure.site for _, cure in read_ones)
     if site:
         cluster.playbook()
     return Cure(tuple(command for _, cure in read_ones for command in cure.commands), site)

@@ -532,7 +532,7 @@ def scheduler_leads(cluster: Cluster, after: str = f"cp -p /run/test-right {SCHE
 
 def scheduler_certificate(cluster: Cluster, later: contextlib.ExitStack) -> None:
     """As in the last days of the year for which kubeadm has signed it."""
-    program(cluster, CONTROL_PLANE, "age_kubeconfig.py", SCHEDULER_CONF, "/etc/kubernetes/pki")
+    program(cluster, CONTROL_PLANE, "age_kubeconfig.py", SCHEDULER_CONF, "/etc/kubernetes/pki", "5")
 
 
 def scheduler_stopped(cluster: Cluster, later: contextlib.ExitStack) -> None:

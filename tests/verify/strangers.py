@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from verify.faults import CONTAINERD, kept, program, sh
 
 KUBELET: Final = "/var/lib/kubelet/config.yaml"
+CONTROLLERS: Final = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 ETCD: Final = "/etc/kubernetes/manifests/etcd.yaml"
 THEIRS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 AUTOSCALER: Final = "ToBeDeletedByClusterAutoscaler"
@@ -28,7 +30,8 @@ Plant = Callable[[Cluster, str, contextlib.ExitStack], None]
 class Stranger:
     """named: words that a finding must have, in what was found or in its cure, to have named the cause.
 
-    by_hand: does what the cure asks of hands, None where its commands are all.
+    by_hand: does what the cure asks of hands, None where its commands are all. host: where it is planted, None for any GPU node, "" for
+    the cluster. gone: whether it is, without a question to the product; None where pods of users show it.
     """
 
     name: str
@@ -36,6 +39,8 @@ class Stranger:
     plant: Plant
     named: str
     by_hand: Callable[[Cluster, str], None] | None = None
+    host: str | None = None
+    gone: Callable[[Cluster], bool] | None = None
 
 
 def _kubelet(added: str) -> Plant:
@@ -91,6 +96,23 @@ def _no_hook(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
 
 def _hook(cluster: Cluster, node: str) -> None:
     sh(cluster, node, "test ! -e /run/nvidia-cdi-hook || mv /run/nvidia-cdi-hook /usr/bin/")
+
+
+def _no_network(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """containerd notices it at once, and kubelet tells it with the next state of its node."""
+    later.callback(_network, cluster, node)
+    sh(cluster, node, "mv /etc/cni/net.d /run/test-net.d; mkdir /etc/cni/net.d; systemctl restart containerd")
+    cluster.until("the node is not Ready", lambda: "True" not in _ready(cluster, node), 90)
+
+
+def _ready(cluster: Cluster, node: str) -> list[str]:
+    return [each["status"] for each in cluster.node(node)["status"]["conditions"] if each["type"] == "Ready"]
+
+
+def _network(cluster: Cluster, node: str) -> None:
+    back = "rmdir /etc/cni/net.d && mv /run/test-net.d /etc/cni/net.d && systemctl restart containerd"
+    sh(cluster, node, f"test ! -e /run/test-net.d || {{ {back}; }}")
+    cluster.until("the node is Ready", lambda: "True" in _ready(cluster, node), 90)
 
 
 def _tainted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
@@ -161,6 +183,21 @@ def _etcd_has_room(cluster: Cluster, node: str) -> None:
     cluster.until("etcd takes writes again", disarmed, 180)
 
 
+def _no_controllers(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """A manifest with a flag that kube-controller-manager does not know."""
+    later.callback(_controllers, cluster, node)
+    unknown = r"s/^\( *\)- kube-controller-manager$/&\n\1- --no-such-flag=1/"
+    changed = f"sed '{unknown}' {CONTROLLERS} > /run/test-new; grep -q no-such /run/test-new; cp /run/test-new {CONTROLLERS}"
+    sh(cluster, CONTROL_PLANE, changed)
+    cluster.until("the controllers are away", lambda: not sh(cluster, CONTROL_PLANE, "pgrep -x kube-controller || :").strip(), 90)
+    time.sleep(70)  # Verify calls a Lease old after 60 s.
+
+
+def _controllers(cluster: Cluster, node: str) -> None:
+    sh(cluster, CONTROL_PLANE, f"sed '/--no-such-flag/d' {CONTROLLERS} > /run/test-new; cp /run/test-new {CONTROLLERS}")
+    cluster.until("the controllers run", lambda: sh(cluster, CONTROL_PLANE, "pgrep -x kube-controller || :").strip(), 120)
+
+
 OF_A_NODE: Final = (
     Stranger(
         "kubelet's CPU manager has the state of another policy",
@@ -212,6 +249,13 @@ OF_A_NODE: Final = (
         _node_deleted,
         "systemctl restart kubelet",
     ),
+    Stranger(
+        "no configuration of the network plugins",
+        "https://github.com/kubernetes/kubernetes/issues/48798",
+        _no_network,
+        "cni plugin not initialized",
+        _network,
+    ),
 )
 OF_THE_CLUSTER: Final = (
     Stranger(
@@ -226,6 +270,13 @@ OF_THE_CLUSTER: Final = (
     ),
     Stranger(
         "etcd's database is full", "https://github.com/kubernetes/kops/issues/4005", _etcd_full, "database space exceeded", _etcd_has_room
+    ),
+    Stranger(
+        "kube-controller-manager does not start, and Deployments make no pods",
+        "https://github.com/kubernetes/kubernetes/issues/20381",
+        _no_controllers,
+        "no-such-flag",
+        _controllers,
     ),
 )
 

@@ -44,11 +44,11 @@ class Verify:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.known_clean = False
-        self._folder = folder
+        self.folder = folder
 
     def run(self, *arguments: str) -> Verdict:
         """One run; its exit status must agree with its report."""
-        report = self._folder / "report.json"
+        report = self.folder / "report.json"
         report.unlink(missing_ok=True)
         with span("playbook", " ".join(["verify.yml", *arguments])):
             done = self._play(report, arguments)

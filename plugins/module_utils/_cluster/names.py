@@ -66,6 +66,19 @@ NAMESPACE = "kube-system"
 #: on 2026-11-29).
 ADMIN_CONF = "/etc/kubernetes/admin.conf"
 KUBECONFIGS = ("/etc/kubernetes/scheduler.conf", "/etc/kubernetes/controller-manager.conf", ADMIN_CONF)
+#: kubeadm's certificates of its control plane by file: the name in `kubeadm certs renew`, and the program that shows it (Kubernetes 1.37.2,
+#: cmd/kubeadm/app/phases/certs/certlist.go).
+KUBEADM_CERTIFICATES = {
+    f"/etc/kubernetes/pki/{file}.crt": (name, program)
+    for file, name, program in (
+        ("apiserver", "apiserver", "kube-apiserver"),
+        ("apiserver-kubelet-client", "apiserver-kubelet-client", "kube-apiserver"),
+        ("apiserver-etcd-client", "apiserver-etcd-client", "kube-apiserver"),
+        ("front-proxy-client", "front-proxy-client", "kube-apiserver"),
+        ("etcd/server", "etcd-server", "etcd"),
+        ("etcd/peer", "etcd-peer", "etcd"),
+    )
+}
 #: A pattern of the namespaces that daemons in the cluster may have; objects elsewhere are not ours to change.
 NAMESPACES = r"kube-system|gpushare-[a-z0-9](?:[-a-z0-9]{0,50}[a-z0-9])?"
 #: How the names of all our objects begin.

@@ -8,7 +8,7 @@ A webhook that fails closed and whose Service has no ready endpoint stops what i
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import ANNOTATION_INDEX, NAMESPACE, PREFIX
@@ -18,8 +18,20 @@ _API = "/apis/admissionregistration.k8s.io"
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 #: The versions of MutatingAdmissionPolicy: 1.36, 1.34 and 1.32.
 _VERSIONS = ("v1", "v1beta1", "v1alpha1")
-_BINDINGS = ("pods/binding", "bindings", "pods/*", "*/*")
-_PODS = ("pods", "pods/*", "*", "*/*")
+_CORE, _CREATE, _UPDATE = "", "CREATE", "UPDATE"
+#: The writes between a user and the GPU: (name, API group, resource, operation). A patch is an update.
+WRITES = (
+    ("Bindings", _CORE, "pods/binding", _CREATE),
+    ("Leases", "coordination.k8s.io", "leases", _UPDATE),
+    ("states of nodes", _CORE, "nodes/status", _UPDATE),
+    ("nodes", _CORE, "nodes", _UPDATE),
+    ("states of pods", _CORE, "pods/status", _UPDATE),
+    ("tokens", _CORE, "serviceaccounts/token", _CREATE),
+    ("pods", _CORE, "pods", _CREATE),
+)
+_BINDINGS = WRITES[:1] + (("Bindings", _CORE, "bindings", _CREATE),)
+#: Of these, those of the scheduler and of our daemons are in kube-system.
+_THERE = ("Leases", "tokens")
 #: A user who may create pods and is none of ours. ServiceAccounts are not exempt from the policy, whatever they may do.
 _STRANGER = f"system:serviceaccount:{NAMESPACE}:default"
 _POLICY = "gpushare-annotations"
@@ -27,39 +39,79 @@ _MOST, _SHOWN = 50, 120
 
 
 def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """dead: webhooks of others that fail closed without a ready endpoint: {"object", "webhook", "service", "bindings"}. changing: policies
-    and webhooks of others that change Bindings. unguarded: what the API server let a stranger do, "" if our policy acts, or is not wanted.
+    """dead: webhooks of others that fail closed without a ready endpoint: {"object", "webhook", "service", "writes"}, the last of the names
+    in WRITES that they are asked about. changing: policies and webhooks of others that change Bindings. unguarded: what the API server let
+    a stranger do, "" if our policy acts, or is not wanted.
     """
     dead, changing = [], []
     answering: Dict[str, bool] = {}
+    labels = _Labels(kubectl)
     for kind in _KINDS:
         for item in kubectl.pages(f"{_API}/v1/{kind}", optional=True):
             for webhook in item.get("webhooks") or []:
-                resources = _resources(webhook.get("rules") or [])
-                binds, pods = bool(resources & {*_BINDINGS}), bool(resources & {*_PODS})
+                rules = webhook.get("rules") or []
                 owner, name = f"{kind[:-1]} {item['metadata']['name']}"[:_SHOWN], str(webhook.get("name"))[:_SHOWN]
-                if binds and kind == _KINDS[0]:
+                if kind == _KINDS[0] and _asked(rules, _BINDINGS):
                     changing.append(f"{owner} ({name})")
                 service = (webhook.get("clientConfig") or {}).get("service")
-                if not (binds or pods) or not service or webhook.get("failurePolicy", "Fail") != "Fail":
+                writes = _asked(rules, (*_BINDINGS, *WRITES))
+                if not writes or not service or webhook.get("failurePolicy", "Fail") != "Fail":
                     continue
                 whose = f"{service.get('namespace')}/{service.get('name')}"
                 # One program mostly has many webhooks.
                 if whose not in answering:
                     answering[whose] = _answers(kubectl, service)
                 if not answering[whose]:
-                    dead.append({"object": owner, "webhook": name, "service": whose, "bindings": binds})
+                    there = labels.match(webhook.get("namespaceSelector") or {})
+                    writes = [write for write in writes if there or write not in _THERE]
+                    dead += [{"object": owner, "webhook": name, "service": whose, "writes": writes}] if writes else []
     changing += _policies(kubectl)
     return {"dead": dead[:_MOST], "changing": changing[:_MOST], "unguarded": _unguarded(kubectl, wanted)}
 
 
-def _resources(rules: Iterable[Mapping[str, Any]]) -> Set[str]:
-    """The core resources of the rules that concern a creation."""
-    found: Set[str] = set()
-    for rule in rules:
-        if {"", "*"} & {*rule.get("apiGroups", ())} and {"CREATE", "*"} & {*rule.get("operations", ())}:
-            found.update(str(resource) for resource in rule.get("resources") or ())
-    return found
+def _asked(rules: Iterable[Mapping[str, Any]], writes: Sequence[Tuple[str, str, str, str]]) -> List[str]:
+    """The names of the writes that one of the rules is about."""
+    found: Dict[str, None] = {}
+    for name, group, resource, operation in writes:
+        for rule in rules:
+            about = {group, "*"} & {*rule.get("apiGroups", ())} and {operation, "*"} & {*rule.get("operations", ())}
+            if about and any(_covers(str(pattern), resource) for pattern in rule.get("resources") or ()):
+                found[name] = None
+    return [*found]
+
+
+def _covers(pattern: str, resource: str) -> bool:
+    """As the API server has it: `*` is every resource and no part of one, `*/*` both, and `pods/*` every part of pods."""
+    if pattern == "*/*":
+        return True
+    kind, part, wanted = resource.partition("/")[0], resource.partition("/")[2], pattern.partition("/")
+    return wanted[0] in (kind, "*") and bool(part) == bool(wanted[1]) and wanted[2] in (part, "*" if part else "")
+
+
+class _Labels:
+    """Whether a selector is for kube-system, whose labels are asked for once, and only where one needs them."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
+        self._known: Optional[Mapping[str, str]] = None
+
+    def match(self, selector: Mapping[str, Any]) -> bool:
+        if not selector:
+            return True
+        if self._known is None:
+            found = self._kubectl.raw(f"/api/v1/namespaces/{NAMESPACE}") or {}
+            self._known = (found.get("metadata") or {}).get("labels") or {}
+        labels = self._known
+        terms = [(key, "In", [value]) for key, value in (selector.get("matchLabels") or {}).items()]
+        terms += [(term.get("key"), term.get("operator"), term.get("values") or []) for term in selector.get("matchExpressions") or []]
+        return all(_holds(labels.get(key), operator, values) for key, operator, values in terms)
+
+
+def _holds(value: Optional[str], operator: Any, values: Sequence[Any]) -> bool:
+    """One term of a label selector."""
+    if operator in ("Exists", "DoesNotExist"):
+        return (value is not None) is bool(operator == "Exists")
+    return (value in values) is bool(operator == "In")
 
 
 def _answers(kubectl: Kubectl, service: Mapping[str, Any]) -> bool:
@@ -82,7 +134,7 @@ def _policies(kubectl: Kubectl) -> List[str]:
         for item in items:
             name = str(item["metadata"]["name"])
             rules = ((item.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or []
-            if _resources(rules) & {*_BINDINGS} and not name.startswith(PREFIX):
+            if _asked(rules, _BINDINGS) and not name.startswith(PREFIX):
                 found.append(f"MutatingAdmissionPolicy {name}"[:_SHOWN])
         if items:
             return found

@@ -19,6 +19,7 @@ from .._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
     EVENT_UNMANAGED,
     GPUS,
+    LABEL_NODE,
     LABEL_PROBE,
     MEMORY,
     NAMESPACE,
@@ -33,7 +34,9 @@ from .._scheduler import manifest, proof
 MANY_NODES = 20
 #: A leader renews its Lease every 2 s, and another may take it after 15 s.
 _RENEWED_SECONDS, _LOOK_SECONDS = 60.0, 10.0
-_MOST_LEASES, _MOST_TAINTS, _SHOWN = 20, 20, 80
+_ROOM = ("cpu", "memory", "pods")
+_MOST_LEASES, _MOST_TAINTS, _SHOWN, _LONGEST_REASON = 20, 20, 80, 1000
+_CONTROLLERS = "kube-controller-manager"
 #: An API server keeps Events for an hour.
 _EVENT_SECONDS = 3600.0
 _MOST_EVENTS, _MOST_PASSED = 500, 5
@@ -46,6 +49,13 @@ def nodes(kubectl: Kubectl, names: Collection[str]) -> List[Dict[str, Any]]:
     wanted = sorted(names) if len(names) <= MANY_NODES else []
     found = kubectl.items(["get", "nodes", *wanted, "--ignore-not-found"])
     return [_node(item) for item in found if item["metadata"]["name"] in names]
+
+
+def labelled(kubectl: Kubectl) -> List[str]:
+    """Nodes with the label of a GPU node, on which no device plugin has ever published GPUs: one that has stopped leaves its annotation."""
+    found = kubectl.pages("/api/v1/nodes", labelSelector=f"{LABEL_NODE}=true")
+    bare = (item["metadata"] for item in found if ANNOTATION_GPUS not in (item["metadata"].get("annotations") or {}))
+    return sorted(str(metadata["name"]) for metadata in bare)[:_MOST_LEASES]
 
 
 def settled(node: Mapping[str, Any]) -> bool:
@@ -78,7 +88,10 @@ def schedulers(kubectl: Kubectl, names: Iterable[str]) -> Dict[str, Optional[Dic
 
 
 def leases(kubectl: Kubectl, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> Dict[str, Any]:
-    """Name of each Lease of schedulers in kube-system to its holder ("" for none) and whether it is renewed (alive). clock: Unix time."""
+    """Leases by name, those that schedulers and controllers have: the holder ("" for none) and whether it is renewed (alive).
+
+    clock: Unix time.
+    """
     before = _leases(kubectl)
     alive = {name: abs(clock() - renewed) < _RENEWED_SECONDS for name, (_holder, renewed) in before.items()}
     after = before
@@ -95,7 +108,7 @@ def _leases(kubectl: Kubectl) -> Dict[str, Tuple[str, float]]:
     found: Dict[str, Tuple[str, float]] = {}
     for item in kubectl.pages(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases", optional=True):
         name, spec = str(item["metadata"]["name"]), item.get("spec") or {}
-        if "scheduler" in name and len(found) < _MOST_LEASES:
+        if ("scheduler" in name or name == _CONTROLLERS) and len(found) < _MOST_LEASES:
             try:
                 renewed = proof.parse_time(str(spec.get("renewTime"))).timestamp()
             except ValueError:
@@ -217,13 +230,19 @@ def _node(item: Mapping[str, Any]) -> Dict[str, Any]:
             "annotations": {key: value for key, value in annotations.items() if key.startswith(ANNOTATION_PREFIXES)},
         },
         "cordoned": spec.get("unschedulable") is True,
+        # The room of pods on it, of which a probe pod asks for nothing.
+        "nothing_of": [name for name in _ROOM if str((status.get("allocatable") or {}).get(name, "")) == "0"],
         "taints": [str(taint["key"])[: 4 * _SHOWN] for taint in taints if taint["effect"] != "PreferNoSchedule"][:_MOST_TAINTS],
         "status": {
             "capacity": {key: value for key, value in (status.get("capacity") or {}).items() if key in (MEMORY, GPUS)},
             "allocatable": {key: value for key, value in (status.get("allocatable") or {}).items() if key in (MEMORY, GPUS)},
-            "conditions": [{"type": c["type"], "status": c["status"]} for c in status.get("conditions") or [] if c["type"] == "Ready"],
+            "conditions": [_condition(c) for c in status.get("conditions") or [] if c["type"] == "Ready"],
         },
     }
+
+
+def _condition(found: Mapping[str, Any]) -> Dict[str, str]:
+    return {key: str(found.get(key) or "")[:_LONGEST_REASON] for key in ("type", "status", "reason", "message")}
 
 
 def _mirror(item: Mapping[str, Any]) -> Dict[str, Any]:

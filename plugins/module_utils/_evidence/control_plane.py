@@ -12,17 +12,17 @@ import posixpath
 import re
 from typing import Any, Dict, List, Optional
 
-from .._cluster.names import KUBECONFIGS
-from .._formats.certificate import client_life_of
+from .._cluster.names import KUBEADM_CERTIFICATES, KUBECONFIGS
+from .._formats.certificate import client_life_of, life_of
 from .._host.host import Host
 from .._host.logged import told
 from .._scheduler.entries import silent
 from .._scheduler.manifest import config_paths
 
 #: Where kubelet keeps the logs of pods (--pod-log-dir's default); the folder of a static pod's begins like this.
-_LOGS, _SCHEDULER, _SERVER = "/var/log/pods", "kube-scheduler", "kube-apiserver"
-#: An error in klog's form, behind what the runtime writes before it.
-_ERROR = re.compile(r"\b([EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] .+)")
+_LOGS, _SCHEDULER, _SERVER, _CONTROLLERS = "/var/log/pods", "kube-scheduler", "kube-apiserver", "kube-controller-manager"
+#: An error in klog's form, or what a program prints of its arguments, behind what the runtime writes before it.
+_ERROR = re.compile(r"(?:\b|^)([EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] .+|(?<=stderr F )Error: .+)")
 #: k8s.io/component-base 0.37.2, metrics/options.go: an error of every start of every program without such a file.
 _NO_ERROR = "] The manifest file is empty, ignoring."
 _LOG_BYTES = 64 * 1024
@@ -55,12 +55,14 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
         "unreached": unreached,
         "says": _last_error(host, _SCHEDULER),
         "server_says": _last_error(host, _SERVER),
+        "controllers_say": _last_error(host, _CONTROLLERS),
     }
 
 
 def lives(host: Host) -> Dict[str, List[float]]:
-    """Path to the Unix times at which its client certificate begins and ends, of those of kubeadm's kubeconfigs that have one."""
+    """Path to the Unix times at which its certificate begins and ends, of kubeadm's kubeconfigs and certificates that have one."""
     found = {path: client_life_of(host.text(path) or "") for path in KUBECONFIGS}
+    found.update((path, life_of(host.text(path) or "")) for path in KUBEADM_CERTIFICATES)
     return {path: [*life] for path, life in found.items() if life is not None}
 
 

@@ -12,7 +12,8 @@ import json
 import re
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from types import MappingProxyType
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
 from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, own_pod_name
@@ -30,12 +31,18 @@ _LONGEST_EVENT = 600
 _LONGEST_WORDS = 300
 #: kubectl's text before the API server's words: our own arguments, and where the objects came from.
 _OF_KUBECTL = re.compile(r"^kubectl create -f - failed with exit status -?[0-9]+: |error when creating \"STDIN\": ")
+#: Of a pod's spec and its containers: the fields that the API server and the scheduler themselves fill.
+_FILLED = (
+    ("dnsPolicy", "nodeName", "preemptionPolicy", "priority", "securityContext", "serviceAccount", "serviceAccountName"),
+    ("resources", "terminationMessagePath", "terminationMessagePolicy"),
+)
+_MOST_CHANGES, _LONGEST_CHANGE = 5, 120
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Probe pods that were waited for. pods: node to its pod, cut down; None for one that is gone.
+    """Probe pods that were waited for. pods: node to its pod, cut down, with what others have changed in it; None for one that is gone.
 
     rejected: the API server's words about the first of those that their namespace did not take, which were made in kube-system instead; ""
     for none.
@@ -106,8 +113,9 @@ class Probes:
         began = self._clock()
         where, rejected = self._created(pods)
         namespaces = sorted({namespace for namespace, _name in where.values()})
+        wanted = {where[node]: pod for node, pod in pods.items()}
         while True:
-            found = self._found(namespaces)
+            found = self._found(namespaces, wanted)
             passed = self._clock() - began
             waiting = [key for key in where.values() if not settled(found.get(key), passed > PATIENCE_SECONDS)]
             if not waiting or passed > timeout:
@@ -150,12 +158,16 @@ class Probes:
         words = f"{LAST_EVENT}{last.get('reason', '')}: {last.get('message', '')}"
         return dict(pod, waiting=[*pod["waiting"], words[:_LONGEST_EVENT]])
 
-    def _found(self, namespaces: Iterable[str]) -> Dict[Tuple[str, str], Dict[str, Any]]:
-        """Namespace and name to each probe pod there."""
+    def _found(
+        self, namespaces: Iterable[str], wanted: Mapping[Tuple[str, str], Mapping[str, Any]] = MappingProxyType({})
+    ) -> Dict[Tuple[str, str], Dict[str, Any]]:
+        """Namespace and name to each probe pod there. wanted: their manifests."""
         found: Dict[Tuple[str, str], Dict[str, Any]] = {}
         for namespace in sorted(namespaces):
             items = self._kubectl.items(["get", "pods", "--namespace", namespace, "--selector", _LABEL])
-            found.update(((namespace, str(item["metadata"]["name"])), cut_down(item)) for item in items)
+            for item in items:
+                key = (namespace, str(item["metadata"]["name"]))
+                found[key] = dict(cut_down(item), changed=changed(wanted[key], item) if key in wanted else [])
         return found
 
     def _everywhere(self) -> List[Tuple[str, str]]:
@@ -163,6 +175,22 @@ class Probes:
         items = self._kubectl.pages("/api/v1/pods", labelSelector=_LABEL)
         keys = [(str(item["metadata"]["namespace"]), str(item["metadata"]["name"])) for item in items]
         return sorted(key for key in keys if key[1].startswith(name("")))
+
+
+def changed(wanted: Mapping[str, Any], item: Mapping[str, Any]) -> List[str]:
+    """The fields of a probe pod that admission of others has changed, with what they are now."""
+    found = [
+        *_differing(wanted["spec"], item["spec"], {"containers", *_FILLED[0]}),
+        *_differing(wanted["spec"]["containers"][0], (item["spec"].get("containers") or [{}])[0], {*_FILLED[1]}),
+    ]
+    more = [str(container.get("name")) for container in (item["spec"].get("containers") or [])[1:]]
+    found += [f"a further container {', '.join(more)}"] if more else []
+    return ["".join(letter if letter.isprintable() else "?" for letter in words)[:_LONGEST_CHANGE] for words in found[:_MOST_CHANGES]]
+
+
+def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any], filled: Collection[str]) -> List[str]:
+    names = sorted({*wanted, *found} - {*filled})
+    return [f"{name} {json.dumps(found.get(name))}" for name in names if found.get(name) != wanted.get(name)]
 
 
 def settled(pod: Optional[Mapping[str, Any]], impatient: bool) -> bool:

@@ -16,6 +16,7 @@ from .._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
 from .._formats.failure import Failure
 from .._formats.finding import ERROR, WARNING, Finding
 from .._formats.quantity import quantity, unit_mib
+from .._host.logged import told
 from .nvidia_smi import CAPS, SharedGpu, SmiGpu, SmiReport
 
 VERSION = 1
@@ -29,6 +30,7 @@ _PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 _DIFFERENCE = {"node": "host", "what": "subject", "code": "check", **{key: key for key in ("severity", "found", "expected", "cure")}}
 # Of a text that a node has written.
 _LONGEST_STRATEGY = 32
+_LONGEST_REASON = 320
 
 
 class AnnotationError(Failure, ValueError):
@@ -172,7 +174,10 @@ class _Node:
         status = node.get("status", {})
         self.capacity = self._resources(status.get("capacity"))
         self.allocatable = self._resources(status.get("allocatable"))
-        self.ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
+        ready: Mapping[str, Any] = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+        self.ready = ready.get("status") == "True"
+        # Of kubelet, or of the control plane, which has not heard of it.
+        self.says = told(": ".join(filter(None, (str(ready.get(key) or "") for key in ("reason", "message")))), _LONGEST_REASON)
         self.annotation = (node.get("metadata", {}).get("annotations") or {}).get(ANNOTATION_GPUS)
         self.published: Optional[Published] = None
         self.unreadable = ""
@@ -203,8 +208,9 @@ class _Node:
     def differences(self) -> List[Finding]:
         found = self._of_driver()
         if not self.ready:
-            cure = "read `kubectl describe node` and kubelet's journal on the host"
-            found.append(self._difference("node", "a node that is not Ready", "a Ready one", cure, "node_not_ready"))
+            cure = "correct what that message names; kubelet's journal on the host has more"
+            seen = f"a node that is not Ready: {self.says or 'kubelet has not said why'}"
+            found.append(self._difference("node", seen, "a Ready one", cure, "node_not_ready"))
         if self.annotation is None:
             cure = f"the device plugin has not run here or may not write: {_PLUGIN}"
             seen, expected = f"no annotation {ANNOTATION_GPUS}", "the node's GPUs in it"

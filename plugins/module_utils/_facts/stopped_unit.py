@@ -27,6 +27,8 @@ _COUNT, _SECONDS = re.compile(r"\d{1,18}"), re.compile(r"\d{1,12}(?:\.\d+)?")
 _MANY_STARTS, _STAYS_SECONDS = 3, 60.0
 #: A line with which kubelet gives up: klog's errors and fatal ones, and what it prints of its arguments.
 COMPLAINT = re.compile(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate")
+#: kubelet says so every 20 s of each worker node without a folder for static pods.
+_NO_COMPLAINT = "path does not exist, ignoring"
 #: The same of container runtimes, which log in the form of logrus, and of programs in Go that end.
 COMPLAINT_OF_RUNTIME = re.compile(r".*\blevel=(?:fatal|panic)\b|panic: |fatal error: |.*\bfailed to\b")
 _LINES, _SHOWN = 200, 320
@@ -63,6 +65,11 @@ def restless(host: Host) -> Optional[StoppedUnit]:
     return StoppedUnit(name, found.get("LoadState", "")[:_SHOWN], "restarting", f"restart {starts}", says=says)
 
 
+def kubelet_complaint(host: Host) -> str:
+    """The last complaint of a kubelet that runs, "" for none: why its node is not Ready, it logs again and again."""
+    return _last_words(host, f"--unit={_name_of_kubelet(host)}", COMPLAINT, failed=False)
+
+
 def unit_of(host: Host, name: str, complaint: Pattern[str]) -> StoppedUnit:
     """The service of this name. complaint: matches a line with which its program gives up."""
     found = parsed(host.printed(host.program("systemctl"), show_command(name, *_PROPERTIES)[1:]))
@@ -86,6 +93,12 @@ def last_words(unit: StoppedUnit) -> str:
     """For the end of what was found, "" without any."""
     says = told(unit.says, _SHOWN)
     return f"; its last words: {says}" if says else ""
+
+
+def complained(says: str) -> str:
+    """For the end of what was found of a kubelet that runs, "" where it has not complained."""
+    words = told(says, _SHOWN)
+    return f"; kubelet's last complaint: {words}" if words else ""
 
 
 def start_again(unit: StoppedUnit, default: str) -> str:
@@ -112,6 +125,7 @@ def _named(unit: StoppedUnit, default: str) -> str:
 def _last_words(host: Host, which: str, complaint: Pattern[str], *, failed: bool) -> str:
     """which: the journal's entries. failed: otherwise its last line is that of a program that was told to end."""
     words = ["-q", "-o", "cat", "-n", str(_LINES), which]
-    lines = [line for line in host.printed(host.program("journalctl"), words).splitlines() if line.strip()]
+    printed = host.printed(host.program("journalctl"), words).splitlines()
+    lines = [line for line in printed if line.strip() and _NO_COMPLAINT not in line]
     last = next((line for line in reversed(lines) if complaint.match(line)), lines[-1] if lines and failed else "")
     return told(last, _SHOWN)

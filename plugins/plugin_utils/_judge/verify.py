@@ -20,6 +20,7 @@ from .._verdict.judge import Evidence, judge, obstructed, placeable, scheduler_n
 from .._wheel import WheelError, build_wheel, locked_requirements
 from .judge import Judge
 
+_FIRST, _LAST = 200, 400
 #: The roles of a host, each with the evidence that only such a host has: it decides about probe pods, the scheduler that they name, and
 #: objects in the cluster.
 ROLES = {"gpu_node": "gpu", "control_plane": "plane", "dashboard": None}
@@ -116,4 +117,6 @@ def _seen(result: Any) -> Any:
 def _why(result: Any) -> str:
     if result is None:
         return "an earlier step failed on it"
-    return " ".join(str(result.get("module_stderr") or result.get("msg") or result).split())[-300:]
+    words = " ".join(str(result.get("module_stderr") or result.get("msg") or result).split())
+    # The beginning names who answered; a traceback has its error at its end.
+    return words if len(words) <= _FIRST + _LAST else f"{words[:_FIRST]} … {words[-_LAST:]}"

@@ -14,7 +14,16 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from ...module_utils._cluster.names import ADMIN_CONF, ANNOTATION_SCHEDULER_CONFIG, EXTENDER, GPUS, KUBECONFIGS, MEMORY, NAMESPACE
+from ...module_utils._cluster.names import (
+    ADMIN_CONF,
+    ANNOTATION_SCHEDULER_CONFIG,
+    EXTENDER,
+    GPUS,
+    KUBEADM_CERTIFICATES,
+    KUBECONFIGS,
+    MEMORY,
+    NAMESPACE,
+)
 from ...module_utils._formats.failure import Failure
 from ...module_utils._formats.finding import WARNING
 from ...module_utils._scheduler import config as scheduler_config
@@ -28,6 +37,9 @@ from .doctor import Doctor
 from .findings import VerifyFindings
 
 _VERBS = ("filterVerb", "bindVerb")
+_IN_TIME = "one that is renewed in time"
+CONTROLLERS = "kube-controller-manager"
+_CONTROLLERS_MANIFEST = f"/etc/kubernetes/manifests/{CONTROLLERS}.yaml"
 
 
 def judge_plane(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, mirror: Mapping[str, Any] | None, asked: bool) -> None:
@@ -71,6 +83,11 @@ def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, m
 
 def _certificates(found: VerifyFindings, lives: Mapping[str, tuple[float, float]], now: float) -> None:
     """Whether the client certificates of the control plane's programs last. lives: by their kubeconfigs."""
+    for path, (name, program) in KUBEADM_CERTIFICATES.items():
+        late = near_end(lives.get(path), now)
+        if late is not None:
+            cure = f"kubeadm certs renew {name}; then move {program}.yaml out of the folder of static pods and back after 20 s"
+            found.say("control_plane_certificate", f"the certificate {path}, which {late[1]}", _IN_TIME, cure, late[0])
     for path in KUBECONFIGS:
         late = near_end(lives.get(path), now)
         if late is None:
@@ -85,7 +102,7 @@ def _certificates(found: VerifyFindings, lives: Mapping[str, tuple[float, float]
             )
         seen = f"the client certificate in {path}, which {when}"
         # Nothing stops with the administrator's, of which another may be in use.
-        found.say("control_plane_certificate", seen, "one that is renewed in time", cure, WARNING if path == ADMIN_CONF else severity)
+        found.say("control_plane_certificate", seen, _IN_TIME, cure, WARNING if path == ADMIN_CONF else severity)
 
 
 def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, Mapping[str, Any]]) -> VerifyFindings:
@@ -113,6 +130,24 @@ def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, M
         )
         words = f"; last errors: {'; '.join(says)}" if says else ""
         found.say("scheduler_not_leading", f"the Lease {NAMESPACE}/{name}: {why}, so no pod is placed{words}", "a leader", cure)
+    return found
+
+
+def judge_controllers(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, Mapping[str, Any]]) -> VerifyFindings:
+    """Whether a kube-controller-manager leads: without it, no Deployment makes a pod, and no lost node is noticed. A cluster without such a
+    Lease has controllers of another kind."""
+    found, lease = VerifyFindings(""), leases.get(CONTROLLERS)
+    if not planes or lease is None or (lease["holder"] and lease["alive"]):
+        return found
+    why = f"{lease['holder']} no longer renews it" if lease["holder"] else "it has no holder"
+    said = {host: seen["plane"]["scheduler"]["controllers_say"] for host, seen in planes.items()}
+    words = "".join(f"; its last error on {host}: {says}" for host, says in said.items() if says)
+    cure = (
+        f"on {', '.join(planes)}: is {_CONTROLLERS_MANIFEST} there (kubeadm init phase control-plane controller-manager writes it)? "
+        "Correct what its last error names; crictl logs and journalctl -u kubelet say why its container does not start"
+    )
+    seen = f"the Lease {NAMESPACE}/{CONTROLLERS}: {why}, so no Deployment, Job or StatefulSet makes pods{words}"
+    found.say("controllers_not_leading", seen, "a leader", cure)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
 from .._preflight.report import blocks, count, grouped, problems
-from .links import VERIFY, kinds, link_of
+from .links import BESIDE, LINKS, VERIFY, kinds, link_of
 
 VERSION = 1
 _SEVERITIES = (ERROR, WARNING, NOTE)
@@ -37,6 +37,10 @@ CHECKS = {**{code: key for key, codes in _CODES.items() for code in codes.split(
 #: Code of verify or the doctor to its link.
 LINK_OF = link_of()
 
+#: Errors of the cluster, or of a control plane, with which a pod gets its GPU all the same.
+PASSABLE = frozenset(
+    ["controllers_not_leading", "files_exposed", "metrics_open", "metrics_wrong", "policies_not_enforced", "policy_differs"]
+)
 # "*": on any host, not on that of the finding only.
 _NO_PLUGIN = (
     "driver_mismatch driver_problem gpu_lost runtime_missing plugin_missing plugin_stopped plugin_not_registered second_plugin "
@@ -91,6 +95,7 @@ FOLLOWS_FROM = {
         "control_plane_certificate* scheduler_stopped* scheduler_not_configured* scheduler_older_than_file* node_not_ready* "
         "kubelet_stopped*"
     ),
+    "controllers_not_leading": "control_plane_certificate* node_not_ready* kubelet_stopped*",
     "scheduler_older_than_file": "stale_scheduler_file extender_of_others",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",
@@ -169,9 +174,20 @@ class Verdict:
         return count(problems(errors), "problem") + (also if after else "")
 
     @property
+    def chain(self) -> str:
+        """The first link of the chain that an error breaks, and those before it; "" where none is broken."""
+        broken, names = {LINK_OF.get(finding.check) for finding in self.causes}, [link.name for link in LINKS]
+        names = names[: names.index(BESIDE)]
+        first = next((place for place, name in enumerate(names) if name in broken), None)
+        if first is None:
+            return ""
+        before = f"The links before it have no error: {', '.join(names[:first])}." if first else "It is the first one."
+        return f"The chain from a pod to its GPU breaks at the link {names[first]!r}. {before}"
+
+    @property
     def words(self) -> str:
-        """For people: the summary, then a block for each problem."""
-        return "\n\n".join([self.summary, *([blocks(self.errors)] if self.errors else [])])
+        """For people: the summary, the broken link, then a block for each problem."""
+        return "\n\n".join(filter(None, [self.summary, self.chain, blocks(self.errors) if self.errors else ""]))
 
 
 def verdict(findings: Iterable[Finding], looked_at: Mapping[str, Any]) -> Verdict:

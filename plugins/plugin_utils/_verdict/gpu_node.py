@@ -17,7 +17,7 @@ from ...module_utils._facts.device_managers import DRA_CURE, DRA_DRIVERS, OTHER_
 from ...module_utils._facts.diagnosis import versions
 from ...module_utils._facts.driver import Driver
 from ...module_utils._facts.nvidia_smi import SmiReport
-from ...module_utils._facts.stopped_unit import StoppedUnit, last_words, start_again, stopped
+from ...module_utils._facts.stopped_unit import StoppedUnit, complained, last_words, start_again, stopped
 from ...module_utils._formats.finding import ERROR, WARNING, few
 from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
 from .._preflight.host import ROOM, ROOM_CURE
@@ -213,7 +213,8 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
     for difference in compared.differences:
         # The host has said that already.
         if report.problem is None or difference.subject != "gpus" or difference.check != driver_code(report.problem):
-            found.add(difference, found=f"{difference.subject}: {difference.found}")
+            words = complained(seen["kubelet"]["says"]) if difference.check == "node_not_ready" else ""
+            found.add(difference, found=f"{difference.subject}: {difference.found}{words}")
     if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"
@@ -226,6 +227,9 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
 def _closed(found: VerifyFindings, name: str, node: Mapping[str, Any]) -> None:
     """A cordon, or a taint of a program, keeps users' pods from a node that works. Probe pods tolerate it."""
     ways = [("cordoned", f"kubectl uncordon {name}")] if node["cordoned"] else []
+    for what in node["nothing_of"]:
+        cure = f"correct kubelet's systemReserved, kubeReserved or maxPods, which leave none of it (kubectl describe node {name})"
+        ways.append((f"with no allocatable {what}", cure))
     for key in sorted(_OF_PROGRAMS.intersection(node["taints"])):
         cure = f"if the program that has set it has ended, or has forgotten it: kubectl taint nodes {name} {key}-"
         ways.append((f"with the taint {key}", cure))

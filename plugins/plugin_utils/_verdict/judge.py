@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ...module_utils._cluster.dra import drivers_on
-from ...module_utils._cluster.names import MEMORY, NAMESPACE
+from ...module_utils._cluster.names import LABEL_NODE, MEMORY, NAMESPACE
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding, few
 from ...module_utils._scheduler import config as scheduler_config
@@ -23,15 +23,27 @@ from ...module_utils._scheduler import proof
 from ...module_utils._scheduler.manifest import SchedulerError
 from .. import _yaml
 from .containers import free_units, judge_containers, judge_strangers
-from .control_plane import files_of, judge_leader, judge_plane
+from .control_plane import files_of, judge_controllers, judge_leader, judge_plane
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read
-from .findings import Verdict, VerifyFindings, of_verify, verdict
+from .findings import PASSABLE, Verdict, VerifyFindings, of_verify, verdict
 from .gpu_node import judge_node, judge_record
 
 _PROBE_EACH = "a probe pod on every GPU node"
 _NAMED = 3
 _SHOWN = 80
+#: The words of a finding with which a module failed.
+_SAID = re.compile(r"(.*?):? found (.+?); expected (.+?); (.+)", re.DOTALL)
+#: The names of writes (_evidence/admission.py, WRITES) to the severity, and to what fails while they are stopped.
+_STOPPED = {
+    "Bindings": (ERROR, "no pod can be bound to a node in the namespaces that it is for"),
+    "Leases": (ERROR, "no scheduler can lead, and no node stays Ready"),
+    "states of nodes": (ERROR, "kubelet cannot say what its node has, nor that it is Ready"),
+    "nodes": (ERROR, "no device plugin can publish its GPUs"),
+    "states of pods": (ERROR, "kubelet cannot say that a pod runs"),
+    "tokens": (ERROR, "no daemon can renew its token, and no pod with a token can start"),
+    "pods": (WARNING, "no pod can be created in the namespaces that it is for"),
+}
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -91,6 +103,8 @@ def judge(evidence: Evidence) -> Verdict:
     findings += _twice(evidence)
     if cluster is not None:
         findings += judge_leader(_planes(evidence), cluster["leases"]).list
+        findings += judge_controllers(_planes(evidence), cluster["leases"]).list
+        findings += _labelled(evidence, cluster["labelled"])
         findings += _objects(cluster["objects"])
         findings += _admission(cluster["admission"])
         findings += _by_others(cluster["pods"], scheduler_names(evidence))
@@ -130,7 +144,8 @@ def obstructed(evidence: Evidence, found: Verdict) -> dict[str, dict[str, str]]:
     """Node to why a probe pod there would only say again what is found: on its host, or on what places all pods."""
     errors: dict[str, list[str]] = {}
     for cause in found.causes:
-        errors.setdefault(cause.host, []).append(cause.check)
+        if cause.check not in PASSABLE:
+            errors.setdefault(cause.host, []).append(cause.check)
     everywhere = [host for host in errors if not host or (host in evidence.seen and evidence.seen[host]["plane"] is not None)]
     why = {}
     for host, seen in evidence.gpu.items():
@@ -167,7 +182,12 @@ def _planes(evidence: Evidence) -> dict[str, Mapping[str, Any]]:
 def _not_checked(evidence: Evidence) -> list[Finding]:
     cure, expected = "bring it back, or leave it out with --limit; then run verify again", "an answer of every host of the run"
     gone = {host: why for host, why in evidence.hosts.items() if isinstance(why, str)}
-    found = [of_verify("not_checked", f"nothing, because {why}", expected, cure, host) for host, why in gone.items()]
+    found = []
+    for host, why in gone.items():
+        # A host that is not believed: that finding has a cure of its own.
+        said = _SAID.fullmatch(why)
+        words = (f"nothing, because {said[1]}: {said[2]}", said[3], said[4]) if said else (f"nothing, because {why}", expected, cure)
+        found.append(of_verify("not_checked", *words, host))
     if isinstance(evidence.cluster, str):
         cure, seen = "run it again once kubectl works on a control plane", f"nothing in the API, because {evidence.cluster}"
         planes = {host: seen["plane"]["scheduler"]["server_says"] for host, seen in _planes(evidence).items()}
@@ -263,18 +283,35 @@ def _objects(objects: Mapping[str, Any]) -> list[Finding]:
     return found.list
 
 
+def _labelled(evidence: Evidence, labelled: Iterable[str]) -> list[Finding]:
+    """labelled: nodes with the label of a GPU node on which no device plugin has ever published GPUs."""
+    ours = {seen["node_name"] for seen in evidence.gpu.values()}
+    found = VerifyFindings("")
+    others = sorted({*labelled} - ours)
+    if others:
+        names = " ".join(others[:_NAMED])
+        cure = (
+            f"if they have no GPUs: kubectl label node {names} {LABEL_NODE}-; or, if they have: put their hosts into the group "
+            f"gpushare_gpu_nodes, then {SITE}"
+        )
+        seen = f"the label {LABEL_NODE}=true on {few(others, _NAMED)}, where no device plugin has ever published GPUs"
+        found.say("label_without_plugin", seen, "the label on nodes with a device plugin only", cure)
+    return found.list
+
+
 def _admission(admission: Mapping[str, Any]) -> list[Finding]:
     """Findings about the admission of pods and Bindings."""
     found = VerifyFindings("")
     for webhook in admission["dead"]:
-        binds = webhook["bindings"]
-        what = "no pod can be bound to a node in the namespaces that it is for" if binds else "no pod can be created there"
+        severity, what = next(
+            (_STOPPED[write] for write in webhook["writes"] if write in _STOPPED), (WARNING, "what it is asked about waits")
+        )
         cure = (
             f"bring the pods of the Service {webhook['service']} back; or, if its program is gone for good, remove its configuration: "
             f"kubectl delete {webhook['object']}"
         )
         seen = f"webhook {webhook['webhook']}, which fails closed, with no ready endpoint of {webhook['service']}: {what}"
-        found.say("webhook_silent", seen, "an answer, or none that is needed", cure, ERROR if binds else WARNING)
+        found.say("webhook_silent", seen, "an answer, or none that is needed", cure, severity)
     if admission["changing"]:
         seen = f"Bindings that {few(admission['changing'], _NAMED)} may change"
         cure = "see that it keeps annotations of Bindings: they tell the device plugin which GPU a pod has (kubectl get TYPE NAME -o yaml)"
@@ -334,7 +371,9 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         says = [f"{at}: {words}" for at, plane in planes.items() for words in [plane["plane"]["scheduler"]["says"]] if words]
         last = f"; the scheduler's last error, on {'; '.join(says)}" if says else ""
         cure = "do what the message states; journalctl -u gpushare-extender has the extender's part"
-        found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}", f"it on {node}", cure)
+        found.say(
+            "probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}{_by_admission(pod)}", f"it on {node}", cure
+        )
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
@@ -342,7 +381,7 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         has_event = any(words.startswith(proof.LAST_EVENT) for words in pod["waiting"])
         first = "correct what its last Event names" if has_event else f"journalctl -u kubelet on {node} says why"
         cure = f"{first}; then verify with -e gpushare_verify_probe=always"
-        found.say("probe_not_running", f"probe pod {name} placed and not running: {why}", "it to run", cure)
+        found.say("probe_not_running", f"probe pod {name} placed and not running: {why}{_by_admission(pod)}", "it to run", cure)
         return 0
     if not any(container["units"] for container in pod["containers"]):
         cure = f"see which webhook or policy changes pods in {pod['namespace']}; it changes those of users there, too"
@@ -356,6 +395,12 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     # Everything that runs was seen: the hosts answered again after it was running.
     checked = _containers(found, evidence.seen[host], second["gpu"]["containers"], float("inf"), [pod])
     return int(checked == 1 and len(found.list) == before)
+
+
+def _by_admission(pod: Mapping[str, Any]) -> str:
+    """For the end of what was found of a probe pod, "" where it is as it was created."""
+    changes = "; ".join(pod.get("changed", ()))
+    return f". Webhooks or policies of others have changed it, which may be why: {changes}" if changes else ""
 
 
 def _moved(found: VerifyFindings, pod: Mapping[str, Any], ours: str) -> None:

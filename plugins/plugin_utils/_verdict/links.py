@@ -14,6 +14,8 @@ from ...module_utils._formats.finding import ERROR, NOTE, WARNING
 
 #: Programs that make findings.
 VERIFY, DOCTOR = "verify", "gpushare-doctor"
+#: The first link that stands beside the chain.
+BESIDE = "metrics"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,12 @@ LINKS: tuple[Link, ...] = (
             _graded("control_plane_certificate"),
             _errors("scheduler_not_configured scheduler_not_leading scheduler_older_than_file scheduler_stopped stale_scheduler_file"),
         ),
+    ),
+    Link(
+        "controllers",
+        "A kube-controller-manager leads, so that Deployments and Jobs make their pods.",
+        ("its Lease in the API", "its last error on each control plane"),
+        (_errors("controllers_not_leading"),),
     ),
     Link(
         "extender",
@@ -200,7 +208,7 @@ LINKS: tuple[Link, ...] = (
         ("nvidia-smi's answer on the host", "label, taints, annotation, capacity and allocatable of the Node in the API"),
         (
             _errors("annotation_wrong capacity_over capacity_short gpu_unusable label_missing wrong_gpu_count"),
-            _warnings("gpu_cordoned node_closed"),
+            _warnings("gpu_cordoned label_without_plugin node_closed"),
         ),
     ),
     Link(

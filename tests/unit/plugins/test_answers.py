@@ -47,7 +47,7 @@ def test_a_host_is_the_node_that_the_inventory_calls_it(inventory: Known, name: 
             "gpu2",
             "is the node 'gpu2'; expected a node that is called as in the inventory: gpu1; if kubectl get nodes has gpu1 only",
         ),
-        (known(), "gpu2", "hostnamectl set-hostname gpu1; systemctl restart kubelet. Else say so in the inventory"),
+        (known(), "gpu2", "hostnamectl set-hostname gpu1; systemctl restart kubelet; else say so in the inventory"),
         (known(), "gpu2", "gpushare_node_name: gpu2"),
         (known("a", address="10.0.0.5"), "10", "10.0.0.5"),
         (known("gpu1.example.org"), "gpu1.example.com", "expected"),

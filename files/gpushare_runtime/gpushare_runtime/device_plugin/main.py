@@ -255,7 +255,8 @@ class DevicePlugin:
         while True:
             contact = self._pods.last_contact
             if not self.node.pods.synced:
-                self.status.degraded("API server", "not reached yet; until then containers get a GPU without the scheduler's plan")
+                why = f" ({self._pods.trouble})" if self._pods.trouble else ""
+                self.status.degraded("API server", f"not reached yet{why}; until then containers get a GPU without the scheduler's plan")
             elif contact is None or time.monotonic() - contact > _API_SILENCE_SECONDS:
                 self.status.degraded("API server", "silent for minutes; until it answers, new pods may get another GPU than planned")
             else:

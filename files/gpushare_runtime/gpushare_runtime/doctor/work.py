@@ -16,6 +16,8 @@ from gpushare_runtime.doctor.host import DaemonUnit, HostReader, shown
 # As the plugin's status has its parts `API server` and `token`, degraded.
 _BLIND: Final = re.compile(r"(?:^|; )((?:API server: (?:not reached|silent)|token: no token works).*)")
 _WATCHES: Final = re.compile(r"(?:^|; )API server: watching")
+# OpenSSL's reason, as Python has it.
+_NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 _SERVER: Final = re.compile(r"^\s*['\"]?server['\"]?:\s*['\"]?(https?://[^\s'\"]{1,200})", re.MULTILINE)
 # A state file has some kB, one with thousands of ids some hundred.
 _LEAST_BYTES: Final = 1024 * 1024
@@ -35,7 +37,9 @@ def judge_words(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     path = unit.file("kubeconfig")
     server = _SERVER.search((host.read(path) or b"").decode("utf-8", "replace"))
     cure = f"journalctl -u {unit.name} -n 50 says why; {SITE}: it writes a new kubeconfig and token"
-    if server:
+    if blind and _NOT_TRUSTED in blind[1]:
+        cure = f"{path} has another authority than its API server shows, as after a cluster was built again: {cure}"
+    elif server:
         cure = f"is {server[1]} in {path} your API server, and does curl -k {server[1]}/version on this host answer? {cure}"
     found.error(
         "plugin_not_synced",

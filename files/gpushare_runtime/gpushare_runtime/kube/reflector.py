@@ -20,6 +20,7 @@ T = TypeVar("T")
 _SHORTEST_WATCH: Final = 1.0
 _FAILURES: Final = 2
 _POLL: Final = 0.02
+_LONGEST_TROUBLE: Final = 200
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class Reflector(Generic[T]):
         self.lists = 0
         """Complete lists since the start; after the first each has a reason."""
         self.interruptions = 0
+        self.trouble = ""
+        """Why the last list or watch ended; "" once the server has answered again."""
         """Lists and watches since the start that did not end in order."""
         self._client = client
         self._path = path
@@ -144,6 +147,7 @@ class Reflector(Generic[T]):
 
     async def _pause(self, why: str) -> None:
         self.interruptions += 1
+        self.trouble = "".join(letter if letter.isprintable() else " " for letter in why[:_LONGEST_TROUBLE])
         seconds = self._backoff.wait()
         log.warning("watch of %s was interrupted, it continues in %.1f s: %s", self._path, seconds, why)
         await asyncio.sleep(seconds)
@@ -170,6 +174,7 @@ class Reflector(Generic[T]):
     def _current(self) -> None:
         self._current_at = time.monotonic()
         self._failures = 0
+        self.trouble = ""
 
     async def _pages(self, limit: int) -> tuple[list[T], str]:
         items: list[T] = []

@@ -20,6 +20,8 @@ MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 POLICIES = "/apis/admissionregistration.k8s.io/v1beta1/mutatingadmissionpolicies"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/tools/endpointslices"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+NAME = "kubernetes.io/metadata.name"
+NOT_OURS: Json = {"matchExpressions": [{"key": NAME, "operator": "NotIn", "values": ["kube-system"]}]}
 GUARD: Json = {"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "gpushare-annotations"}}
 
 
@@ -37,6 +39,8 @@ class Lists:
             self.created.append((words, json.loads(data or "")))
             return int(bool(self.rejection)), "", self.rejection
         path = urlsplit(words[2]).path
+        if path == "/api/v1/namespaces/kube-system":
+            return 0, json.dumps({"metadata": {"labels": {NAME: "kube-system"}}}), ""
         return (0, json.dumps({"items": self.lists[path]}), "") if path in self.lists else (1, "", NOT_FOUND)
 
     @property
@@ -55,11 +59,19 @@ def endpoint(ready: bool | None) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("hook", "slices", "bindings"),
+    ("hook", "slices", "writes"),
     [
-        (webhook(["pods/binding"]), [], True),
-        (webhook(["pods/*"], operation="*"), [endpoint(False)], True),
-        (webhook(["pods"]), [], False),
+        (webhook(["pods/binding"]), [], ["Bindings"]),
+        (webhook(["bindings"]), [], ["Bindings"]),
+        (webhook(["pods/*"], operation="*"), [endpoint(False)], ["Bindings", "states of pods"]),
+        (webhook(["*/status"], operation="UPDATE"), [], ["states of nodes", "states of pods"]),
+        (webhook(["*"], operation="UPDATE", group="*"), [], ["Leases", "nodes"]),
+        (webhook(["*/*"], operation="CREATE"), [], ["Bindings", "tokens", "pods"]),
+        (webhook(["*/*"], operation="CREATE", namespaceSelector=NOT_OURS), [], ["Bindings", "pods"]),
+        (webhook(["serviceaccounts/token"], namespaceSelector=NOT_OURS), [], None),
+        (webhook(["serviceaccounts/token"], namespaceSelector={"matchLabels": {NAME: "kube-system"}}), [], ["tokens"]),
+        (webhook(["serviceaccounts/token"], namespaceSelector={"matchExpressions": [{"key": NAME, "operator": "Exists"}]}), [], ["tokens"]),
+        (webhook(["pods"]), [], ["pods"]),
         (webhook(["pods/binding"]), [endpoint(True)], None),
         (webhook(["pods/binding"]), [endpoint(None)], None),
         (webhook(["pods/binding"]), [endpoint(False), endpoint(True)], None),
@@ -71,10 +83,10 @@ def endpoint(ready: bool | None) -> Json:
         ({"metadata": {"name": "empty"}}, [], None),
     ],
 )
-def test_a_webhook_that_fails_closed_without_an_endpoint(hook: Json, slices: list[Json], bindings: bool | None) -> None:
+def test_a_webhook_that_fails_closed_without_an_endpoint(hook: Json, slices: list[Json], writes: list[str] | None) -> None:
     found = admission.admission(Lists({WEBHOOKS: [hook], SLICES: slices}).kubectl, [])
-    expected = {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "bindings": bindings}
-    assert found == {"dead": [] if bindings is None else [expected], "changing": [], "unguarded": ""}
+    expected = {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "writes": writes}
+    assert found == {"dead": [] if writes is None else [expected], "changing": [], "unguarded": ""}
 
 
 def test_who_may_change_bindings() -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import cluster
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, name, probe_pod, settled
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.probes import Probes, changed, name, probe_pod, settled
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import probe_pod as scheduler_probe
 
 from unit.fakes.plugins.cluster.api_server import ApiServer, thing
@@ -210,7 +210,7 @@ def test_nodes_of_these_names_cut_down() -> None:
         "spec": {"unschedulable": True, "taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "PreferNoSchedule"}]},
         "status": {
             "capacity": {"cpu": "4", MEMORY: "32"},
-            "allocatable": {"cpu": "4", MEMORY: "31", "aliyun.com/gpu-count": "2"},
+            "allocatable": {"cpu": "4", "pods": "0", MEMORY: "31", "aliyun.com/gpu-count": "2"},
             "conditions": [{"type": "Ready", "status": "True", "message": "m"}, {"type": "DiskPressure", "status": "False"}],
         },
     }
@@ -219,16 +219,18 @@ def test_nodes_of_these_names_cut_down() -> None:
         {
             "metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": "true"}, "annotations": {"gpushare/gpus": "{}"}},
             "cordoned": True,
+            "nothing_of": ["pods"],
             "taints": ["a"],
             "status": {
                 "capacity": {MEMORY: "32"},
                 "allocatable": {MEMORY: "31", "aliyun.com/gpu-count": "2"},
-                "conditions": [{"type": "Ready", "status": "True"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": "", "message": "m"}],
             },
         },
         {
             "metadata": {"name": "gpu2", "labels": {}, "annotations": {}},
             "cordoned": False,
+            "nothing_of": [],
             "taints": [],
             "status": {"capacity": {}, "allocatable": {}, "conditions": []},
         },
@@ -453,6 +455,28 @@ def test_a_rejection_that_lasts_is_not_waited_out(node: str, status: Json) -> No
     found, clock, _api = place([api_pod(name("gpu1"), node=node, **status)])
     assert found["gpu1"] is not None
     assert clock.now == 15.5, "the first look after 15 seconds"
+
+
+def test_what_others_have_changed_in_a_probe_pod_is_said_and_what_kubernetes_fills_is_not() -> None:
+    wanted = probe_pod("gpu1", "pause:3", MEMORY, "default-scheduler")
+    item = json.loads(json.dumps(wanted))
+    item["spec"].update(nodeName="gpu1", dnsPolicy="ClusterFirst", priority=0, serviceAccountName="default")
+    item["spec"]["containers"][0].update(terminationMessagePath="/dev/termination-log", resources={"requests": {MEMORY: "1"}})
+    assert changed(wanted, item) == []
+    item["spec"].update(nodeSelector={"pool": "a"}, tolerations=[])
+    item["spec"]["containers"][0]["imagePullPolicy"] = "Always"
+    item["spec"]["containers"].append({"name": "side\ncar"})
+    expected = ['nodeSelector {"pool": "a"}', "tolerations []", 'imagePullPolicy "Always"', "a further container side?car"]
+    assert changed(wanted, item) == expected
+    item["spec"]["affinity"] = {"x": "y" * 500}
+    assert len(changed(wanted, item)) == 5
+    assert max(map(len, changed(wanted, item))) == 120
+
+
+def test_nodes_with_the_label_on_which_nothing_has_published() -> None:
+    bare = {"metadata": {"name": "cp1", "annotations": {"other": "x"}}}
+    served = {"metadata": {"name": "gpu1", "annotations": {"gpushare/gpus": "{}"}}}
+    assert cluster.labelled(kubectl(Api([served, bare, {"metadata": {"name": "a"}}]))) == ["a", "cp1"]
 
 
 def test_the_last_warning_about_a_probe_pod_is_kept_because_its_events_go_with_it() -> None:

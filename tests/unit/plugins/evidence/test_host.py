@@ -186,7 +186,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
     assert found == {
         "places": {"gpu_node": True, "control_plane": True, **PLACES},
         "node_name": "node-7",
-        "kubelet": {"running": True, "unit": None},
+        "kubelet": {"running": True, "unit": None, "says": ""},
         "runtime": ("runtime", "/i"),
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
         "files": {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []},
@@ -653,6 +653,7 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
         "unreached": {},
         "says": "",
         "server_says": "",
+        "controllers_say": "",
     }
 
 
@@ -679,8 +680,11 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     server = "/var/log/pods/kube-system_kube-apiserver-cp1_0123/kube-apiserver/0.log"
     full = 'err="etcdserver: mvcc: database space exceeded"'
     root.file(server, line.format("E", full))
+    controllers = "/var/log/pods/kube-system_kube-controller-manager-cp1_0123/kube-controller-manager/0.log"
+    root.file(controllers, "2026-11-29T10:00:00.5Z stderr F Error: unknown flag: --x\n2026-11-29T10:00:00.5Z stderr F Usage: Error: none\n")
     found = evidence_control_plane.scheduler_files(Host(str(root)), "/none", "/none")
     assert found["server_says"] == full
+    assert found["controllers_say"] == "Error: unknown flag: --x"
     assert found["says"] == 'leaderelection.go:452] "error: Unauthorized "'
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.core import inventory
 from gpushare_runtime.core.quantity import UNITS, parse_quantity
+from unit.golden import Golden
 
 MEMORY, GPUS = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 
@@ -105,6 +106,9 @@ def test_a_node_that_the_api_does_not_know() -> None:
     assert (difference.subject, difference.found) == ("node", "no node of this name in the API; gpu10 is one")
 
 
+NOT_READY = "a node that is not Ready: kubelet has not said why"
+
+
 @pytest.mark.parametrize(
     ("of", "api", "expected"),
     [
@@ -144,12 +148,21 @@ def test_a_node_that_the_api_does_not_know() -> None:
             node(annotation(*GPUS_OF_GPU1, cordoned=True), FULL, FULL),
             [(f"allocatable {MEMORY}", "40", "error"), (f"allocatable {GPUS}", "2", "error")],
         ),
-        (report(*GPUS_OF_GPU1), node(annotation(*GPUS_OF_GPU1), FULL, ready=False), [("node", "a node that is not Ready", "error")]),
+        (report(*GPUS_OF_GPU1), node(annotation(*GPUS_OF_GPU1), FULL, ready=False), [("node", NOT_READY, "error")]),
         (report(None), node(annotation(16384), {MEMORY: "16", GPUS: "1"}), [("gpus", "GPU 0 (Tesla T4) that reports no memory", "error")]),
     ],
 )
 def test_exactly_what_differs_is_named(of: SmiReport, api: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
     assert differences(of, api) == expected
+
+
+def test_why_a_node_is_not_ready_is_told_in_kubelets_words(golden: Golden) -> None:
+    api = node(annotation(*GPUS_OF_GPU1), FULL, ready=False)
+    ready = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "no\nnetwork " + "x" * 400 + " plugin"}
+    api["status"]["conditions"] = [{"type": "DiskPressure", "status": "False", "message": "other"}, ready]
+    ((_, found, _),) = differences(report(*GPUS_OF_GPU1), api)
+    golden(found)
+    assert len(found) < 400
 
 
 def test_what_is_wrong_with_the_driver_comes_with_its_cure() -> None:

@@ -87,6 +87,8 @@ def test_the_cure_of_a_container_runtime(state: StoppedUnit, cure: str) -> None:
         ("inactive", "success", "level=info msg=down", ""),
         ("inactive", "success", "level=fatal msg=no", "level=fatal msg=no"),
         ("failed", "signal", "level=info msg=down", "level=info msg=down"),
+        # kubelet says so of each worker node, again and again.
+        ("inactive", "success", "level=fatal msg=no\nfailed to read: path does not exist, ignoring", "level=fatal msg=no"),
         ("active", "success", "level=fatal msg=no", ""),
     ],
 )

@@ -26,6 +26,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.links
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unit.golden import Golden
+
 CAUSES = {code: [cause.rstrip("*") for cause in causes.split()] for code, causes in FOLLOWS_FROM.items()}
 CODES = sorted(CAUSES.keys() | {cause for causes in CAUSES.values() for cause in causes})
 
@@ -156,6 +158,7 @@ def test_the_verdict_in_words_has_causes_first_and_one_block_for_all_hosts() -> 
     told = ["    found     x", "    expected  y", "    do        do z", ""]
     assert found.words.splitlines() == [
         *("2 problems, and 1 finding that follows from them", ""),
+        *(found.chain, ""),
         *("✗ runtime_differs a, b", *told),
         *("✗ plugin_stopped b", *told),
         "These follow from the problems above:",
@@ -168,7 +171,7 @@ def test_what_differs_between_hosts_stands_with_its_hosts_and_long_lists_are_cut
     found = verdict([replace(error(host, "plugin_stopped"), found="p" if host == "gpu3" else "x") for host in hosts], {})
     shown = "gpu1, gpu10, gpu2, gpu3, gpu4, gpu5, gpu6, gpu7 and 2 more"
     others = "gpu1, gpu10, gpu2, gpu4, gpu5, gpu6, gpu7, gpu8 and 1 more"
-    assert found.words.splitlines()[2:5] == [f"✗ plugin_stopped {shown}", f"    found     x ({others})", "    found     p (gpu3)"]
+    assert found.words.splitlines()[4:7] == [f"✗ plugin_stopped {shown}", f"    found     x ({others})", "    found     p (gpu3)"]
 
 
 def test_an_answer_of_a_host_cannot_look_like_a_block() -> None:
@@ -200,3 +203,15 @@ def test_the_report_is_json_with_a_version(tmp_path: Path) -> None:
         ],
     }
     assert verdict([error("g", "not_proven", severity="note")], {}).ok
+
+
+def test_the_first_broken_link_is_named_with_those_before_it(golden: Golden) -> None:
+    def chain(*findings: Finding) -> str:
+        return verdict(findings, {}).chain
+
+    golden(chain(error("b", "plugin_stopped"), error("a", "scheduler_stopped")))
+    golden(chain(error("a", "not_checked")))
+    # What only follows breaks no link, and what stands beside the chain stops no pod.
+    assert "'disks'" in chain(error("a", "disk_full"), error("a", "plugin_stopped"))
+    assert chain(error("a", "metrics_down")) == ""
+    assert chain(replace(error("a", "kubelet_stopped"), severity="warning")) == ""

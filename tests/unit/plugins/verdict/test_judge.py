@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.admission import WRITES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import NOT_TRIED
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
@@ -152,9 +153,9 @@ def dead_extender(world: World, more: str = "") -> None:
     world.cp["plane"]["scheduler"]["unreached"] = {DEAD: "Connection refused"}
 
 
-def dead_webhook(world: World, *, bindings: bool) -> None:
+def dead_webhook(world: World, *writes: str) -> None:
     world.cluster["admission"]["dead"] = [
-        {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "bindings": bindings}
+        {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "writes": [*writes]}
     ]
 
 
@@ -185,7 +186,11 @@ FAULTS: list[tuple[Change, str, str]] = [
     (lambda w: w.cluster["leases"]["kube-scheduler"].update(holder=""), "", "scheduler_not_leading"),
     (lambda w: w.cluster["leases"]["kube-scheduler"].update(alive=False), "", "scheduler_not_leading"),
     (lambda w: w.cluster["leases"].update(other={"holder": "", "alive": False}), "", ""),
-    (lambda w: dead_webhook(w, bindings=True), "", "webhook_silent"),
+    *((lambda w, write=write: dead_webhook(w, write, "pods"), "", "webhook_silent") for write, *_ in WRITES if write != "pods"),
+    (lambda w: w.cluster["leases"]["kube-controller-manager"].update(alive=False), "", "controllers_not_leading"),
+    (lambda w: w.cluster["leases"]["kube-controller-manager"].update(holder=""), "", "controllers_not_leading"),
+    (lambda w: w.cluster["leases"].pop("kube-controller-manager"), "", ""),
+    (lambda w: w.cp["plane"]["lives"].update({"/etc/kubernetes/pki/apiserver.crt": [0, NOW - 1]}), "cp1", "control_plane_certificate"),
     (lambda w: w.cluster["admission"].update(unguarded="a pod"), "", "policies_not_enforced"),
     (lambda w: w.gpu["files"]["changed"].append("/etc/gpushare/gpushare-device-plugin.env"), "gpu1", "files_changed"),
     (lambda w: w.gpu["files"]["drop_ins"].append({"path": "/a.conf", "starts": True, "stops": []}), "gpu1", "unit_overridden"),
@@ -231,7 +236,8 @@ def test_what_only_follows_names_its_cause(world: World) -> None:
     found = {one.check: one.because for one in judge(world.evidence()).findings}
     assert found == {"plugin_stopped": "", "capacity_short": "plugin_stopped"}
     words = judge(world.evidence()).words
-    assert words.startswith("1 problem, and 1 finding that follows from it\n\n✗ plugin_stopped gpu1\n")
+    assert words.startswith("1 problem, and 1 finding that follows from it\n\nThe chain ")
+    assert "\n\n✗ plugin_stopped gpu1\n" in words
     assert lines(words).startswith("gpu1: plugin_stopped: found gpushare-device-plugin.service inactive")
     assert words.endswith("(follows from plugin_stopped)")
 
@@ -246,6 +252,15 @@ def test_what_was_not_checked_at_is_named_and_the_rest_judged(world: World) -> N
         ("gpu2", "not_checked", "nothing, because no connection"),
     ]
     assert found.looked_at == {"hosts": 1, "GPU nodes": 1, "containers": 0, "probe pods": 0}
+
+
+def test_a_host_that_is_not_believed_is_told_with_the_cure_of_that(world: World) -> None:
+    why = "gpu1 is not believed: found the node 'b'; expected 'a'; it was renamed: hostnamectl set-hostname a; systemctl restart kubelet"
+    world.more = {"hosts": {"cp1": world.cp, "gpu1": why}}
+    (found,) = judge(world.evidence()).causes
+    assert (found.check, found.expected) == ("not_checked", "'a'")
+    assert found.found.endswith(": the node 'b'")
+    assert found.cure.endswith("hostnamectl set-hostname a; systemctl restart kubelet")
 
 
 def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) -> None:
@@ -645,7 +660,7 @@ def test_who_asks_for_probe_pods_is_not_told_that_all_is_well_without_them(world
 
 
 def test_what_concerns_others_more_than_us_is_a_warning(world: World) -> None:
-    dead_webhook(world, bindings=False)
+    dead_webhook(world, "pods")
     world.cluster["admission"]["changing"] = ["MutatingAdmissionPolicy theirs"]
     assert softer(world) == [("", "bindings_changed", "warning"), ("", "webhook_silent", "warning")]
     assert judge(world.evidence()).ok
@@ -662,6 +677,40 @@ def test_a_scheduler_that_does_not_lead_is_told_with_its_own_words(world: World)
     # One that runs without leader election has no Lease.
     configured(world, CONFIG + "leaderElection:\n  leaderElect: false\n")
     assert judge(world.evidence()).ok
+
+
+def test_controllers_that_do_not_lead_are_told_with_their_last_words_and_keep_no_probe_pod_away(world: World, golden: Golden) -> None:
+    world.cluster["leases"]["kube-controller-manager"].update(alive=False)
+    world.cp["plane"]["scheduler"]["controllers_say"] = "unknown"
+    found = judge(world.evidence())
+    assert found.findings[0].found.endswith("cp1: unknown")
+    golden(found.findings[0].found)
+    assert obstructed(world.evidence(), found) == {}
+
+
+def test_why_a_node_is_not_ready_is_said_by_the_api_and_by_its_kubelet(world: World, golden: Golden) -> None:
+    ready = {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "cni: none"}
+    world.cluster["nodes"][0]["status"]["conditions"] = [ready]
+    world.gpu["kubelet"]["says"] = "E1129 10:00:00.000000     100 kubelet.go:3117] no network config"
+    (found,) = judge(world.evidence()).findings
+    assert (found.check, found.host) == ("node_not_ready", "gpu1")
+    golden(found.found)
+
+
+def test_a_node_without_room_for_any_pod_is_closed(world: World) -> None:
+    world.cluster["nodes"][0]["nothing_of"] = ["memory"]
+    assert softer(world) == [("gpu1", "node_closed", "warning")]
+    assert "memory" in judge(world.evidence()).findings[0].found
+
+
+def test_the_label_of_a_gpu_node_where_no_plugin_has_published_is_a_warning(world: World) -> None:
+    # Of a node of this run, more is said.
+    world.cluster["labelled"] = ["node-1"]
+    assert judge(world.evidence()).findings == ()
+    world.cluster["labelled"] = ["cp1", "node-1"]
+    (found,) = judge(world.evidence()).findings
+    assert (found.host, found.check, found.severity) == ("", "label_without_plugin", "warning")
+    assert " cp1 gpushare.kubernetes/node-;" in found.cure
 
 
 def test_a_probe_pod_has_room_where_a_single_unit_is_free(world: World) -> None:

@@ -47,6 +47,17 @@ def test_a_plugin_that_does_not_know_its_pods_is_a_finding(tmp_path: Path, says:
     assert "curl -k https://10.0.0.9:6443/version" in found.findings[0].cure
 
 
+def test_a_plugin_that_does_not_trust_its_api_server_is_told_so(tmp_path: Path) -> None:
+    """curl -k would answer, and hide it."""
+    host = FakeHost(tmp_path)
+    host.install(PLUGIN, StatusText="API server: not reached yet ([SSL: CERTIFICATE_VERIFY_FAILED] self-signed); until then")
+    found = Findings()
+    judge_words(found, host, host.unit(PLUGIN))
+    assert "CERTIFICATE_VERIFY_FAILED" in found.findings[0].found
+    assert "another authority" in found.findings[0].cure
+    assert "curl" not in found.findings[0].cure
+
+
 @pytest.mark.parametrize("first", [NOT_REACHED, "", "token: good until 2027-02-19T10:00:00Z"])
 def test_a_plugin_that_was_just_started_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     host = FakeHost(tmp_path, patience=20)

@@ -100,6 +100,15 @@ async def test_lists_in_pages_then_watches(tmp_path: Path, api: FakeApi) -> None
         assert reflector.last_contact is not None
 
 
+async def test_why_it_was_interrupted_is_kept_until_the_server_answers_again(tmp_path: Path, api: FakeApi) -> None:
+    api.faults = [fail(503)] * 3
+    async with running(api, tmp_path) as (_, reflector):
+        await until(lambda: bool(reflector.trouble))
+        assert "planned" in reflector.trouble
+        await reflector.synced.wait()
+        assert reflector.trouble == ""
+
+
 async def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path, api: FakeApi) -> None:
     async with running(api, tmp_path) as (cache, reflector):
         await reflector.synced.wait()

@@ -174,7 +174,7 @@ def gpu_host() -> Json:
         "device_strategy": "auto",
         "runtime_default": "auto",
     }
-    kubelet = {"running": True, "unit": None}
+    kubelet = {"running": True, "unit": None, "says": ""}
     return {
         "places": places,
         "node_name": "node-1",
@@ -200,6 +200,7 @@ def plane_host() -> Json:
             "unreached": {},
             "says": "",
             "server_says": "",
+            "controllers_say": "",
         },
         "lives": {"/etc/kubernetes/scheduler.conf": [NOW - 100 * 86400, NOW + 265 * 86400]},
     }
@@ -215,7 +216,7 @@ def plane_host() -> Json:
         "scheduler_manifest": MANIFEST_PATH,
         "scheduler_config": CONFIG_PATH,
     }
-    kubelet = {"running": True, "unit": None}
+    kubelet = {"running": True, "unit": None, "says": ""}
     return {
         "places": places,
         "node_name": "cp1",
@@ -242,8 +243,13 @@ def node() -> Json:
             "annotations": {"gpushare/gpus": json.dumps({"v": 1, "unit": "GiB", "strategy": "volume-mounts", "gpus": gpus})},
         },
         "cordoned": False,
+        "nothing_of": [],
         "taints": [],
-        "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {
+            "capacity": amounts,
+            "allocatable": dict(amounts),
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+        },
     }
 
 
@@ -292,7 +298,7 @@ def mirror() -> Json:
 
 
 def leases() -> Json:
-    return {"kube-scheduler": {"holder": "cp1_1", "alive": True}}
+    return {name: {"holder": "cp1_1", "alive": True} for name in ("kube-controller-manager", "kube-scheduler")}
 
 
 def admission() -> Json:
@@ -303,6 +309,7 @@ def cluster() -> Json:
     objects: dict[str, Any] = {"missing": [], "differs": [], "unserved": []}
     return {
         "nodes": [node()],
+        "labelled": [],
         "pods": [pod()],
         "passed_by": [],
         "schedulers": {"cp1": mirror()},
