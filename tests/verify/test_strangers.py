@@ -40,12 +40,10 @@ def drawn(seed: str) -> list[tuple[str, Stranger]]:
     """A draw, or the faults of a seed such as #3+r12, those without a host on GPU nodes, the last one first."""
     if seed[0] not in "#r":
         return draw(seed)
-    found, free = [], list(GPU_NODES)
-    for part in seed.split("+"):
-        one = REVIEWED[int(part[1:]) - 1] if part[0] == "r" else (*OF_A_NODE, *OF_THE_CLUSTER)[int(part[1:])]
-        host = "" if one in OF_THE_CLUSTER else free.pop() if one.host is None else one.host
-        found.append((host, one))
-    return found
+    every = (*OF_A_NODE, *OF_THE_CLUSTER)
+    ones = [REVIEWED[int(part[1:]) - 1] if part[0] == "r" else every[int(part[1:])] for part in seed.split("+")]
+    free = [node for node in GPU_NODES if all(one.host != node for one in ones)]
+    return [("" if one in OF_THE_CLUSTER else free.pop() if one.host is None else one.host, one) for one in ones]
 
 
 @pytest.mark.parametrize("seed", GIVEN.split(",") if GIVEN else DRAWS)

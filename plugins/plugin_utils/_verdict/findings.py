@@ -91,11 +91,8 @@ FOLLOWS_FROM = {
     "dashboard_down": f"runtime_missing unit_overridden certificate_expired port_taken {_NO_API}",
     "dashboard_older_than_file": "dashboard_down",
     "dashboard_not_synced": _NO_API,
-    "scheduler_not_leading": (
-        "control_plane_certificate* scheduler_stopped* scheduler_not_configured* scheduler_older_than_file* node_not_ready* "
-        "kubelet_stopped*"
-    ),
-    "controllers_not_leading": "control_plane_certificate* node_not_ready* kubelet_stopped*",
+    "scheduler_not_leading": "control_plane_certificate* scheduler_stopped* scheduler_not_configured* scheduler_older_than_file*",
+    "controllers_not_leading": "control_plane_certificate*",
     "scheduler_older_than_file": "stale_scheduler_file extender_of_others",
     "scheduler_stopped": "stale_scheduler_file",
     "probe_not_scheduled": f"{_NO_CALL} {_NO_PLUGIN} {_NO_API}",

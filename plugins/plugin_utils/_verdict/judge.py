@@ -355,9 +355,11 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
         else:
             proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
         findings += of_node.list
-    # Another scheduler does not ask the extender.
-    there = {node for node, pod in evidence.probes.items() if pod is not None}
-    return proven, findings + ([] if moved and moved == there else _calls(evidence))
+    # Another scheduler does not ask the extender, and ours only where its own filters leave the node.
+    filtered = {
+        node for node, pod in evidence.probes.items() if pod is not None and not pod["node"] and pod["scheduling"] != proof.NOT_TRIED
+    }
+    return proven, findings + (_calls(evidence) if evidence.probes.keys() - moved - filtered else [])
 
 
 def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod: Mapping[str, Any] | None) -> int:

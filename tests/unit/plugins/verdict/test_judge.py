@@ -483,6 +483,19 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: dict[str, An
     assert found.looked_at["probe pods"] == 0
 
 
+def test_an_extender_is_not_missed_where_the_schedulers_own_filters_leave_no_node(world: World) -> None:
+    """As where kubelet takes no more pods."""
+    probed(world, {**probe_pod(), "running": [], "node": "", "scheduling": "0/3 nodes are available: 1 Too many pods"}, calls=3)
+    assert causes(world) == {("gpu1", "probe_not_scheduled")}
+
+
+def test_what_is_wrong_with_a_gpu_nodes_kubelet_explains_no_leader(world: World) -> None:
+    world.gpu["kubelet"].update(running=False)
+    for lease in world.cluster["leases"].values():
+        lease.update(alive=False)
+    assert causes(world) == {("gpu1", "kubelet_stopped"), ("", "scheduler_not_leading"), ("", "controllers_not_leading")}
+
+
 @pytest.mark.parametrize("second", [None, {}, {"gpu": None, "plane": None}])
 def test_a_probe_pod_whose_node_was_not_seen_again_proves_nothing(world: World, second: dict[str, Any] | None) -> None:
     probed(world, probe_pod())
