@@ -15,6 +15,7 @@ deviceStrategy: {{ .Values.deviceStrategy | toJson }}
 {{- if has .Values.deviceStrategy (list "auto" "cdi") }}
 driverRoot: {{ .Values.driverRoot | toJson }}
 {{- end }}
+healthChecks: {{ .Values.healthChecks | toJson }}
 healthListen: "0.0.0.0:9443"
 {{- if has .Values.deviceStrategy (list "auto" "cdi") }}
 hostRoot: "/host"

@@ -26,6 +26,7 @@ DAEMONS = {
                 "overuse_grace", "overuseGrace", 60, variable="gpushare_overuse_grace", chart="overuseGrace", least=10, most=86400
             ),
             DaemonSetting("unstartable", "unstartable", "report", variable="gpushare_unstartable", scope="cluster"),
+            DaemonSetting("health_checks", "healthChecks", 3, variable="gpushare_health_checks", chart="healthChecks", least=1, most=43200),
             DaemonSetting("cdi_dir", "cdiDir", "/var/run/cdi", variable="gpushare_cdi_dir", hosts=False, chart="cdiDir"),
             DaemonSetting("driver_root", "driverRoot", "", variable="gpushare_driver_root", hosts=False, chart="driverRoot"),
             DaemonSetting(

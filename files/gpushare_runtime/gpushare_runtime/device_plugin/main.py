@@ -111,7 +111,7 @@ class DevicePlugin:
         self.node.devices.node_kind = settings.node_kind
         if settings.cdi_dir and self._state.gpus and self._state.gpus.cdi_kind == protocol.CDI_KIND_OWN:
             self.node.devices.cdi_kind = protocol.CDI_KIND_OWN
-        health = GpuHealth()
+        health = GpuHealth(settings.health_checks)
         self._gpus = GpuPoller(
             GpuReader(nvml, settings.unit, health, self._state.gpus, no_instances(settings.strategy, settings.isolation)),
             self.node,

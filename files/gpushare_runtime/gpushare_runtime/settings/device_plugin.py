@@ -151,6 +151,16 @@ class DevicePluginConfig:
         "that kubelet's Events on the pod say so, until the pod is deleted. With V(evict) the extender also evicts the pod, so that its "
         "controller creates it again. A pod without a controller is then gone. This requires ValidatingAdmissionPolicy (Kubernetes 1.30).",
     )
+    health_checks: int = setting(
+        3,
+        "checks in a row, one every two seconds, that a failed GPU must pass before pods may use it again",
+        NumberType(1, 43200),
+        metavar="N",
+        variable="gpushare_health_checks",
+        chart="healthChecks",
+        description="Number of checks in a row, from 1 to 43200, that a failed GPU must pass before pods may use it again. The device "
+        "plugin checks every two seconds. With more of them, a GPU that fails again and again stays out of use for longer.",
+    )
     cdi_folders: tuple[str, ...] = setting(
         (),
         f"folder of CDI specs; repeat it for others, the last one first (default {_CDI})",

@@ -395,6 +395,17 @@ async def test_a_lost_gpu_and_a_lost_driver_make_ids_unhealthy_and_they_recover(
         await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Healthy"})
 
 
+async def test_a_gpu_that_was_lost_stays_out_of_use_for_as_many_checks_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(4 * GIB, health_checks=40_000) as it:
+        it.nvml.lost = {0}
+        await until(lambda: set(it.kubelet.lists[MEMORY][-1].values()) == {"Unhealthy"})
+        looks, facts = [], it.nvml.facts
+        monkeypatch.setattr(it.nvml, "facts", lambda index: looks.append(index) or facts(index))
+        it.nvml.lost = set()
+        await until(lambda: len(looks) > 20)
+        assert set(it.kubelet.lists[MEMORY][-1].values()) == {"Unhealthy"}
+
+
 async def test_the_annotation_is_written_once_and_again_when_others_change_it() -> None:
     async with world(16 * GIB, registered=False) as it:
 
