@@ -63,6 +63,7 @@ PROGRAMS: Final = (
     ("gpushare-doctor", "doctor.main"),
     ("gpushare-extender", "extender.options"),
     ("gpushare-device-plugin", "device_plugin.options"),
+    ("gpushare-claims", "dra.templates"),
     ("gpushare-mps", "mps.main"),
     ("gpushare-pki", "pki.main"),
     ("gpushare-probe", "probe.main"),

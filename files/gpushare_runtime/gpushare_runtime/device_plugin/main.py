@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
+from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from gpushare_runtime.core import protocol
@@ -18,6 +19,9 @@ from gpushare_runtime.core.mps import ENDING_NAME
 from gpushare_runtime.daemon import exposition, health_server, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
+from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.device_plugin import dra_backend
+from gpushare_runtime.device_plugin.dra_backend import DraBackend
 from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, GpuPoller, GpuReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
@@ -53,6 +57,7 @@ from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import TokenRenewer, connect
+from gpushare_runtime.settings.device_plugin import DRA
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +95,7 @@ class DevicePlugin:
         self._settings = settings
         self._processes = processes or HostProcesses(root=settings.cgroup_root)
         self._check_scale = check_scale
-        self.status = Status(required=SOCKETS)
+        self.status = Status(required=dra_backend.REQUIRED if settings.backend == DRA else SOCKETS)
         self.counters = Counters()
         pods = PodTable(lambda: self._pods.last_contact)
         self.node = NodeState(pods, time.monotonic, time.time, self._processes, settings.strategy)
@@ -105,7 +110,8 @@ class DevicePlugin:
         )
         self._directory = settings.device_plugins_dir
         self._checkpoint = CheckpointFile(self._directory / protocol.KUBELET_CHECKPOINT, SOCKETS)
-        self._reader = CheckpointReader(self._checkpoint, self.node, self._processes)
+        self._dra = self._dra_backend() if settings.backend == DRA else None
+        self._reader = CheckpointReader(self._dra.record if self._dra else self._checkpoint, self.node, self._processes)
         self._state = StateFile(settings.state / usage_file.NAME, self.node)
         self._state.load()
         self.node.devices.node_kind = settings.node_kind
@@ -160,6 +166,13 @@ class DevicePlugin:
         """The pods in kubelet's record."""
         return {entry.pod for entry in self.node.usage.entries}
 
+    def _dra_backend(self) -> DraBackend:
+        settings = self._settings
+        cdi_dir = settings.cdi_dir or Path(settings.cdi_folders[-1])
+        registry = settings.kubelet_root / protocol.KUBELET_REGISTRATIONS
+        before_start = self._before_start
+        return DraBackend(self._client, settings.node, self.node, self.status, (settings.state, cdi_dir, registry), before_start)
+
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
@@ -184,8 +197,10 @@ class DevicePlugin:
             registrations = [
                 Registration(resource, self._service_maker(resource), self.node, watch, self.status, ids) for resource in SOCKETS
             ]
+            if self._dra:
+                await in_thread(self._dra.claims.load)
             await run_all(
-                [registration.run() for registration in registrations],
+                [self._dra.driver.run()] if self._dra else [registration.run() for registration in registrations],
                 stop,
                 # The responses to kubelet's last requests need these.
                 base=[
@@ -196,16 +211,12 @@ class DevicePlugin:
                     self._state.run(),
                     *([specs.run()] if specs else []),
                     *([self._mps.run(), self._endings.run()] if self._mps else []),
-                    unhealthy.run(),
+                    *([] if self._dra else [unhealthy.run()]),
                     self._reader.run(watch),
-                    cross_check.run(),
-                    ids.run(),
+                    *(self._dra.parts() if self._dra else [cross_check.run(), ids.run(), publisher.run(), assigner.run(), evictions.run()]),
                     self._pods.run(),
                     publisher.reflector().run(),
-                    publisher.run(),
                     reports.run(),
-                    assigner.run(),
-                    evictions.run(),
                     self._events.run(),
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),

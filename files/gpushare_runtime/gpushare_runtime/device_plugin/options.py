@@ -16,7 +16,7 @@ from gpushare_runtime.daemon import health_server, page_server
 from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.kube.service_account import TokenFiles
 from gpushare_runtime.settings import options
-from gpushare_runtime.settings.device_plugin import AUTO, EVICT, DevicePluginConfig
+from gpushare_runtime.settings.device_plugin import AUTO, DRA, EVICT, DevicePluginConfig
 
 NAME: Final = "gpushare-device-plugin"
 # Options of the original for querying pods from kubelet over HTTPS.
@@ -65,6 +65,8 @@ def _resolved(given: options.Given[DevicePluginConfig]) -> PluginSettings:
     if config.cdi_dir and not config.host_root:
         mounted = "name the folder below which the host's /usr, /dev and /run/nvidia are mounted"
         given.reject(f"{given.name('cdi_dir')} without {given.name('host_root')}: {mounted}")
+    if config.backend == DRA:
+        _check_dra(given, isolation)
     if not config.node:
         wanted = f"set NODE_NAME or {given.name('node')} to its name in `kubectl get nodes`"
         given.reject(f"the name of this node is unknown: {wanted}")
@@ -74,6 +76,8 @@ def _resolved(given: options.Given[DevicePluginConfig]) -> PluginSettings:
         "isolation": isolation,
     }
     own["strategy"] = protocol.STRATEGY_MOUNTS if config.strategy == AUTO else config.strategy
+    if config.backend == DRA:
+        own["strategy"] = protocol.STRATEGY_CDI
     own["cdi_folders"] = config.cdi_folders or ((str(config.cdi_dir),) if config.cdi_dir else protocol.CDI_FOLDERS)
     own["log_level"] = "debug" if asked.verbosity >= 4 else config.log_level
     return PluginSettings(
@@ -82,7 +86,7 @@ def _resolved(given: options.Given[DevicePluginConfig]) -> PluginSettings:
         health=_health(given),
         tokens=_tokens(given),
         notes=tuple(_notes(config, asked)),
-        choose=config.in_container and config.strategy == AUTO,
+        choose=config.in_container and config.strategy == AUTO and config.backend != DRA,
     )
 
 
@@ -110,6 +114,17 @@ def _tokens(given: options.Given[DevicePluginConfig]) -> TokenFiles | None:
             given.reject(f"{both} go together: give both, or none for the credentials of the kubeconfig")
         return None
     return TokenFiles(config.seed_token_file, config.token_file, config.token_seconds)
+
+
+def _check_dra(given: options.Given[DevicePluginConfig], isolation: str) -> None:
+    """Ends the process with a message if claims cannot give what the settings say."""
+    backend = f"{given.name('backend')} {DRA}"
+    if isolation == protocol.ISOLATION_MPS:
+        given.reject(f"{backend} with {given.name('isolation')} {isolation}: claims give no access to control daemons; use driver or watch")
+    # The default is the original's, which needs no mention.
+    strategy = given.settings.strategy
+    if strategy == protocol.STRATEGY_MOUNTS:
+        given.reject(f"{backend} with {given.name('strategy')} {strategy}: claims need {protocol.STRATEGY_CDI}")
 
 
 def _kubeconfig(environment: Mapping[str, str]) -> str | None:

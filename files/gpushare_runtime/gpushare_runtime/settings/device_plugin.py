@@ -15,6 +15,7 @@ from gpushare_runtime.settings.schema import CLUSTER, ChoiceType, ListType, Numb
 
 AUTO: Final = "auto"
 REPORT, EVICT = "report", "evict"
+EXTENDER, DRA = "extender", "dra"
 #: auto: the driver's limits where they are possible, else watch. driver: the plugin serves only with them. mps: the control daemons'
 #: limits. watch: no limits, pods that exceed their units are reported. none: they are not reported either.
 ISOLATIONS: Final = (AUTO, protocol.ISOLATION_DRIVER, protocol.ISOLATION_MPS, protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)
@@ -75,6 +76,11 @@ class DevicePluginConfig:
     seed_token_file: Path | None = common.seed_token_file()
     token_file: Path | None = common.token_file()
     token_seconds: int = common.token_seconds()
+    backend: str = setting(
+        EXTENDER,
+        f"the scheduler extender places pods, or kube-scheduler does by dynamic resource allocation; {DRA} needs Kubernetes 1.37 and CDI",
+        ChoiceType((EXTENDER, DRA)),
+    )
     strategy: str = setting(
         protocol.STRATEGY_ENVIRONMENT,
         f"how containers get their GPUs, by default as the original; {AUTO}: {protocol.STRATEGY_MOUNTS}, in a container by what is seen of "

@@ -468,7 +468,7 @@ async def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_aga
         raise OSError(errno.EROFS, "Read-only file system")
 
     async with world(16 * GIB) as it:
-        monkeypatch.setattr(server, "_try_binding", read_only)
+        monkeypatch.setattr(server, "try_binding", read_only)
         socket_of(it, "mem").unlink()
         with pytest.raises(FatalError, match="device-plugins was removed and created again") as caught:
             await asyncio.wait_for(it.task, ANSWERED_WITHIN)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import orjson
 from google.protobuf.message import DecodeError
@@ -167,10 +167,23 @@ class CheckpointFile:
             return 0.0
 
 
+class RecordFile(Protocol):
+    """A record of the ids that containers have: kubelet's checkpoint, or what takes its place."""
+
+    path: Path
+    entries: tuple[CheckpointEntry, ...]
+
+    def refresh(self) -> bool:
+        """Whether `entries` is new."""
+
+    def age(self) -> float:
+        """Seconds since it was written."""
+
+
 class CheckpointReader:
     """Keeps the node's usage up to date with the checkpoint. processes: of this host; terminated pods without one release their ids."""
 
-    def __init__(self, file: CheckpointFile, node: NodeState, processes: Processes) -> None:
+    def __init__(self, file: RecordFile, node: NodeState, processes: Processes) -> None:
         self._file = file
         self._node = node
         self._processes = processes

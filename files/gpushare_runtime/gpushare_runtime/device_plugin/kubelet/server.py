@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import logging
-import os
 import re
 import secrets
-import socket
-import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +25,7 @@ import grpc.aio
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import Changes, any_after
+from gpushare_runtime.daemon.unix_sockets import remove_dead, try_binding
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from gpushare_runtime.device_plugin.node.allocate_response import AllocateResult
@@ -54,8 +51,6 @@ _Context = Any  # grpc.aio.ServicerContext has no types
 SOCKETS: Final = {protocol.RESOURCE_MEMORY: protocol.SOCKET_MEMORY, protocol.RESOURCE_GPUS: protocol.SOCKET_GPUS}
 """The resources, and how the names of their sockets in kubelet's plugin directory begin."""
 _SOCKET: Final = re.compile(rf"({'|'.join(SOCKETS.values())})[0-9a-f]{{8}}{re.escape(protocol.SOCKET_END)}")
-# A folder of device plugins has a handful of sockets.
-_MOST_SOCKETS: Final = 100
 
 
 def new_socket(directory: Path, resource: str) -> Path:
@@ -65,20 +60,7 @@ def new_socket(directory: Path, resource: str) -> Path:
 
 def remove_dead_sockets(directory: Path) -> None:
     """Remove the sockets of former processes of ours, which were killed, and of the original. One on which a process listens stays."""
-    with contextlib.suppress(OSError):
-        names = (name for name in os.listdir(directory) if name in protocol.FORMER_SOCKETS or _SOCKET.fullmatch(name))
-        for name in itertools.islice(names, _MOST_SOCKETS):
-            with contextlib.suppress(OSError):
-                if _is_dead(directory / name):
-                    (directory / name).unlink()
-
-
-def _is_dead(path: Path) -> bool:
-    """OSError if it is gone."""
-    if not stat.S_ISSOCK(path.lstat().st_mode):
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
-        return sock.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+    remove_dead(directory, lambda name: name in protocol.FORMER_SOCKETS or _SOCKET.fullmatch(name))
 
 
 class PluginServer:
@@ -92,7 +74,7 @@ class PluginServer:
 
     async def start(self) -> None:
         """Listen. OSError if the directory does not allow it."""
-        _try_binding(self.path)
+        try_binding(self.path)
         self._server = grpc.aio.server(options=_OPTIONS)
         add_DevicePluginServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
         try:
@@ -127,17 +109,6 @@ class PluginServer:
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None
-
-
-def _try_binding(path: Path) -> None:
-    """OSError if no socket can exist there. gRPC would not report the reason, and leaks some KiB per server that cannot listen."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        try:
-            sock.bind(os.fspath(path))
-        except OSError as error:
-            # The error for a path that is too long has no errno.
-            raise OSError(error.errno or errno.ENAMETOOLONG, error.strerror or str(error)) from None
-    path.unlink(missing_ok=True)
 
 
 async def _nothing_before(_resource: str, _ids: Sequence[str]) -> None:

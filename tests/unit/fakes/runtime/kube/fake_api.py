@@ -21,6 +21,12 @@ Json = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
 
+_COLLECTIONS = (
+    *("pods", "nodes", "events", "poddisruptionbudgets", "resourcequotas", "namespaces"),
+    *("resourceslices", "resourceclaims", "resourceclaimtemplates"),
+)
+
+
 def status(code: int, reason: str, message: str, **extra: object) -> web.Response:
     """The body that an API server sends with an error."""
     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message}
@@ -108,7 +114,7 @@ class FakeApi:
         if request.method == "GET":
             if request.path in self.objects:
                 return web.json_response(self.objects[request.path])
-            if request.path.rsplit("/", 1)[1] in ("pods", "nodes", "events", "poddisruptionbudgets", "resourcequotas"):
+            if request.path.rsplit("/", 1)[1] in _COLLECTIONS:
                 return self._list(request)
             return status(404, "NotFound", f"{request.path} not found")
         if request.method == "DELETE":
@@ -129,7 +135,8 @@ class FakeApi:
 
     def _under(self, collection: str, path: str) -> bool:
         parts = path.split("/")
-        of_all = "/".join(parts[:3] + parts[5:-1]) if parts[3:4] == ["namespaces"] and len(parts) > 6 else ""
+        at = 4 if parts[1:2] == ["apis"] else 3
+        of_all = "/".join(parts[:at] + parts[at + 2 : -1]) if parts[at : at + 1] == ["namespaces"] and len(parts) > at + 3 else ""
         return path.rsplit("/", 1)[0] == collection or of_all == collection
 
     def _list(self, request: web.Request) -> web.Response:

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The device plugin with the back end `dra`: kubelet asks it for claims instead of ids, and everything else goes by ids made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.unit_ids import unit_id
+from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
+from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
+from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.dra import driver, publisher
+from gpushare_runtime.dra.claims import Claim, ClaimError
+from gpushare_runtime.dra.driver import KubeletDriver, Services
+from gpushare_runtime.dra.prepared import Claims
+from gpushare_runtime.dra.publisher import SlicePublisher
+from gpushare_runtime.kube.client import KubeClient
+
+REQUIRED: Final = (driver.PART, publisher.PART)
+"""The parts of the status without which no pod gets a GPU."""
+# More than a GPU has units.
+_SLOTS: Final = 1 << 32
+
+
+class ClaimedIds:
+    """The ids that pods have by their claims, in the place of kubelet's checkpoint. All containers of a pod are one."""
+
+    def __init__(self, claims: Callable[[], Sequence[Claim]], inventory: Callable[[], Inventory | None], path: Path) -> None:
+        self.path = path
+        self.entries: tuple[CheckpointEntry, ...] = ()
+        self.problem = ""
+        self._claims = claims
+        self._inventory = inventory
+
+    def refresh(self) -> bool:
+        """Returns whether `entries` is new."""
+        entries = tuple(itertools.chain.from_iterable(map(self._of, self._claims())))
+        changed = entries != self.entries
+        self.entries = entries
+        return changed
+
+    def age(self) -> float:
+        """Seconds since the claims were read."""
+        return 0.0
+
+    def _of(self, claim: Claim) -> list[CheckpointEntry]:
+        ids = ids_of(claim, self._inventory())
+        # A claim of several pods has its memory once: it is charged to the first one.
+        return [CheckpointEntry(pod, claim.uid, resource, frozenset(ids[resource])) for pod in claim.pods[:1] for resource in sorted(ids)]
+
+
+def ids_of(claim: Claim, inventory: Inventory | None) -> dict[str, list[str]]:
+    """Resource → ids, one for each unit of memory, in the form of those that kubelet gives. They stay the same as long as the claim."""
+    found: dict[str, list[str]] = {}
+    for part in claim.parts:
+        gpu = inventory.by_uuid.get(part.uuid) if inventory else None
+        if gpu is not None and part.units == gpu.units and not claim.of_limits:
+            found.setdefault(protocol.RESOURCE_GPUS, []).append(part.uuid)
+            continue
+        digest = hashlib.sha256(f"{claim.uid} {part.request} {part.uuid}".encode()).digest()
+        first = int.from_bytes(digest[:4], "big") * _SLOTS
+        ids = [unit_id(part.uuid, first + slot) for slot in range(part.units)]
+        found.setdefault(protocol.RESOURCE_MEMORY, []).extend(ids)
+    return found
+
+
+class DraBackend:
+    """The parts that take the place of both registrations. before_start: limits the pod of these ids; AllocationRejected if that fails."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        name: str,
+        node: NodeState,
+        status: Status,
+        folders: tuple[Path, Path, Path],
+        before_start: Callable[[str, Sequence[str]], Awaitable[None]],
+    ) -> None:
+        """name: of the node. folders: for the state, of CDI specs, and kubelet's of plugins that register."""
+        state, cdi_dir, registry = folders
+        self._node = node
+        self._before_start = before_start
+        self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, self._changed)
+        self.record = ClaimedIds(self.claims.claims, lambda: node.devices.inventory, state / "claims.json")
+        self.driver = KubeletDriver(
+            lambda told: Services(self.claims, name, lambda: node.devices.cdi_kind, self._limit, told), registry, status
+        )
+        self.slices = SlicePublisher(client, name, lambda: node.devices.inventory, node.changes, status)
+
+    def parts(self) -> list[Any]:
+        """Run them below everything else: they answer kubelet's last requests."""
+        return [self.slices.reflector().run(), self.slices.run()]
+
+    def _changed(self) -> None:
+        if self.record.refresh():
+            self._node.recorder.set_checkpoint(self.record.entries)
+
+    async def _limit(self, claim: Claim) -> None:
+        """kubelet has made the pod's control group before it asks."""
+        for resource, ids in ids_of(claim, self._node.devices.inventory).items():
+            try:
+                await self._before_start(resource, ids)
+            except AllocationRejected as rejected:
+                raise ClaimError(str(rejected)) from None

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The claims that are prepared on this node: which, on disk, and in the CDI spec that containers start with.
+
+The file outlasts a reboot, the spec does not: it is made of the file at each start. Both are whole at any moment, and the file is first,
+so that a process that is killed between them leaves a claim that the next one gives its spec.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.daemon.files import replace_files
+from gpushare_runtime.daemon.sync import in_thread
+from gpushare_runtime.dra.claims import (
+    CDI_FILE,
+    MOST_BYTES,
+    MOST_CLAIMS,
+    Claim,
+    ClaimError,
+    PreparedClaim,
+    cdi_spec,
+    conflict,
+    from_checkpoint,
+    parse_claim,
+    prepare,
+    to_checkpoint,
+)
+from gpushare_runtime.kube.client import KubeClient, KubeError, path
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "claims.json"
+# kubelet waits 45 s for the answer, and starts the pod again later if there is none.
+_API_SECONDS: Final = 10.0
+_WRITE_SECONDS: Final = 20.0
+
+
+class Claims:
+    """For one event loop. inventory: the GPUs as they are now, None before the first reading. changed: told after each change."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        state: Path,
+        cdi_dir: Path,
+        inventory: Callable[[], Inventory | None],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.by_uid: dict[str, PreparedClaim] = {}
+        self._client = client
+        self._node = node
+        self._file = state / NAME
+        self._spec = cdi_dir / CDI_FILE
+        self._inventory = inventory
+        self._changed = changed
+        self._lock = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read what the process before has prepared, and give its containers their spec again. Blocks; for the start."""
+        try:
+            with self._file.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+            self.by_uid = {entry.claim.uid: entry for entry in from_checkpoint(data)}
+        except FileNotFoundError:
+            pass
+        except (OSError, ClaimError) as error:
+            # kubelet prepares the claims of its pods again when it starts, or a container of theirs does.
+            log.warning("%s cannot be used (%s): until kubelet restarts, containers of pods with GPUs cannot restart", self._file, error)
+        _write(self._file, self._spec, self.by_uid)
+
+    async def prepare(self, namespace: str, uid: str, name: str) -> PreparedClaim:
+        """The claim, ready for containers. ClaimError. A second time it gives the same, unless the claim has a new allocation."""
+        try:
+            where = path("apis/resource.k8s.io/v1", "namespaces", namespace, "resourceclaims", name)
+            value = await self._client.get(where, within=_API_SECONDS)
+        except (KubeError, ValueError) as error:
+            raise ClaimError(f"claim {quote(f'{namespace}/{name}')} cannot be read: {error}") from None
+        async with self._lock:
+            inventory = self._inventory()
+            if inventory is None:
+                raise ClaimError("the GPUs of this node have not been read yet; kubelet tries again")
+            claim = parse_claim(value, self._node, inventory)
+            if claim.uid != uid:
+                raise ClaimError(f"claim {claim} has the UID {claim.uid}, kubelet asks for {quote(uid)}: its pod was replaced")
+            before = self.by_uid.get(uid)
+            if before is not None and before.claim.parts == claim.parts:
+                prepared = PreparedClaim(claim, before.devices)
+            else:
+                why = conflict(claim, [entry.claim for entry in self.by_uid.values()], inventory)
+                if not why and before is None and len(self.by_uid) >= MOST_CLAIMS:
+                    why = f"{len(self.by_uid)} claims are prepared on this node, and no more than {MOST_CLAIMS} can be"
+                if why:
+                    raise ClaimError(why)
+                prepared = prepare(claim, inventory)
+            if prepared != before:
+                await self._set({**self.by_uid, uid: prepared})
+            return prepared
+
+    async def release(self, uid: str) -> None:
+        """Forget a claim; it need not be known. ClaimError where the disk does not take it."""
+        async with self._lock:
+            if uid in self.by_uid:
+                await self._set({key: entry for key, entry in self.by_uid.items() if key != uid})
+
+    def claims(self) -> list[Claim]:
+        return [entry.claim for entry in self.by_uid.values()]
+
+    async def _set(self, by_uid: Mapping[str, PreparedClaim]) -> None:
+        try:
+            await asyncio.wait_for(in_thread(partial(_write, self._file, self._spec, by_uid)), _WRITE_SECONDS)
+        except (OSError, asyncio.TimeoutError) as error:
+            raise ClaimError(f"{self._file} and {self._spec} cannot be written ({error or 'no answer'}); kubelet tries again") from None
+        self.by_uid = dict(by_uid)
+        self._changed()
+
+
+def _write(file: Path, spec: Path, by_uid: Mapping[str, PreparedClaim]) -> None:
+    """OSError."""
+    data = to_checkpoint(by_uid.values())
+    environments = {name: variables for entry in by_uid.values() for name, variables in entry.devices.items()}
+    for folder, mode in ((file.parent, 0o700), (spec.parent, 0o755)):
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    contents = {file: data, **({spec: cdi_spec(environments)} if environments else {})}
+    replace_files(contents, {file: 0o600, spec: 0o644})
+    if not environments:
+        # A spec without devices is none.
+        with contextlib.suppress(FileNotFoundError):
+            spec.unlink()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The whole plugin with the back end DRA: claims instead of ids, and a pod's memory is limited and watched by them all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB as UNIT
+from gpushare_runtime.device_plugin.dra_backend import ids_of
+from gpushare_runtime.device_plugin.options import parse_arguments
+from gpushare_runtime.dra.claims import parse_claim
+from gpushare_runtime.dra.proto import dra_pb2 as pb
+from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginStub
+from unit.fakes.runtime.device_plugin.plugin import GIB, World, world
+from unit.fakes.runtime.dra.claims import A30, T4, claim
+from unit.fakes.runtime.kube.fake_api import until
+
+HERE = Inventory(UNIT, (T4, A30))
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+SLICE = "/apis/resource.k8s.io/v1/resourceslices/gpu1-gpushare.kubernetes-0"
+
+
+def test_ids_of_a_claim_are_as_many_as_its_units_and_no_other_claims() -> None:
+    first, second = (parse_claim(claim(uid, [(T4, "6Gi"), (A30, "6Gi")]), "gpu1", HERE) for uid in ("c1", "c2"))
+    ids = ids_of(first, HERE)["aliyun.com/gpu-mem"]
+    assert len(ids) == len(set(ids)) == 12
+    assert ids == ids_of(first, HERE)["aliyun.com/gpu-mem"]
+    assert not set(ids) & set(ids_of(second, HERE)["aliyun.com/gpu-mem"])
+
+
+def test_a_whole_gpu_is_one_unless_a_limit_of_memory_asked_for_all_of_it() -> None:
+    whole = parse_claim(claim("c1", [(T4, "15Gi")], name="mine"), "gpu1", HERE)
+    assert ids_of(whole, HERE) == {"aliyun.com/gpu-count": [T4.uuid]}
+    assert set(ids_of(parse_claim(claim("c1", [(T4, "15Gi")]), "gpu1", HERE), HERE)) == {"aliyun.com/gpu-mem"}
+
+
+def sockets(folder: Path) -> list[Path]:
+    return list(folder.glob("*.sock"))
+
+
+async def prepare(it: World, folder: Path, *uids: str) -> dict[str, str]:
+    """Claim → error."""
+    (socket,) = sockets(folder)
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace="default", uid=uid, name=uid) for uid in uids])
+        found = (await DRAPluginStub(channel).NodePrepareResources(request, timeout=60)).claims
+        return {uid: answer.error for uid, answer in found.items()}
+
+
+async def test_a_claims_pod_has_its_limit_before_it_starts(tmp_path: Path) -> None:
+    async with world(16 * GIB, registered=False, backend="dra", isolation="driver", cdi_folders=(str(tmp_path),)) as it:
+        registry = it.kubelet.directory.parent / "data/plugins_registry"
+        registry.mkdir(parents=True)
+        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+        gpu = it.inventory.gpus[0]
+        it.host.pods.add("p1")
+        await it.api.put(f"{CLAIMS}/c1", claim("c1", [(gpu, "6Gi")], pods=["p1"]))
+        assert await prepare(it, registry, "c1") == {"c1": ""}
+        group = f"{it.host.root}/kubepods/podp1"
+        assert it.nvml.limits[gpu.uuid, group] == 6 * 1024**3
+        # A pod without a control group that can be limited does not start.
+        await it.api.put(f"{CLAIMS}/c2", claim("c2", [(gpu, "6Gi")], pods=["p2"]))
+        assert "control group" in (await prepare(it, registry, "c2"))["c2"]
+        # kubelet's device plugins are none of ours, and nothing is written on the node.
+        assert it.kubelet.registrations == []
+        assert it.api.objects["/api/v1/nodes/gpu1"]["metadata"]["annotations"] == {}
+
+
+@pytest.mark.parametrize("wrong", [["--isolation=mps"], ["--mps"], ["--device-strategy=volume-mounts"]])
+def test_what_claims_cannot_give_is_rejected_at_the_start(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(["--node-name=gpu1", "--backend=dra", *wrong])
+    assert "--backend dra" in capsys.readouterr().err
+    assert parse_arguments(["--node-name=gpu1", "--backend=dra", "--device-strategy=auto", "--in-container"]).strategy == "cdi"

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A claim becomes GPUs, variables and a CDI spec; one that is not of this node is told what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.dra.claims import Claim, ClaimError, Part, cdi_spec, conflict, from_checkpoint, parse_claim, prepare, to_checkpoint
+from unit.fakes.runtime.dra.claims import A30, T4, claim
+
+HERE = Inventory(GIB, (T4, A30))
+
+
+def parsed(value: dict[str, Any], node: str = "gpu1", inventory: Inventory = HERE) -> Claim:
+    return parse_claim(value, node, inventory)
+
+
+def test_a_claim_of_a_limit() -> None:
+    found = parsed(claim("c1", [(T4, "6Gi")], pods=["p1"]))
+    assert found == Claim("c1", "default", "c1", (Part("gpu", T4.uuid, 6, "share-0"),), True, ("p1",))
+    # Each container's own amount stands in its pod, since several containers share the claim.
+    assert prepare(found, HERE).devices == {
+        "c1-gpu": {
+            "NVIDIA_VISIBLE_DEVICES": "void",
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_COM_GPU_MEM_DEV": "15",
+            "ALIYUN_COM_GPU_MEM_POD": "6",
+        }
+    }
+
+
+def test_a_claim_of_several_gpus_and_one_that_a_user_wrote() -> None:
+    found = parsed(claim("c1", [(A30, "4Gi"), (T4, "4Gi")], name="mine"))
+    variables = prepare(found, HERE).devices["c1-gpu"]
+    # By index, whatever the order of the allocation.
+    assert (variables["ALIYUN_COM_GPU_MEM_IDX"], variables["ALIYUN_COM_GPU_MEM_DEV"]) == ("0", "15")
+    assert variables["ALIYUN_COM_GPU_MEM_POD"] == variables["ALIYUN_COM_GPU_MEM_CONTAINER"] == "8"
+
+
+def test_each_request_of_a_claim_has_its_own_variables() -> None:
+    value = claim("c1", [(T4, "15Gi"), (A30, "24Gi")], name="mine")
+    value["status"]["allocation"]["devices"]["results"][1]["request"] = "b/alternative"
+    found = prepare(parsed(value), HERE)
+    assert {name: one["ALIYUN_COM_GPU_MEM_CONTAINER"] for name, one in found.devices.items()} == {"c1-gpu": "15", "c1-b.alternative": "24"}
+
+
+def test_devices_of_other_drivers_are_theirs() -> None:
+    value = claim("c1", [(T4, "6Gi")])
+    other = {"driver": "gpu.nvidia.com", "pool": "gpu1", "device": "gpu-0", "request": "x"}
+    value["status"]["allocation"]["devices"]["results"].append(other)
+    assert [part.uuid for part in parsed(value).parts] == [T4.uuid]
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    found = copy.deepcopy(claim("c1", [(T4, "6Gi")]))
+    at: Any = found
+    *above, last = path.split("/")
+    for key in above:
+        at = at[int(key) if key.isdigit() else key]
+    at[last] = value
+    return found
+
+
+RESULT = "status/allocation/devices/results/0"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (changed("status", {}), "has no allocation: kube-scheduler has not allocated it"),
+        (changed("status/allocation/devices/results", []), "has no GPU of gpushare.kubernetes"),
+        (changed("status/allocation/devices/results", [{}] * 33), "more than 32 devices"),
+        (changed(f"{RESULT}/pool", "gpu2"), "allocated in the pool 'gpu2', this node is gpu1"),
+        (changed(f"{RESULT}/device", "gpu-of-before"), "has the GPU 'gpu-of-before', which is not in this node"),
+        (changed(f"{RESULT}/consumedCapacity", {}), "adminAccess is not supported"),
+        (changed(f"{RESULT}/consumedCapacity", {"memory": "1500Mi"}), "'1500Mi' of memory, not a multiple of the unit GiB"),
+        (changed(f"{RESULT}/consumedCapacity", {"memory": "-1Gi"}), "not a multiple"),
+        (changed(f"{RESULT}/consumedCapacity", {"memory": "x" * 500}), "is not a quantity"),
+        (changed(f"{RESULT}/request", "../../etc"), "a request of the name '../../etc'"),
+        (changed("metadata/uid", "../x"), "has the UID '../x'"),
+        ({}, "has the UID ''"),
+    ],
+)
+def test_what_cannot_be_prepared_here(value: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClaimError) as error:
+        parsed(value)
+    assert said in str(error.value)
+    assert len(str(error.value)) < 700
+
+
+def test_a_qualified_name_of_the_capacity_is_the_same() -> None:
+    assert parsed(changed(f"{RESULT}/consumedCapacity", {"gpushare.kubernetes/memory": "2Gi"})).parts[0].units == 2
+
+
+def test_what_others_have_left_is_enough_or_not() -> None:
+    first, second = parsed(claim("c1", [(T4, "10Gi")])), parsed(claim("c2", [(T4, "5Gi")]))
+    assert conflict(second, [first], HERE) == ""
+    third = parsed(claim("c3", [(T4, "6Gi")]))
+    why = conflict(third, [first], HERE)
+    assert [word in why for word in ("GPU 0", "15 units", "16 would", "default/c1")] == [True] * 4
+    # The same claim again is no second one.
+    assert conflict(first, [first, second], HERE) == ""
+    assert conflict(parsed(claim("c4", [(T4, "8Gi"), (T4, "8Gi")])), [], HERE).startswith("GPU 0")
+
+
+def test_a_gpu_that_fails_takes_no_new_claim() -> None:
+    failed = Inventory(GIB, (replace(T4, health="XID 79"), A30))
+    assert conflict(parsed(claim("c1", [(T4, "1Gi")])), [], failed).endswith("XID 79")
+    # The scheduler knew of no cordon when it allocated: the pod may start.
+    assert conflict(parsed(claim("c1", [(T4, "1Gi")])), [], Inventory(GIB, (replace(T4, cordoned=True), A30))) == ""
+
+
+def test_the_cdi_spec_names_a_device_for_each_request() -> None:
+    assert json.loads(cdi_spec({"b": {"Y": "2", "X": "1"}, "a": {}})) == {
+        "cdiVersion": "0.5.0",
+        "kind": "gpushare.kubernetes/claim",
+        "devices": [{"name": "a", "containerEdits": {"env": []}}, {"name": "b", "containerEdits": {"env": ["X=1", "Y=2"]}}],
+    }
+
+
+def test_the_next_process_reads_what_this_one_wrote() -> None:
+    written = [
+        prepare(parsed(claim("c2", [(T4, "1Gi"), (A30, "2Gi")], name="mine")), HERE),
+        prepare(parsed(claim("c1", [(T4, "6Gi")])), HERE),
+    ]
+    assert sorted(from_checkpoint(to_checkpoint(written)), key=lambda one: one.claim.uid) == [written[1], written[0]]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"v":2,"claims":[]}',
+        b'{"v":1}',
+        b'{"v":1,"claims":{}}{',
+        b'{"v":1,"claims":[{"uid":"a"}]}',
+        b'{"v":1,"claims":[{"uid":"../a","namespace":"n","name":"m","parts":[["gpu","u",1,""]],"of_limits":true,"pods":[],"devices":{}}]}',
+        b'{"v":1,"claims":[{"uid":"a","namespace":"n","name":"m","parts":[],"of_limits":true,"pods":[],"devices":{}}]}',
+        b"[" * 100_000,
+        b" " * (4 * 1024 * 1024 + 1),
+    ],
+)
+def test_a_file_that_is_none_of_ours(data: bytes) -> None:
+    with pytest.raises(ClaimError):
+        from_checkpoint(data)

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What kubelet meets behind the socket: registration, claims that are prepared once or again, and what is left after any end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.dra import prepared
+from gpushare_runtime.dra.claims import Claim, ClaimError
+from gpushare_runtime.dra.driver import KubeletDriver, Services
+from gpushare_runtime.dra.prepared import Claims
+from gpushare_runtime.dra.proto import dra_pb2 as pb
+from gpushare_runtime.dra.proto import pluginregistration_pb2 as registration_pb
+from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginStub
+from gpushare_runtime.dra.proto.pluginregistration_pb2_grpc import RegistrationStub
+from unit.fakes.runtime.dra.claims import A30, T4, claim
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+
+async def _nothing(_: Claim) -> None:
+    """Where pods have no limits."""
+
+
+@dataclass
+class Node:
+    """One node: its API server, its folders, and the process that serves kubelet now."""
+
+    api: FakeApi
+    client: Any
+    root: Path
+    inventory: Inventory | None
+    claims: Claims
+    status: Status
+    task: asyncio.Task[Any]
+    before_start: Callable[[Claim], Awaitable[None]] = _nothing
+
+    @property
+    def registry(self) -> Path:
+        return self.root / "plugins_registry"
+
+    def sockets(self) -> list[Path]:
+        return sorted(self.registry.glob("*.sock"))
+
+    def spec(self) -> dict[str, list[str]]:
+        """The CDI devices of claims, as a container runtime reads them now."""
+        path = self.root / "cdi/gpushare-claims.json"
+        devices = json.loads(path.read_text())["devices"] if path.exists() else []
+        return {device["name"]: device["containerEdits"]["env"] for device in devices}
+
+    async def start(self) -> None:
+        self.claims = Claims(self.client, "gpu1", self.root / "state", self.root / "cdi", lambda: self.inventory)
+        self.claims.load()
+        make = lambda told: Services(self.claims, "gpu1", lambda: "nvidia.com/gpu", lambda one: self.before_start(one), told)  # noqa: E731
+        self.task = asyncio.ensure_future(KubeletDriver(make, self.registry, self.status).run())
+        await until(lambda: any(map(_answers, self.sockets())))
+
+    async def kill(self) -> None:
+        """As SIGKILL does: the socket stays, and nobody answers."""
+        await self.stop()
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(self.registry / "gpushare.kubernetes-00000000-reg.sock"))
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+    async def allocate(self, value: dict[str, Any]) -> dict[str, Any]:
+        return await self.api.put(f"{CLAIMS}/{value['metadata']['name']}", value)
+
+    async def prepare(self, *uids: str) -> dict[str, Any]:
+        async with grpc.aio.insecure_channel(f"unix:{self.sockets()[-1]}") as channel:
+            request = pb.NodePrepareResourcesRequest(claims=[pb.Claim(namespace="default", uid=uid, name=uid) for uid in uids])
+            return dict((await DRAPluginStub(channel).NodePrepareResources(request, timeout=30)).claims)
+
+    async def release(self, *uids: str) -> dict[str, Any]:
+        async with grpc.aio.insecure_channel(f"unix:{self.sockets()[-1]}") as channel:
+            request = pb.NodeUnprepareResourcesRequest(claims=[pb.Claim(namespace="default", uid=uid, name=uid) for uid in uids])
+            return dict((await DRAPluginStub(channel).NodeUnprepareResources(request, timeout=30)).claims)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
+        sock.connect(str(path))
+        return True
+    return False
+
+
+@asynccontextmanager
+async def node() -> AsyncIterator[Node]:
+    with tempfile.TemporaryDirectory(prefix="dra") as folder:
+        root = Path(folder)
+        (root / "plugins_registry").mkdir()
+        async with serving(FakeApi()) as api, connected(api, root) as client:
+            unused: Any = None
+            it = Node(api, client, root, Inventory(GIB, (T4, A30)), unused, Status(required=()), unused)
+            await it.start()
+            try:
+                yield it
+            finally:
+                await it.stop()
+
+
+async def test_kubelet_registers_the_driver() -> None:
+    async with node() as it:
+        (path,) = it.sockets()
+        assert path.stat().st_mode & 0o777 == 0o600
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            info = await RegistrationStub(channel).GetInfo(registration_pb.InfoRequest())
+            assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "gpushare.kubernetes", str(path))
+            assert list(info.supported_versions) == ["v1.DRAPlugin"]
+            told = registration_pb.RegistrationStatus(plugin_registered=False, error="no such version")
+            await RegistrationStub(channel).NotifyRegistrationStatus(told)
+            assert "version)" in it.status.report()[1]
+            await RegistrationStub(channel).NotifyRegistrationStatus(registration_pb.RegistrationStatus(plugin_registered=True))
+            assert it.status.report()[0]
+        await it.stop()
+        # kubelet gives up a driver whose socket is gone.
+        assert it.sockets() == []
+
+
+async def test_a_claim_is_prepared_once_and_again() -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")], pods=["p1"]))
+        first = await it.prepare("c1")
+        assert first["c1"] == pb.NodePrepareResourceResponse(
+            devices=[
+                pb.Device(
+                    request_names=["gpu"],
+                    pool_name="gpu1",
+                    device_name=T4.uuid.lower(),
+                    cdi_device_ids=[f"nvidia.com/gpu={T4.uuid}", "gpushare.kubernetes/claim=c1-gpu"],
+                    share_id="share-0",
+                )
+            ]
+        )
+        assert "ALIYUN_COM_GPU_MEM_POD=6" in it.spec()["c1-gpu"]
+        assert await it.prepare("c1") == first
+        assert await it.release("c1", "never seen") == {
+            "c1": pb.NodeUnprepareResourceResponse(),
+            "never seen": pb.NodeUnprepareResourceResponse(),
+        }
+        assert it.spec() == {}
+        assert await it.release("c1") == {"c1": pb.NodeUnprepareResourceResponse()}
+
+
+async def test_the_environment_comes_once_for_several_gpus() -> None:
+    """The same CDI device twice in one container would be an error of the container runtime."""
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "4Gi"), (A30, "4Gi")]))
+        devices = (await it.prepare("c1"))["c1"].devices
+        assert [list(device.cdi_device_ids) for device in devices] == [
+            [f"nvidia.com/gpu={T4.uuid}", "gpushare.kubernetes/claim=c1-gpu"],
+            [f"nvidia.com/gpu={A30.uuid}"],
+        ]
+
+
+async def test_one_bad_claim_is_that_ones_fault() -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        await it.allocate(claim("c2", [(T4, "12Gi")]))
+        await it.allocate({**claim("c3", [(T4, "1Gi")]), "status": {}})
+        found = await it.prepare("c1", "c2", "c3", "gone")
+        assert found["c1"].error == ""
+        assert "18 would" in found["c2"].error
+        assert "not allocated" in found["c3"].error
+        assert "default/gone" in found["gone"].error
+        # As soon as kubelet has released the first, its memory is the second's.
+        await it.release("c1")
+        assert (await it.prepare("c2"))["c2"].error == ""
+        assert set(it.spec()) == {"c2-gpu"}
+
+
+async def test_a_claim_of_the_same_name_is_another_one() -> None:
+    async with node() as it:
+        await it.allocate({**claim("new", [(T4, "6Gi")]), "metadata": {**claim("new", [])["metadata"], "name": "old"}})
+        assert "UID new" in (await it.prepare("old"))["old"].error
+
+
+async def test_what_was_prepared_outlasts_the_process_and_the_boot() -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        first = await it.prepare("c1")
+        await it.kill()
+        # A boot empties the folder of CDI specs.
+        (it.root / "cdi/gpushare-claims.json").unlink()
+        await it.start()
+        assert set(it.spec()) == {"c1-gpu"}
+        await until(lambda: len(it.sockets()) == 1)
+        it.api.faults.append(fail(503))
+        assert "503" in (await it.prepare("c1"))["c1"].error
+        assert await it.prepare("c1") == first
+        assert await it.release("c1") == {"c1": pb.NodeUnprepareResourceResponse()}
+        await it.kill()
+        await it.start()
+        assert it.spec() == {}
+
+
+async def test_a_gpu_that_fails_keeps_the_claims_that_it_has() -> None:
+    """kubelet asks again for pods that run when it starts. A pod keeps its claim; what comes new is rejected."""
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        await it.allocate(claim("c2", [(T4, "6Gi")]))
+        first = await it.prepare("c1")
+        it.inventory = Inventory(GIB, (T4.__class__(**{**_fields(T4), "health": "XID 79"}), A30))
+        assert await it.prepare("c1") == first
+        assert (await it.prepare("c2"))["c2"].error.endswith("XID 79")
+        it.inventory = None
+        assert "been read" in (await it.prepare("c2"))["c2"].error
+
+
+def _fields(gpu: Any) -> dict[str, Any]:
+    return {name: getattr(gpu, name) for name in gpu.__slots__}
+
+
+async def test_a_claim_that_was_allocated_anew_gets_what_it_has_now() -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        await it.prepare("c1")
+        await it.allocate(claim("c1", [(A30, "8Gi")]))
+        devices = (await it.prepare("c1"))["c1"].devices
+        assert [device.device_name for device in devices] == [A30.uuid.lower()]
+        assert "ALIYUN_COM_GPU_MEM_IDX=1" in it.spec()["c1-gpu"]
+
+
+async def test_a_pod_that_gets_no_limit_does_not_start() -> None:
+    async with node() as it:
+
+        async def fails(one: Claim) -> None:
+            raise ClaimError("no limit")
+
+        it.before_start = fails
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        assert (await it.prepare("c1"))["c1"].error == "no limit"
+
+
+async def test_a_disk_that_is_full_prepares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(prepared, "replace_files", full)
+            assert "No space" in (await it.prepare("c1"))["c1"].error
+        assert it.claims.by_uid == {}
+        assert (await it.prepare("c1"))["c1"].error == ""
+        with monkeypatch.context() as patched:
+            patched.setattr(prepared, "replace_files", full)
+            assert "No space" in (await it.release("c1"))["c1"].error
+        assert set(it.spec()) == {"c1-gpu"}
+
+
+async def test_a_file_of_another_program_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async with node() as it:
+        await it.stop()
+        (it.root / "state/claims.json").write_bytes(b"{}")
+        await it.start()
+        assert "claims.json cannot" in caplog.text
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        assert (await it.prepare("c1"))["c1"].error == ""
+
+
+async def test_a_socket_that_is_removed_comes_back() -> None:
+    async with node() as it:
+        (path,) = it.sockets()
+        path.unlink()
+        await until(lambda: it.sockets() and it.sockets() != [path] and _answers(it.sockets()[0]))

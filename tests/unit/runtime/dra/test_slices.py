@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The ResourceSlices of a node: what kube-scheduler reads of its GPUs, within the API server's limits."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.constraints import Rules
+from gpushare_runtime.core.inventory import Gpu, Inventory
+from gpushare_runtime.core.quantity import GIB, UNITS
+from gpushare_runtime.dra.slices import changes, device_name, quantity, slices, words
+
+T4 = Gpu(0, "GPU-6406b1ff-e486-da64-8a09-584683bdfe67", 3, "0000:3B:00.0", "Tesla T4", 15360, 15, numa=1)
+A30 = Gpu(1, "GPU-404966e9-8716-c392-9c97-aff857c46602", 0, "0000:0b:00.0", "NVIDIA A30", 24576, 24)
+
+
+def made(*gpus: Gpu, generation: int = 1) -> list[dict[str, Any]]:
+    return slices("gpu1", "node-uid", Inventory(GIB, gpus), generation)
+
+
+def test_a_gpu_is_a_device_that_claims_share_by_memory() -> None:
+    (one,) = made(T4, A30, generation=7)
+    assert one["metadata"] == {
+        "name": "gpu1-gpushare.kubernetes-0",
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "gpu1", "uid": "node-uid"}],
+    }
+    assert one["spec"]["nodeName"] == "gpu1"
+    assert one["spec"]["pool"] == {"name": "gpu1", "generation": 7, "resourceSliceCount": 1}
+    assert one["spec"]["devices"][0] == {
+        "name": "gpu-6406b1ff-e486-da64-8a09-584683bdfe67",
+        "attributes": {
+            "uuid": {"string": T4.uuid},
+            "index": {"int": 0},
+            "model": {"string": "Tesla T4"},
+            "words": {"string": "-tesla-t4-"},
+            "numa": {"int": 1},
+            "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
+        },
+        "capacity": {
+            "memory": {
+                "value": "15Gi",
+                # Without an amount all of it: that is a whole GPU.
+                "requestPolicy": {"default": "15Gi", "validRange": {"min": "1Gi", "step": "1Gi", "max": "15Gi"}},
+            }
+        },
+        "allowMultipleAllocations": True,
+    }
+    assert "numa" not in one["spec"]["devices"][1]["attributes"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "units", "text"),
+    [("GiB", 6, "6Gi"), ("MiB", 1536, "1536Mi"), ("MiB", 2048, "2Gi"), ("64MiB", 3, "192Mi"), ("256MiB", 4, "1Gi")],
+)
+def test_units_are_a_quantity(unit: str, units: int, text: str) -> None:
+    assert quantity(units, UNITS[unit]) == text
+
+
+def test_a_gpu_of_one_unit_has_no_step_between() -> None:
+    (one,) = made(replace(T4, units=1))
+    assert one["spec"]["devices"][0]["capacity"]["memory"] == {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
+
+
+@pytest.mark.parametrize(("change", "value"), [({"health": "XID 79"}, "unhealthy"), ({"cordoned": True}, "cordoned")])
+def test_a_gpu_that_takes_no_new_pods_has_a_taint(change: dict[str, Any], value: str) -> None:
+    (one,) = made(replace(T4, **change), A30)
+    taint = {"key": "gpushare.kubernetes/unusable", "value": value, "effect": "NoSchedule"}
+    assert [device.get("taints") for device in one["spec"]["devices"]] == [[taint], None]
+
+
+def test_a_gpu_without_a_unit_is_no_device_and_a_node_without_gpus_has_an_empty_slice() -> None:
+    (one,) = made(replace(T4, units=0), replace(A30, uuid="GPU-404966e9_8716"))
+    assert one["spec"]["devices"] == []
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(64, [64]), (65, [64, 1]), (112, [64, 48])])
+def test_many_instances_are_several_slices_of_one_pool(number: int, sizes: list[int]) -> None:
+    found = made(*(replace(T4, index=10000 + place, uuid=f"MIG-{place:032}") for place in range(number)), generation=3)
+    assert [len(one["spec"]["devices"]) for one in found] == sizes
+    assert {json.dumps(one["spec"]["pool"]) for one in found} == {
+        json.dumps({"name": "gpu1", "generation": 3, "resourceSliceCount": len(sizes)})
+    }
+    names = [device["name"] for one in found for device in one["spec"]["devices"]]
+    assert len(set(names)) == number
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 63 for name in names)
+
+
+def test_words_of_a_model_match_as_with_the_extender() -> None:
+    """The selector of a claim looks for `-<words>-`. What it finds is what the annotation finds with the extender."""
+    models = ["NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA A10", "A100 1g.10gb", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "a--b"]
+    asked = ["A100", "A10", "Tesla-V100", "T4", "tesla t4", "1g.10gb", "PRO 6000", "00", "nvidia", "edition"]
+    for model in models:
+        for name in asked:
+            looked = f"-{'-'.join(re.findall('[a-z0-9]+', name.lower()))}-"
+            assert (looked in words(model)) == Rules(models=(name,)).accept("", [model]), (model, name)
+
+
+def test_a_long_model_is_cut_between_words() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        model = " ".join("x" * rng.randrange(1, 40) for _ in range(rng.randrange(1, 9)))
+        text = words(model)
+        assert len(text) <= 64
+        assert text.startswith("-")
+        assert text.endswith("-")
+
+
+def test_what_the_api_server_adds_is_no_difference() -> None:
+    wanted = made(replace(T4, health="XID 79"), A30)
+    (found,) = made(replace(T4, health="XID 79"), A30, generation=9)
+    found["metadata"].update(uid="x", resourceVersion="5")
+    found["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-11-29T10:00:00Z"
+    assert not changes(wanted, [found])
+    assert changes(wanted, [])
+    assert changes(wanted, made(T4, A30))
+    assert changes(wanted, [found, {**found, "metadata": {"name": "gpu1-gpushare.kubernetes-1"}}])
+    found["metadata"]["ownerReferences"][0]["uid"] = "of a node before"
+    assert changes(wanted, [found])
+
+
+def test_the_device_name_stays_when_the_index_changes() -> None:
+    assert device_name(replace(T4, index=5).uuid) == "gpu-6406b1ff-e486-da64-8a09-584683bdfe67"
