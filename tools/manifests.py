@@ -18,6 +18,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime"), str(ROOT / "tools/lab")]
 
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import dra  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import pod_monitors  # noqa: E402
@@ -40,6 +41,10 @@ HEADER = """\
 EVERYTHING = (
     "gpushare in a cluster. Before you apply it: import the image on every node, name the kube-scheduler of your API server's version,\n"
     "# and label the GPU nodes with gpushare.kubernetes/node=true. docs/operate/kubernetes.md has the steps."
+)
+DRA = (
+    "gpushare in a cluster without a scheduler of its own, from Kubernetes 1.37 on: docs/use/dra.md. Before you apply it: import the\n"
+    "# image on every node, and label the GPU nodes with gpushare.kubernetes/node=true."
 )
 NAMES = "From Kubernetes 1.36 on: pods that ask for aliyun.com/* and name no scheduler get gpushare-scheduler."
 
@@ -79,6 +84,7 @@ def files() -> dict[str, str]:
     return {
         f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
+        f"{FOLDER}/gpushare-dra.yaml": printed(dra.objects(values()), DRA),
         f"{FOLDER}/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
         f"{CHART}/values.schema.json": chart_values.schema(),

@@ -1,0 +1,494 @@
+# Copyright: gpushare.kubernetes contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The objects of the back end `dra`: Kubernetes' own scheduler places pods by claims, and admission makes the claims.
+
+Pure. A limit of GPU memory in a pod becomes a claim of that name: `gpushare-m4-x2--is-a100` asks for 4 units on each of 2 GPUs that are
+an A100. All pods of a namespace use the same template, with which nothing can be allocated; the controller of ResourceClaims makes each
+pod's claim of it, and writes the name beside it. A second policy reads the name and makes the claim what it says. docs/project/dra.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...module_utils._cluster.names import ANNOTATION_SETTINGS, LABEL_NODE, NAMESPACE, PLUGIN
+from . import accounts, policies, workloads
+from .policies import _CREATE as CREATE
+from .policies import _UPDATE as UPDATE
+from .policies import API, FEW, SCHEDULER, Daemons, Json
+from .policies import _list as list_of
+from .policies import _must as must
+from .policies import _policy as policy
+from .policies import _with_bindings as with_bindings
+from .values import Values
+
+#: Of ResourceSlices, of their devices' attributes, and of the class. A test compares the names with the runtime's.
+DRIVER = "gpushare.kubernetes"
+#: The account and the Deployment of the daemon that keeps the templates.
+CLAIMS = "gpushare-claims"
+#: The DeviceClass, and the ResourceClaimTemplate of each namespace.
+CLASS = TEMPLATE = "gpushare"
+RESOURCE_API = "resource.k8s.io/v1"
+_GROUP = "resource.k8s.io"
+MEMORY, GPUS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
+_LABEL_GPUS = "aliyun.com/gpu-count"
+_UNITS_OF_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
+#: By which the controller of ResourceClaims says which entry of the pod a claim is for (api/resource/v1/types.go, v1.37.2).
+_POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+#: Of a DNS label.
+_MOST_NAME = 63
+#: Containers of a pod that can ask for GPU memory, as with the extender; GPUs of a node.
+_MOST_CONTAINERS, _MOST_GPUS = 64, 16
+#: No pod needs a longer one: the claim's name holds less.
+_MOST_RULE = 200
+#: Annotation → how its part of the name begins.
+_RULES = {
+    "gpushare.request/models": "is",
+    "gpushare.request/models-refused": "not",
+    "gpushare.request/gpus": "on",
+    "gpushare.request/gpus-refused": "off",
+}
+#: What kube-scheduler cannot keep, and the words that follow it.
+_UNKNOWN_TO_CLAIMS = {
+    "gpushare.request/same-gpu-as": "a claim knows no other pods",
+    "gpushare.request/not-with": "a claim knows no other pods",
+    "gpushare.request/placement": "kube-scheduler takes the first GPU that fits",
+    "gpushare.request/isolation": "a claim knows no isolation yet",
+    "gpushare.request/links": "a claim knows no links between GPUs",
+}
+_NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
+#: Kubernetes' quantity of one unit, by the unit's name: how many of which.
+UNIT_QUANTITIES = {"GiB": (1, "Gi"), "MiB": (1, "Mi"), "64MiB": (64, "Mi"), "128MiB": (128, "Mi"), "256MiB": (256, "Mi")}
+
+
+def objects(values: Values) -> list[Json]:
+    """Everything that gpushare is in a cluster with this back end: no scheduler, and nothing on the control plane."""
+    space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
+    rights = [*_plugin_account(values.namespace), *_claims_account(values.namespace)]
+    running = [*([workloads.runtime_class()] if values.own_class else []), deployment(values), daemon_set(values)]
+    return [*space, *_own_policies(values), *admission(values.memory_unit), *rights, *running]
+
+
+def template(namespace: str = "") -> Json:
+    """The template of a namespace. Nothing can be allocated for a claim as it stands here."""
+    request = {
+        "name": "gpu",
+        "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 1, "selectors": [{"cel": {"expression": "false"}}]},
+    }
+    metadata = {"name": TEMPLATE, **({"namespace": namespace} if namespace else {})}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    return {"apiVersion": RESOURCE_API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": spec}
+
+
+def device_class() -> Json:
+    """A request of this class without a capacity takes a whole GPU: so Kubernetes itself translates limits of whole GPUs."""
+    spec = {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}], "extendedResourceName": GPUS}
+    return {"apiVersion": RESOURCE_API, "kind": "DeviceClass", "metadata": {"name": CLASS}, "spec": spec}
+
+
+def admission(memory_unit: str) -> list[Json]:
+    """The policies that turn limits into claims; that of the claims first, since a claim is never changed afterwards."""
+    return [*_mutating("claims", _claims(memory_unit)), device_class(), *_mutating("requests", _requests()), *_rejected()]
+
+
+def _mutating(name: str, spec: Json) -> list[Json]:
+    kind, name = "MutatingAdmissionPolicy", f"gpushare-dra-{name}"
+    bound = {"apiVersion": API, "kind": f"{kind}Binding", "metadata": {"name": name}, "spec": {"policyName": name}}
+    return [{"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}, bound]
+
+
+def _rule(group: str, resource: str, operations: Sequence[str]) -> Json:
+    return {"resourceRules": [{"apiGroups": [group], "apiVersions": ["v1"], "operations": list(operations), "resources": [resource]}]}
+
+
+# The part of claims.
+
+
+def _claims(memory_unit: str) -> Json:
+    amount, suffix = UNIT_QUANTITIES[memory_unit]
+    here = f"object.metadata.annotations['{_POD_CLAIM_NAME}']"
+    request = "/spec/devices/requests/0/exactly"
+
+    def words(tag: str, one: str, joined: str) -> str:
+        """The expression in a claim for the parts of the name with this tag, as CEL that writes CEL; '' without such parts."""
+        of_tag = f"variables.parts.filter(p, p.startsWith('{tag}-')).map(p, p.substring({len(tag) + 1}))"
+        return f"({of_tag}.size() == 0 ? [] : ['(' + {of_tag}.map(w, {one}).join(' {joined} ') + ')'])"
+
+    def named(negated: str) -> str:
+        return f'"{negated}g.words.contains(\'-" + w + "-\')"'
+
+    def has_uuid(operator: str) -> str:
+        return f'"g.uuid.lowerAscii() {operator} \'" + w + "\'"'
+
+    rules = [
+        words("is", named(""), "||"),
+        words("not", named("!"), "&&"),
+        words("on", has_uuid("=="), "||"),
+        words("off", has_uuid("!="), "&&"),
+    ]
+    patches = [
+        f"JSONPatch{{op: 'replace', path: '{request}/count', value: variables.gpus}}",
+        f"JSONPatch{{op: 'add', path: '{request}/capacity', value: {{'requests': {{'memory': variables.memory}}}}}}",
+        f"JSONPatch{{op: 'replace', path: '{request}/selectors/0/cel/expression', value: variables.expression}}",
+    ]
+    # A device can be allocated several times, also for one request.
+    distinct = f"{{'distinctAttribute': '{DRIVER}/uuid'}}"
+    several = f"(variables.gpus > 1 ? [JSONPatch{{op: 'add', path: '/spec/devices/constraints', value: [{distinct}]}}] : [])"
+    return {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        "matchConstraints": _rule(_GROUP, "resourceclaims", [CREATE]),
+        "matchConditions": [
+            {
+                "name": "is-of-the-template",
+                "expression": "object.spec.devices.?requests.orValue([]).size() == 1 "
+                f"&& object.spec.devices.requests[0].?exactly.?deviceClassName.orValue('') == '{CLASS}' "
+                "&& object.spec.devices.requests[0].?exactly.?selectors.orValue([]).size() == 1 "
+                "&& object.spec.devices.requests[0].exactly.selectors[0].?cel.?expression.orValue('') == 'false'",
+            },
+            {
+                "name": "has-a-name-of-ours",
+                "expression": f"object.metadata.?annotations[?'{_POD_CLAIM_NAME}'].orValue('').size() <= {_MOST_NAME} "
+                f"&& object.metadata.?annotations[?'{_POD_CLAIM_NAME}'].orValue('').matches('{_NAME}')",
+            },
+        ],
+        "variables": [
+            {"name": "parts", "expression": f"{here}.split('--')"},
+            {"name": "sizes", "expression": "variables.parts[0].substring('gpushare-m'.size()).split('-x')"},
+            {"name": "gpus", "expression": "variables.sizes.size() > 1 ? int(variables.sizes[1]) : 1"},
+            {"name": "memory", "expression": f"string(int(variables.sizes[0]) * {amount}) + '{suffix}'"},
+            {"name": "rules", "expression": " + ".join(rules)},
+            {
+                "name": "expression",
+                "expression": "variables.rules.size() == 0 ? 'true' : "
+                f"\"cel.bind(g, device.attributes['{DRIVER}'], \" + variables.rules.join(' && ') + ')'",
+            },
+        ],
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": f"[{', '.join(patches)}] + {several}"}}],
+    }
+
+
+# The part of pods.
+
+_CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
+_IS_NO_MIRROR = "!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()"
+
+
+def _limit(container: str, name: str) -> str:
+    return f"{container}.?resources.?limits[?'{name}'].orValue('0')"
+
+
+def _asks(name: str, containers: str = _CONTAINERS) -> str:
+    return f"{containers}.exists(c, {_limit('c', name)} != '0')"
+
+
+def _rule_part(annotation: str, tag: str) -> str:
+    value = f"object.metadata.?annotations[?'{annotation}'].orValue('')"
+    one = f"'--{tag}-' + w.lowerAscii().findAll('[a-z0-9]+').join('-')"
+    # A name that is too long for a claim is what `ok` rejects.
+    return f"({value} == '' ? '' : {value}.size() > {_MOST_RULE} ? '{'-' * (_MOST_NAME + 1)}' : {value}.split(',').map(w, {one}).join(''))"
+
+
+def _amounts(where: str) -> str:
+    """The units of each container; 0 for what is no whole number, which the API server rejects itself."""
+    limit = _limit("c", MEMORY)
+    return f"{where}.map(c, isQuantity({limit}) && quantity({limit}).isInteger() ? quantity({limit}).asInteger() : 0)"
+
+
+#: Conditions have no variables, so both policies have these.
+_VARIABLES: tuple[Json, ...] = (
+    {"name": "inits", "expression": "object.spec.?initContainers.orValue([])"},
+    {"name": "of_apps", "expression": _amounts("object.spec.containers")},
+    {"name": "of_inits", "expression": _amounts("variables.inits")},
+    {
+        "name": "of_sidecars",
+        "expression": "variables.inits.transformList(i, c, c.?restartPolicy.orValue('') == 'Always' ? variables.of_inits[i] : 0)",
+    },
+    # An init container runs with the sidecars that were started before it.
+    {
+        "name": "peaks",
+        "expression": "variables.inits.transformList(i, c, c.?restartPolicy.orValue('') == 'Always' ? 0 "
+        ": variables.of_inits[i] + variables.of_sidecars.slice(0, i).sum())",
+    },
+    {"name": "units", "expression": "([variables.of_apps.sum() + variables.of_sidecars.sum()] + variables.peaks).max()"},
+    {
+        "name": "gpus",
+        "expression": f"object.metadata.?labels[?'{_LABEL_GPUS}'].orValue('1').matches('^[1-9][0-9]?$') "
+        f"? int(object.metadata.?labels[?'{_LABEL_GPUS}'].orValue('1')) : 0",
+    },
+    {
+        "name": "even",
+        "expression": f"variables.gpus >= 1 && variables.gpus <= {_MOST_GPUS} && variables.units % variables.gpus == 0 "
+        "&& (variables.of_apps + variables.of_inits).all(n, n % variables.gpus == 0)",
+    },
+    {
+        "name": "name",
+        "expression": "!variables.even || variables.units <= 0 ? '' : 'gpushare-m' + string(variables.units / variables.gpus) "
+        f"+ (variables.gpus > 1 ? '-x' + string(variables.gpus) : '') + {' + '.join(_rule_part(*rule) for rule in _RULES.items())}",
+    },
+    # What is walked below for each container costs the square of its number.
+    {
+        "name": "few",
+        "expression": f"object.spec.?resourceClaims.orValue([]).size() <= {FEW} && {_CONTAINERS}.all(c, "
+        f"c.?env.orValue([]).size() <= {FEW} && c.?resources.?claims.orValue([]).size() <= {FEW})",
+    },
+    {"name": "named", "expression": f"variables.few && variables.name.size() <= {_MOST_NAME} && variables.name.matches('{_NAME}')"},
+)
+
+
+def _requests() -> Json:
+    entry = f"{{'name': variables.name, 'resourceClaimTemplateName': '{TEMPLATE}'}}"
+    claims = (
+        "(has(object.spec.resourceClaims) ? [] : [JSONPatch{op: 'add', path: '/spec/resourceClaims', value: []}])"
+        " + (object.spec.?resourceClaims.orValue([]).exists(r, r.name == variables.name) ? [] "
+        f": [JSONPatch{{op: 'add', path: '/spec/resourceClaims/-', value: {entry}}}])"
+    )
+    scheduler = (
+        f"(object.spec.?schedulerName.orValue('') == '{SCHEDULER}' "
+        "? [JSONPatch{op: 'replace', path: '/spec/schedulerName', value: 'default-scheduler'}] : [])"
+    )
+
+    def of_containers(field: str, where: str, amounts: str) -> str:
+        at = f"'/spec/{field}/' + string(i)"
+        key = MEMORY.replace("/", "~1")
+        patches = [
+            f"[JSONPatch{{op: 'remove', path: {at} + '/resources/limits/{key}'}}]",
+            f"(c.?resources.?requests[?'{MEMORY}'].hasValue() "
+            f"? [JSONPatch{{op: 'remove', path: {at} + '/resources/requests/{key}'}}] : [])",
+            f"(has(c.resources.claims) ? [] : [JSONPatch{{op: 'add', path: {at} + '/resources/claims', value: []}}])",
+            "(c.?resources.?claims.orValue([]).exists(r, r.name == variables.name) ? [] "
+            f": [JSONPatch{{op: 'add', path: {at} + '/resources/claims/-', value: {{'name': variables.name}}}}])",
+            f"(has(c.env) ? [] : [JSONPatch{{op: 'add', path: {at} + '/env', value: []}}])",
+            f"(c.?env.orValue([]).exists(e, e.name == '{_UNITS_OF_CONTAINER}') ? [] : [JSONPatch{{op: 'add', path: {at} + '/env/-', "
+            f"value: {{'name': '{_UNITS_OF_CONTAINER}', 'value': string({amounts}[i])}}}}])",
+        ]
+        return f"{where}.transformList(i, c, {amounts}[i] > 0, {' + '.join(patches)}).flatten()"
+
+    every = [
+        claims,
+        of_containers("containers", "object.spec.containers", "variables.of_apps"),
+        of_containers("initContainers", "variables.inits", "variables.of_inits"),
+    ]
+    return {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        # Also changes: who applies a pod's manifest again sends its limits again.
+        "matchConstraints": _rule("", "pods", [CREATE, UPDATE]),
+        "matchConditions": [
+            {"name": "asks-for-gpus", "expression": f"{_CONTAINERS}.size() <= {_MOST_CONTAINERS} && ({_asks(MEMORY)} || {_asks(GPUS)})"},
+            {"name": "is-no-mirror", "expression": _IS_NO_MIRROR},
+        ],
+        "variables": [*_VARIABLES, {"name": "memory_alone", "expression": f"!{_asks(GPUS)} && !{_asks(CORE)}"}],
+        "mutations": [
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {"expression": f"{scheduler} + (variables.memory_alone && variables.named ? {' + '.join(every)} : [])"},
+            }
+        ],
+    }
+
+
+def _rejected() -> list[Json]:
+    """The words for every pod that asks for GPUs in a way that no claim can say. It sees the pod as the other policy has left it."""
+    annotations = "object.metadata.?annotations.orValue({})"
+    few = f"{_CONTAINERS}.size() <= {FEW}"
+    claims = "object.spec.?resourceClaims.orValue([])"
+    ours = f"{claims}.filter(r, r.?resourceClaimTemplateName.orValue('') == '{TEMPLATE}')"
+    many = f"{claims}.size() > {FEW}"
+    known = list_of([*_RULES, *_UNKNOWN_TO_CLAIMS])
+    own = f"write a ResourceClaim of the class {CLASS} yourself (docs/use/dra.md)"
+    validations = [
+        must(
+            f"{_CONTAINERS}.size() <= {_MOST_CONTAINERS}",
+            f"a pod that asks for GPUs (aliyun.com/*) has at most {_MOST_CONTAINERS} containers with the back end dra: use fewer",
+        ),
+        must(f"!({many})", f"a pod has at most {FEW} resourceClaims in this cluster, since gpushare reads each: use fewer"),
+        must(
+            "!variables.asks_memory || variables.few",
+            f"a container of a pod with GPUs has at most {FEW} variables and {FEW} claims with the back end dra: use envFrom",
+        ),
+        must(f"!{_asks(CORE)}", f"{CORE}: nothing divides the compute of a GPU with the back end dra: leave this limit out"),
+        must(
+            f"!({_asks(MEMORY)} && {_asks(GPUS)})",
+            f"a pod asks for parts of GPUs ({MEMORY}) or for whole ones ({GPUS}), not for both: leave one of the limits out",
+        ),
+        must(
+            f"!variables.asks_memory || (variables.gpus >= 1 && variables.gpus <= {_MOST_GPUS})",
+            f"the label {_LABEL_GPUS} is the number of GPUs that share the memory: write a number from 1 to {_MOST_GPUS}",
+        ),
+        must(
+            "!variables.asks_memory || variables.even",
+            message_expression=f"'{MEMORY}: the amount of each container must be a multiple of the number of GPUs in the label "
+            f"{_LABEL_GPUS}, which is ' + string(variables.gpus) + ': write other amounts, or leave the label out'",
+        ),
+        *(
+            must(f"!('{name}' in {annotations})", f"annotation {name}: {why}, so the back end dra cannot keep it: leave it out")
+            for name, why in _UNKNOWN_TO_CLAIMS.items()
+        ),
+        must(
+            f"{annotations}.size() > {FEW} || {annotations}.all(k, !k.startsWith('gpushare.request/') || k in {known})",
+            f"an annotation that begins with gpushare.request/ is not known: write one of {', '.join(_RULES)}",
+        ),
+        must(
+            f"!{_asks(GPUS)} || !{list_of([*_RULES])}.exists(k, k in {annotations})",
+            f"{GPUS} with {', '.join(_RULES)}: the back end dra cannot choose whole GPUs by their model: {own}",
+        ),
+        must(
+            "!variables.asks_memory || variables.named",
+            message_expression=f"'the annotations {', '.join(_RULES)} must be lists of models or UUIDs; together they make the claim\\'s "
+            f"name, which has at most {_MOST_NAME} characters and would be ' + variables.name.substring(0, variables.name.size() > 80 ? 80 "
+            f": variables.name.size()) + ': name fewer, or {own}'",
+        ),
+        must("!variables.asks_memory", f"{MEMORY}: the amount must be a whole number, the same as limit and as request"),
+        must(
+            "object.spec.?nodeName.orValue('') == ''",
+            "a pod with GPUs that names its node has no claim that kube-scheduler allocates: write spec.nodeSelector instead of nodeName",
+        ),
+        must(
+            f"{many} || {ours}.all(r, r.name.size() <= {_MOST_NAME} && r.name.matches('{_NAME}'))",
+            f"a claim of the template {TEMPLATE} is named after its amount, as in gpushare-m4 for 4 units of one GPU: write that name, or "
+            f"the limit {MEMORY}",
+        ),
+    ]
+    asks = " || ".join(_asks(name) for name in (MEMORY, GPUS, CORE))
+    conditions = {"has-to-do-with-gpus": f"!({few}) || {many} || {asks} || {ours}.size() > 0", "is-no-mirror": _IS_NO_MIRROR}
+    asks_memory = {"name": "asks_memory", "expression": _asks(MEMORY)}
+    return with_bindings([policy("dra-rejected", [CREATE], ["pods"], conditions, validations, [*_VARIABLES, asks_memory])])
+
+
+# The daemons, and what their accounts may do.
+
+
+def _own_policies(values: Values) -> list[Json]:
+    """A daemon's token does nothing else than the daemon."""
+    daemons = Daemons(
+        namespace=values.namespace,
+        binder=CLAIMS,
+        per_node=False,
+        accounts=(CLAIMS, PLUGIN),
+        token_seconds=policies._POD_TOKEN_SECONDS,
+        writers=tuple(values.writers),
+    )
+    spec = "(request.operation == 'DELETE' ? oldObject : object).spec"
+    slices = policy(
+        "dra-slices",
+        [CREATE, UPDATE, policies._DELETE],
+        ["resourceslices"],
+        {"is-a-device-plugin": daemons.is_plugin},
+        [
+            must(
+                f"{spec}.driver == '{DRIVER}' && {daemons.is_of(f'{spec}.?nodeName.orValue({chr(39)}{chr(39)})')}",
+                f"a device plugin of gpushare may write only the ResourceSlices of {DRIVER} of its own node",
+            )
+        ],
+        daemons.node,
+        group=_GROUP,
+    )
+    request = "object.spec.spec.devices.requests[0]"
+    nothing = " && ".join(f"object.metadata.?{name}.orValue({empty}).size() == 0" for name, empty in policies._EXTRAS)
+    only = [f"{request}.exactly.?{name}.hasValue() == false" for name in ("adminAccess", "capacity", "tolerations")]
+    same = [
+        f"object.metadata.name == '{TEMPLATE}'",
+        nothing,
+        "!has(object.spec.metadata) || (object.spec.?metadata.?labels.orValue({}).size() == 0 "
+        "&& object.spec.?metadata.?annotations.orValue({}).size() == 0)",
+        "object.spec.spec.devices.?requests.orValue([]).size() == 1",
+        "object.spec.spec.devices.?constraints.orValue([]).size() == 0 && object.spec.spec.devices.?config.orValue([]).size() == 0",
+        f"{request}.name == 'gpu' && {request}.?exactly.?deviceClassName.orValue('') == '{CLASS}'",
+        f"{request}.exactly.?selectors.orValue([]).size() == 1",
+        f"{request}.exactly.selectors[0].?cel.?expression.orValue('') == 'false'",
+        *only,
+    ]
+    templates = policy(
+        "dra-templates",
+        [CREATE, UPDATE, policies._DELETE],
+        ["resourceclaimtemplates"],
+        {"is-gpushare-claims": f"request.userInfo.username == {daemons.binder_user}"},
+        [
+            must(
+                "request.operation == 'CREATE' && " + " && ".join(f"({one})" for one in same),
+                f"gpushare-claims may create one ResourceClaimTemplate in each namespace, {TEMPLATE}, for which nothing can be allocated",
+            )
+        ],
+        group=_GROUP,
+    )
+    made = [slices, templates, policies._events(daemons), policies._tokens(daemons)]
+    made += [policies._runtime_class(daemons)] if values.own_class else []
+    return with_bindings(made)
+
+
+def _plugin_account(namespace: str) -> list[Json]:
+    read = ["get", "list", "watch"]
+    rules = [
+        accounts.rule("", ["pods", "nodes"], read),
+        accounts.rule("", ["events"], ["create", "patch"]),
+        accounts.rule(_GROUP, ["resourceclaims"], ["get"]),
+        accounts.rule(_GROUP, ["resourceslices"], [*read, "create", "patch", "delete"]),
+    ]
+    return [accounts.service_account(PLUGIN, namespace), *accounts._granted(PLUGIN, rules, namespace)]
+
+
+def _claims_account(namespace: str) -> list[Json]:
+    rules = [
+        accounts.rule("", ["namespaces"], ["list", "watch"]),
+        accounts.rule(_GROUP, ["resourceclaimtemplates"], ["list", "watch", "create"]),
+    ]
+    return [accounts.service_account(CLAIMS, namespace), *accounts._granted(CLAIMS, rules, namespace)]
+
+
+def deployment(values: Values) -> Json:
+    """Two of the daemon that keeps the templates: it has no leader, since both do the same."""
+    container = {
+        "name": "claims",
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [f"{workloads.PROGRAMS}/{CLAIMS}"],
+        "args": [f"--health-listen=0.0.0.0:{workloads.HEALTH_PORT}"],
+        **workloads._environment(values),
+        "startupProbe": workloads._probe("/healthz", workloads.HEALTH_PORT, period=2, failures=60),
+        "livenessProbe": workloads._probe("/healthz", workloads.HEALTH_PORT, period=10, failures=6),
+        "readinessProbe": workloads._probe("/readyz", workloads.HEALTH_PORT, period=5, failures=3),
+        "resources": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": dict(workloads._NOTHING),
+    }
+    labels = workloads.labels(CLAIMS)
+    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    off = {"matchExpressions": [{"key": LABEL_NODE, "operator": "DoesNotExist"}]}
+    pod = {
+        "serviceAccountName": CLAIMS,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]},
+            # Its token makes nothing that harms: where all nodes have GPUs it runs there, too.
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": off}]},
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": workloads._USER,
+            "runAsGroup": workloads._USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    spec = {"replicas": values.replicas, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
+    metadata = {"name": CLAIMS, "namespace": values.namespace, "labels": labels}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def daemon_set(values: Values) -> Json:
+    """The device plugin, which registers with kubelet as a driver in another folder, and needs no folder of device plugins."""
+    made = workloads.daemon_set(replace(values, device_strategy="cdi"))
+    pod = made["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    made["spec"]["template"]["metadata"]["annotations"][ANNOTATION_SETTINGS] += 'backend: "dra"\n'
+    folder = f"{values.kubelet_root}/plugins_registry"
+    registry = {"name": "plugins-registry", "hostPath": {"path": folder, "type": "Directory"}}
+    mount = {"name": "plugins-registry", "mountPath": folder}
+    pod["volumes"] = [*pod["volumes"], registry]
+    container["volumeMounts"] = [*container["volumeMounts"], mount]
+    return made

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The objects of the back end DRA and the runtime have the same names; what a token may do is what the daemon does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import dra
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
+
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.dra import claims, slices, templates
+from gpushare_runtime.settings.device_plugin import DevicePluginConfig
+from gpushare_runtime.settings.document import parse
+
+VALUES = Values(image="example.org/gpushare:1", scheduler_image="")
+
+
+def objects(kind: str, values: Values = VALUES) -> dict[str, Any]:
+    """Name → object."""
+    return {made["metadata"]["name"]: made for made in dra.objects(values) if made["kind"] == kind}
+
+
+def test_the_runtime_has_the_same_names() -> None:
+    assert dra.template("x") == templates.template("x")
+    assert (dra.DRIVER, dra.CLAIMS) == (slices.DRIVER, templates.NAME)
+    assert (dra.MEMORY, dra.GPUS, dra.CORE) == (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS, protocol.RESOURCE_CORE)
+    assert {*dra._RULES, *dra._UNKNOWN_TO_CLAIMS} == protocol.ASKS
+    assert dra._NAME.startswith(f"^{claims._OF_LIMITS}")
+    assert dra._UNITS_OF_CONTAINER == protocol.ENV_CONTAINER_UNITS
+
+
+def test_units_are_the_runtimes_quantities() -> None:
+    assert set(dra.UNIT_QUANTITIES) == set(UNITS)
+    for name, (number, suffix) in dra.UNIT_QUANTITIES.items():
+        assert number * {"Mi": 1, "Gi": 1024}[suffix] == UNITS[name].mib
+
+
+def test_claims_are_made_what_they_say_before_any_pod_has_one() -> None:
+    """A claim never changes: one that came before its policy would wait for ever."""
+    names = [made["metadata"]["name"] for made in dra.objects(VALUES) if made["kind"] == "MutatingAdmissionPolicyBinding"]
+    assert names == ["gpushare-dra-claims", "gpushare-dra-requests"]
+
+
+def test_accounts_have_no_right_to_pods_and_nodes() -> None:
+    roles = objects("ClusterRole")
+    assert set(roles) == {"gpushare-device-plugin", "gpushare-claims"}
+    writes = {
+        (name, resource, verb)
+        for name, role in roles.items()
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("get", "list", "watch")
+    }
+    assert writes == {
+        ("gpushare-claims", "resourceclaimtemplates", "create"),
+        *(("gpushare-device-plugin", "resourceslices", verb) for verb in ("create", "patch", "delete")),
+        *(("gpushare-device-plugin", "events", verb) for verb in ("create", "patch")),
+    }
+    # Both of these rights are narrowed by policies.
+    assert {"gpushare-dra-slices", "gpushare-dra-templates"} <= set(objects("ValidatingAdmissionPolicyBinding"))
+
+
+def test_the_device_plugin_registers_as_a_driver_and_has_its_folder() -> None:
+    values = Values(image="x", scheduler_image="", kubelet_root="/data/kubelet", device_strategy="auto")
+    pod = objects("DaemonSet", values)["gpushare-device-plugin"]["spec"]["template"]
+    text = next(iter(pod["metadata"]["annotations"].values()))
+    read = parse(text.encode(), DevicePluginConfig, "settings")[0]
+    assert (read.backend, read.strategy) == ("dra", "cdi")
+    mounts = {mount["mountPath"]: mount for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert not mounts["/data/kubelet/plugins_registry"].get("readOnly")
