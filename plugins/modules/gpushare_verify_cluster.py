@@ -71,6 +71,10 @@ pods:
   description: Final state of the probe pod by node, for M(gpushare.kubernetes.gpushare_judge). Null for a missing pod.
   returned: with O(what=place), not in check mode
   type: dict
+moved:
+  description: The probe pod by node that others have given to another scheduler in O(namespace). RV(pods) has another one for it.
+  returned: with O(what=place), not in check mode
+  type: dict
 rejected:
   description: The API server's words about probe pods that it did not take in O(namespace). Empty if it took all.
   returned: with O(what=place), not in check mode
@@ -121,7 +125,7 @@ def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
         scheduler, namespace = params["scheduler_name"], params["namespace"]
         wanted = {node: probe_pod(node, str(image), MEMORY, scheduler, namespace) for node, image in sorted(images.items())}
         placed = Probes(kubectl).place(wanted, params["timeout"])
-        found.update(pods=placed.pods, rejected=placed.rejected)
+        found.update(pods=placed.pods, rejected=placed.rejected, moved=placed.moved)
     return {**found, "changed": bool(images) or found["changed"]}
 
 

@@ -293,7 +293,7 @@ RESULTS: Mapping[str, Shape] = {
             "dra": _PUBLISHED,
         }
     },
-    "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "rejected?": str, "removed": [str]},
+    "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "rejected?": str, "moved?": Map(_POD), "removed": [str]},
     "gpushare_verify_cluster remove": {"removed": [str]},
     "gpushare_verify_host": {"seen": _SEEN},
     # With a plan; before there is one, FOUND.

@@ -8,6 +8,7 @@ label, by which a later run removes what a killed one has left behind, in whatev
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -44,12 +45,13 @@ _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 class Placed:
     """Probe pods that were waited for. pods: node to its pod, cut down, with what others have changed in it; None for one that is gone.
 
-    rejected: the API server's words about the first of those that their namespace did not take, which were made in kube-system instead; ""
-    for none.
+    rejected: the API server's words about the first of those that their namespace did not take, "" for none. moved: node to its pod that
+    others have given to another scheduler there. For both, `pods` has those that were made in kube-system instead.
     """
 
     pods: Dict[str, Optional[Dict[str, Any]]]
     rejected: str
+    moved: Dict[str, Dict[str, Any]]
 
 
 def probe_pod(node: str, image: str, resource: str, scheduler_name: str, namespace: str = NAMESPACE) -> Dict[str, Any]:
@@ -112,14 +114,15 @@ class Probes:
         """Create them, by their nodes, and wait until each runs or will not."""
         began = self._clock()
         where, rejected = self._created(pods)
+        moved = self._moved(pods, where)
         namespaces = sorted({namespace for namespace, _name in where.values()})
-        wanted = {where[node]: pod for node, pod in pods.items()}
+        wanted = _by_key(pods, where)
         while True:
             found = self._found(namespaces, wanted)
             passed = self._clock() - began
             waiting = [key for key in where.values() if not settled(found.get(key), passed > PATIENCE_SECONDS)]
             if not waiting or passed > timeout:
-                return Placed({node: self._explained(found.get(key)) for node, key in where.items()}, rejected)
+                return Placed({node: self._explained(found.get(key)) for node, key in where.items()}, rejected, moved)
             self._sleep(POLL_SECONDS)
 
     def _created(self, pods: Mapping[str, Mapping[str, Any]]) -> Tuple[Dict[str, Tuple[str, str]], str]:
@@ -136,14 +139,30 @@ class Probes:
         # kubectl continues after an object that is rejected: a quota may have room for some.
         found = self._found({namespace for namespace, _name in where.values()})
         there = {key for key, pod in found.items() if not pod["deleted"]}
-        missing = {
-            node: dict(pod, metadata=dict(pod["metadata"], namespace=NAMESPACE)) for node, pod in pods.items() if where[node] not in there
-        }
-        if missing:
-            self._kubectl.text(["create", "-f", "-"], as_list(list(missing.values())))
-        where.update((node, (NAMESPACE, where[node][1])) for node in missing)
+        self._create_instead(pods, where, [node for node in pods if where[node] not in there])
         said = " ".join(_OF_KUBECTL.sub("", words).split())
         return where, "".join(letter if letter.isprintable() else "?" for letter in said)[:_LONGEST_WORDS]
+
+    def _create_instead(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]], nodes: List[str]) -> None:
+        """Create the pods of these nodes in kube-system. KubectlError where it does not take them."""
+        if nodes:
+            there = [dict(pods[node], metadata=dict(pods[node]["metadata"], namespace=NAMESPACE)) for node in nodes]
+            self._kubectl.text(["create", "-f", "-"], as_list(there))
+            where.update((node, (NAMESPACE, where[node][1])) for node in nodes)
+
+    def _moved(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]]) -> Dict[str, Dict[str, Any]]:
+        """Node to its pod that is another scheduler's now. It would hide faults of the node: one in kube-system takes its place."""
+        keys = {node: key for node, key in where.items() if key[0] != NAMESPACE}
+        found = self._found({namespace for namespace, _name in keys.values()}, _by_key(pods, keys))
+        moved = {
+            node: found[key]
+            for node, key in keys.items()
+            if key in found and found[key]["scheduler"] != pods[node]["spec"]["schedulerName"]
+        }
+        # What takes none there is told of the others.
+        with contextlib.suppress(KubectlError):
+            self._create_instead(pods, where, list(moved))
+        return moved
 
     def _explained(self, pod: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
         """The pod, with the last Warning about it where it does not run: its Events go with it."""
@@ -175,6 +194,11 @@ class Probes:
         items = self._kubectl.pages("/api/v1/pods", labelSelector=_LABEL)
         keys = [(str(item["metadata"]["namespace"]), str(item["metadata"]["name"])) for item in items]
         return sorted(key for key in keys if key[1].startswith(name("")))
+
+
+def _by_key(pods: Mapping[str, Mapping[str, Any]], where: Mapping[str, Tuple[str, str]]) -> Dict[Tuple[str, str], Mapping[str, Any]]:
+    """Namespace and name to the manifest of each pod."""
+    return {key: pods[node] for node, key in where.items()}
 
 
 def changed(wanted: Mapping[str, Any], item: Mapping[str, Any]) -> List[str]:

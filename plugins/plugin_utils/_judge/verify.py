@@ -71,6 +71,7 @@ class VerifyJudge(Judge):
             probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
             probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,
             rejected=str(arguments["probes"].get("rejected") or ""),
+            moved=arguments["probes"].get("moved") or {},
             namespace=arguments["namespace"],
             unproven=arguments["unproven"],
             required=arguments["required"],

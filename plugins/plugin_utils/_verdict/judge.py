@@ -52,7 +52,8 @@ class Evidence:
     """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. namespace: the one that
-    they were meant for; rejected: what the API server said where it did not take one there. unproven: node to why no probe pod was placed
+    they were meant for; rejected: what the API server said where it did not take one there; moved: node to its pod that others gave to
+    another scheduler there. unproven: node to why no probe pod was placed
     there, as `reason` (full, no_image, unknown or obstructed) and `found`. required: whether the user demands probe pods
     (gpushare_verify_probe: always).
     """
@@ -63,6 +64,7 @@ class Evidence:
     probed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     probes: Mapping[str, Mapping[str, Any] | None] | str | None = None
     rejected: str = ""
+    moved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     namespace: str = "default"
     unproven: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     required: bool = False
@@ -350,9 +352,10 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     moved = {node for node, pod in evidence.probes.items() if pod is not None and pod["scheduler"] != ours}
     for node, pod in evidence.probes.items():
         of_node = VerifyFindings(host_of.get(node, ""))
-        if pod is not None and node in moved:
-            _moved(of_node, pod, ours)
-        else:
+        told = pod if node in moved else evidence.moved.get(node)
+        if told is not None:
+            _moved(of_node, told, ours)
+        if node not in moved:
             proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
         findings += of_node.list
     # Another scheduler does not ask the extender, and ours only where its own filters leave the node.

@@ -520,9 +520,12 @@ def test_what_settles_at_once() -> None:
 
 class Users:
     """An API server with pods in several namespaces. rejects: words about pods, by their names, which kube-system alone takes. stuck: pods
-    with a finalizer."""
+    with a finalizer. gives: pods, by their names, to another scheduler, outside of kube-system."""
 
-    def __init__(self, *pods: tuple[str, str], rejects: dict[str, str] | None = None, stuck: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *pods: tuple[str, str], rejects: dict[str, str] | None = None, stuck: tuple[str, ...] = (), gives: tuple[str, ...] = ()
+    ) -> None:
+        self.gives = gives
         self.pods = dict.fromkeys(pods, False)
         self.rejects = rejects or {}
         self.stuck = stuck
@@ -569,6 +572,7 @@ class Users:
         for namespace, one in sorted(keys):
             item = api_pod(one, memory=1, **RUNNING)
             item["metadata"]["namespace"] = namespace
+            item["spec"]["schedulerName"] = "theirs" if one in self.gives and namespace != "kube-system" else "default-scheduler"
             if self.pods[namespace, one]:
                 item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             items.append(item)
@@ -586,6 +590,18 @@ def test_probe_pods_run_in_the_namespace_of_users() -> None:
     placed = probes_of(api, "gpu1", "gpu2")
     assert (sorted(api.pods), placed.rejected) == ([("default", name("gpu1")), ("default", name("gpu2"))], "")
     assert {node: pod["namespace"] for node, pod in placed.pods.items()} == {"gpu1": "default", "gpu2": "default"}
+
+
+def test_a_probe_pod_that_is_given_to_another_scheduler_has_one_in_kube_system_beside_it() -> None:
+    """Unless that takes none, or gives it away, too."""
+    api = Users(gives=(name("gpu2"),))
+    placed = probes_of(api, "gpu1", "gpu2")
+    assert sorted(api.pods) == [("default", name("gpu1")), ("default", name("gpu2")), ("kube-system", name("gpu2"))]
+    assert {node: (pod["namespace"], pod["scheduler"]) for node, pod in placed.moved.items()} == {"gpu2": ("default", "theirs")}
+    assert {node: pod["namespace"] for node, pod in placed.pods.items()} == {"gpu1": "default", "gpu2": "kube-system"}
+    taken = Users(("kube-system", name("gpu2")), gives=(name("gpu2"),))
+    placed = probes_of(taken, "gpu2")
+    assert (placed.pods["gpu2"]["scheduler"], [*placed.moved]) == ("theirs", ["gpu2"])
 
 
 def test_probe_pods_that_a_namespace_does_not_take_run_in_kube_system_with_the_servers_words(golden: Golden) -> None:

@@ -260,7 +260,7 @@ def test_a_host_that_is_not_believed_is_told_with_the_cure_of_that(world: World)
     (found,) = judge(world.evidence()).causes
     assert (found.check, found.expected) == ("not_checked", "'a'")
     assert found.found.endswith(": the node 'b'")
-    assert found.cure.endswith("hostnamectl set-hostname a; systemctl restart kubelet")
+    assert found.cure == why.rpartition("renamed: ")[2]
 
 
 def test_without_the_api_a_control_plane_is_judged_by_its_files(world: World) -> None:
@@ -531,6 +531,18 @@ def test_probe_pods_that_others_give_to_another_scheduler_are_told_as_that(world
     assert [(one.host, one.check) for one in found.causes] == [("gpu1", "probe_not_scheduled")]
     golden(found.causes[0].found)
     golden(found.causes[0].cure)
+
+
+def test_behind_others_admission_a_node_is_judged_by_a_probe_pod_of_kube_system(world: World) -> None:
+    theirs = {**probe_pod(), "running": [], "node": "", "scheduling": NOT_TRIED, "scheduler": "theirs"}
+    for ours, checks, proven in (
+        ({}, {"probe_not_scheduled"}, 1),
+        ({"running": [], "phase": "Pending", "waiting": ["x"]}, {"probe_not_scheduled", "probe_not_running"}, 0),
+    ):
+        probed(world, {**probe_pod(), **ours})
+        world.more.update(moved={"node-1": theirs})
+        found = judge(world.evidence())
+        assert ({one.check for one in found.findings}, found.looked_at["probe pods"]) == (checks, proven)
 
 
 def test_a_namespace_that_takes_no_probe_pods_is_a_warning_and_the_node_is_proven(world: World, golden: Golden) -> None:
