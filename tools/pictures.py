@@ -41,11 +41,12 @@ from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
 
 FOLDER: Final = ROOT / "docs/pictures"
 COLUMNS: Final = 110
-# Bars of eight GPUs side by side need more.
-WIDER: Final = {"nodes": 150}
+# Bars of eight GPUs side by side need more, and a phone shows so many.
+WIDTHS: Final = {"nodes": 150, "explain-phone": 56}
 _EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
-TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])}
+_EXPLAIN: Final = ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])
+TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": _EXPLAIN, "explain-phone": _EXPLAIN}
 # Of the dashboard: the path in the page, the colours, width and height. The README shows it as wide as a forge's page, and as a phone.
 _POD: Final = f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}"
 PAGES: Final = {
@@ -107,7 +108,7 @@ def printed(name: str) -> str:
         file = Path(folder, "six-nodes.json")
         file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         program = [sys.executable, "-m", "gpushare_runtime.kubectl_program.main", *TERMINAL[name], "--from-file", str(file)]
-        return f"$ {command(name)}\n{on_a_terminal(program, WIDER.get(name, COLUMNS))}"
+        return f"$ {command(name)}\n{on_a_terminal(program, WIDTHS.get(name, COLUMNS))}"
 
 
 def command(name: str) -> str:
@@ -172,7 +173,7 @@ def draw_diagrams() -> None:
 
 def draw_terminals() -> None:
     for name in TERMINAL:
-        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDER.get(name, COLUMNS)))
+        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDTHS.get(name, COLUMNS)))
 
 
 def draw_pages() -> None:

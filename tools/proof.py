@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +36,10 @@ CLAIMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """A report of `make gpu-proof`. gpu: its model in one word, such as H100."""
+    """A report of `make gpu-proof`. gpu: its model in one word, such as H100; day: when it ran, as 2026-11-26."""
 
     gpu: str
+    day: str
     steps: Mapping[str, Mapping[str, Any]]
 
     def proves(self, claim: str) -> bool:
@@ -46,14 +48,24 @@ class Report:
         ran = {one["name"] for one in self.steps.get(step, {}).get("checks", ()) if one["outcome"] == "ran"}
         return ran.issuperset(names)
 
+    def together(self, kind: str) -> tuple[float, float]:
+        """Rate of four programs of a kind at a time, of that of one alone: without MPS, with it."""
+        rates = {
+            one["isolation"]: one["of_one"]
+            for one in self.steps["sharing"]["values"]["throughput"]
+            if (one["kind"], one["programs"]) == (kind, 4)
+        }
+        return rates["none"], rates["mps"]
+
 
 def reports(folder: Path = RESULTS) -> list[Report]:
     """Every saved report of a real GPU, by the name of its file."""
     found = []
     for file in sorted(folder.glob("gpu-*.json")):
-        steps = {step["name"]: step for step in json.loads(file.read_text())["steps"]}
+        report = json.loads(file.read_text())
+        steps = {step["name"]: step for step in report["steps"]}
         model = str(steps["discovery"]["values"]["model"])
-        found.append(Report(short(model), steps))
+        found.append(Report(short(model), str(report["date"]), steps))
     return found
 
 
@@ -78,6 +90,11 @@ def words(
 def saved(name: str) -> Any:
     """A saved result of docs/project/benchmarks."""
     return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def rate(scheduling: Mapping[str, Any], *, extender: bool) -> float:
+    """Pods bound per second with or without the extender, of a saved scheduling-*.json: the mean of its rounds."""
+    return statistics.mean(one["rate"] for one in scheduling["rounds"] if one["extender"] is extender and not one.get("idle"))
 
 
 def one_node() -> Mapping[str, Any]:

@@ -26,6 +26,10 @@ _PARTS: Final = {
     "health": ("health checks", "健康检查"),
     "limit by the driver": ("limits by the driver", "由驱动实施的显存限制"),
 }
+#: The one on which whole installations ran.
+_DISTRIBUTION: Final = "Debian 12"
+#: What no report of a real GPU has.
+_NOT_REAL: Final = ("MPS inside pods", "evictions", "MIG")
 
 
 def status(language: str) -> str:
@@ -45,19 +49,22 @@ def status(language: str) -> str:
     if language == ZH:
         lines = [
             f"- **0.1**：{get[1]}。[项目状态与路线图]({roadmap})",
-            f"- **真实 GPU**：在一台带 {gpu} 的机器上，一个节点完成了安装、由多个 Pod 共享、再到卸载（[报告]({node})）。"
+            f"- **真实 GPU**：一个带 {gpu} 的节点以服务方式完成了安装、由多个 Pod 共享、再到卸载（[报告]({node})）。"
             f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上[测得](docs/project/gpu-proof.md#what-has-run)（不经过 Kubernetes）。",
-            f"- **模拟 GPU**：多节点，以服务方式和 Pod 方式，Kubernetes {minor}（[测试过的版本]({support})）。",
-            f"- **尚未运行**：真实 GPU 上{'、'.join(missing)}；EKS 等的[预设]({others})。",
+            f"- **模拟 GPU**：多节点，以服务方式和 Pod 方式，Kubernetes {minor}，{_DISTRIBUTION}（[测试过的版本]({support})）。",
+            f"- **尚未在真实 GPU 上运行**：以 Pod 方式（Helm）安装、多个节点、{'、'.join((*missing, 'Pod 内的 MPS、驱逐、MIG'))}。"
+            f"**完全没有运行过**：其他发行版、NVIDIA 自己的软件包、EKS 等的[预设]({others})。",
         ]
         return "\n".join(lines)
     items = (
         f"**0.1**: {get[0]}. [Status and roadmap]({roadmap})",
-        f"**Real GPU**: one node with a real {gpu} was installed, shared by three pods at a time, and uninstalled ([report]({node})). "
+        f"**Real GPU**: one node with a real {gpu} was installed as services, shared by three pods at a time, and uninstalled "
+        f"([report]({node})). "
         f"{_list(ran)[:1].upper()}{_list(ran)[1:]} were [measured](docs/project/gpu-proof.md#what-has-run) on "
         f"{_list([f'an {one}' for one in gpus])}, without Kubernetes.",
-        f"**Lab with simulated GPUs**: several nodes, as services and as pods, Kubernetes {minor} ([versions]({support})).",
-        f"**Not run**: {_list(missing)} on a real GPU; the [presets]({others}) for EKS and others.",
+        f"**Lab**: simulated GPUs, several nodes, services and pods, Kubernetes {minor}, {_DISTRIBUTION}: [versions]({support}).",
+        f"**Not run on a real GPU**: {_list(('gpushare as pods (Helm)', 'several nodes', *missing, *_NOT_REAL))}. "
+        f"**Not run at all**: other distributions, NVIDIA's own packages, the [presets]({others}) for EKS and others.",
     )
     return "\n".join(map(item, items))
 
@@ -75,32 +82,28 @@ def install(language: str) -> str:
     site = "`ansible-playbook -i inventory gpushare.kubernetes.site`"
     if language == ZH:
         return table(
-            ["集群", "安装方式", "状态"],
+            ["集群", "状态", "安装方式"],
             [
-                ["自己的机器，kubeadm", f"Ansible：{site}，[快速入门]({start})", f"已测试；单节点在真实的 {gpu} 上"],
-                ["kubeadm，通过 API", f"[Helm、清单或 playbook]({guide}#install)，镜像由你构建", "已测试，GPU 为模拟"],
-                [by_hand, f"同一个 chart，加上[预设]({others})", "手动运行过一次，GPU 为模拟"],
-                [
-                    "、".join(rest),
-                    f"同上：从头到尾的步骤见 [EKS]({others}#eks) 和 [OpenShift]({others}#openshift)",
-                    "按官方资料编写，尚未运行：欢迎第一个尝试",
-                ],
+                ["自己的机器，kubeadm", f"仅在 {_DISTRIBUTION} 上测试；单节点在真实的 {gpu} 上", f"Ansible：{site}，[快速入门]({start})"],
+                ["kubeadm，通过 API", "已测试，GPU 为模拟", f"[Helm、清单或 playbook]({guide}#install)"],
+                [by_hand, "手动运行过一次，GPU 为模拟", f"同一个 chart，加上[预设]({others})"],
+                ["、".join(rest), "按官方资料编写，**尚未运行**", f"同上：[EKS]({others}#eks)、[OpenShift]({others}#openshift)"],
             ],
         )
     return table(
-        ["cluster", "how", "state"],
+        ["cluster", "state", "how"],
         [
-            ["your own machines, by kubeadm", f"Ansible: {site}, [quick start]({start})", f"tested; one node with a real {gpu}"],
             [
-                "kubeadm, through the API",
-                f"[Helm, a manifest or a playbook]({guide}#install), with an image that you build",
-                "tested on simulated GPUs",
+                "your own machines, by kubeadm",
+                f"tested on {_DISTRIBUTION} only; one node with a real {gpu}",
+                f"Ansible: {site}, [quick start]({start})",
             ],
-            [by_hand, f"the same chart, with a [preset]({others})", "run once by hand, on simulated GPUs"],
+            ["kubeadm, through the API", "tested on simulated GPUs", f"[Helm, a manifest or a playbook]({guide}#install)"],
+            [by_hand, "run once by hand, on simulated GPUs", f"the same chart, with a [preset]({others})"],
             [
                 ", ".join(rest),
-                f"the same: [EKS]({others}#eks) and [OpenShift]({others}#openshift) from top to bottom",
-                "written from their documentation, not yet run: be the first",
+                "written from their documentation, **not run**",
+                f"the same: [EKS]({others}#eks), [OpenShift]({others}#openshift)",
             ],
         ],
     )
@@ -110,40 +113,31 @@ def limits(language: str) -> str:
     """What stops a pod that takes more than its share, by the node."""
     if language == ZH:
         return table(
-            ["节点", "申请超过份额的 Pod，以 Ansible 服务安装", "以 Pod（Helm）安装"],
+            ["节点", "以服务安装（Ansible）", "以 Pod 安装（Helm）"],
             [
                 [
-                    "驱动 620（长期支持）或 615，cgroup v2",
-                    f"**显存不足**（{_known('limit by the driver', ZH)}）",
-                    "设置 `isolation: driver` 后同左，需要 `CAP_SYS_ADMIN`，OpenShift 上不可用",
+                    "驱动 620 或 615",
+                    f"**显存不足**（{_known('limit by the driver', ZH)}）；`cudaMallocManaged` 的显存不受限制",
+                    "设置 `isolation: driver` 后同左；OpenShift 上不可用",
                 ],
-                [
-                    "MPS（需自行开启），按进程",
-                    f"**显存不足**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得），除非容器自行改动 MPS",
-                    "不支持",
-                ],
-                ["其他节点，即驱动 580 的默认情况", "*不会被阻止*：收到告警 Event；可设置为驱逐", "同左"],
+                ["MPS（自行开启）", f"**显存不足**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得），除非容器自行改动 MPS", "不支持"],
+                ["其他，如驱动 580", "**不会被阻止**：告警 Event，或驱逐", "同左"],
             ],
         )
     return table(
-        ["node", "a pod that allocates more than its share, as services (Ansible)", "as pods (Helm)"],
+        ["node", "as services (Ansible)", "as pods (Helm)"],
         [
             [
-                "NVIDIA's driver 620 (long-term) or 615, cgroup v2",
-                f"gets **out of memory** ({_known('limit by the driver', EN)})",
-                "the same with `isolation: driver`, which needs `CAP_SYS_ADMIN`; not on OpenShift",
+                "driver 620 or 615",
+                f"**out of memory** ({_known('limit by the driver', EN)}); memory by `cudaMallocManaged` is not stopped",
+                "the same with `isolation: driver`; not on OpenShift",
             ],
             [
-                "MPS, where you switch it on, each process",
-                f"gets **out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods), unless its container "
-                "tampers with MPS",
+                "MPS, if you switch it on",
+                f"**out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods), unless its container tampers with MPS",
                 "not available",
             ],
-            [
-                "any other, so with driver 580 by default",
-                "is *not stopped*: it gets a warning Event, and you can have it evicted",
-                "the same",
-            ],
+            ["any other, as driver 580", "**not stopped**: a warning Event, or an eviction", "the same"],
         ],
     )
 
@@ -156,36 +150,43 @@ def _known(claim: str, language: str) -> str:
 
 def figures(language: str) -> str:
     """Four figures, with the target that one of them misses."""
-    churn, plugin, rate = proof.saved("churn"), proof.saved("kubectl"), proof.saved("scheduling-500")
-    (placed,) = (
-        one["in_use"]
+    churn, rate = proof.saved("churn"), proof.saved("scheduling-500")
+    placed = {
+        (one["part"], one["policy"]): f"{one['in_use']:.1f}"
         for one in proof.saved("placement")["figures"]
-        if (one["part"], one["trace"], one["policy"], one["load"]) == ("filled", "default", "binpack", 100)
-    )
+        if (one["trace"], one["load"]) == ("default", 100)
+    }
+    ours, former, others = placed["filled", "binpack"], placed["filled", "before"], placed["anchor", "FGD"]
+    beside, alone = (proof.rate(rate, extender=side) for side in (True, False))
     missed = rate["ratio"] < rate["target_ratio"]
-    cpu = max(one["cpu_seconds"] for one in plugin["results"])
-    wrong, over = sum(churn["original"]["wrong_gpus"].values()), churn["original"]["over_booked_gpus"]
-    here = churn["here"]
+    here, original = churn["here"], churn["original"]
+    wrong = original["wrong_gpus"]
+    report = proof.reports()[0]
+    (large, large_mps), (small, small_mps) = (report.together(kind) for kind in ("matrix-product", "transformer"))
     if language == ZH:
         return "\n".join(
             (
                 f"- 模拟 GPU 上随机创建的 {churn['pods']} 个 Pod 中，拿错 GPU 的有 {here['wrong_gpus']} 个，超分的 GPU 有 "
-                f"{here['over_booked']} 块；原版的算法处理同一批 Pod，会拿错 {wrong} 次，超分 {over} 块 GPU。",
-                f"- 公开 trace 上，Pod 申请的总量达到全部 GPU 时，{placed:.1f} % 的 GPU 得到使用。",
-                f"- 500 个节点时，扩展器把 kube-scheduler 的绑定速率降到 {100 * rate['ratio']:.0f} %"
+                f"{here['over_booked']} 块。用原版的匹配算法重放：{original['admissions']} 次准入中，{wrong['another']} 次得到另一块 GPU，"
+                f"{wrong['none']} 次没有得到，{wrong['too_few']} 次数量不足。原版不支持使用多块 GPU 的 Pod。",
+                f"- 公开 trace 上，Pod 申请的总量达到全部 GPU 时，{ours} % 的 GPU 得到使用（模拟），此前的版本为 {former} %。"
+                f"FGD 在其作者的模型中为 {others} %。",
+                f"- 500 个节点时，扩展器把 kube-scheduler 每秒的绑定数从 {alone:.0f} 降到 {beside:.0f}，即 {100 * rate['ratio']:.0f} %"
                 f"（目标 {100 * rate['target_ratio']:.0f} %{'，**未达到**' if missed else ''}）。",
-                f"- {plugin['nodes']} 个节点、{plugin['pods']:,} 个 Pod 时，每条命令最多占用 {cpu:.1f} s CPU 时间"
-                f"（目标 {plugin['target_cpu_seconds']:.0f} s）。",
+                f"- **GPU 的计算时间不作划分。**在 {report.gpu} 上，四个各自占满 GPU 的程序合计完成一个程序的 {large:.2f} 倍"
+                f"（MPS 下 {large_mps:.2f}），四个小程序为 {small:.1f} 倍（{small_mps:.1f}）。",
             )
         )
     items = (
-        f"Of {churn['pods']} random pods on simulated GPUs, {here['wrong_gpus']} got a wrong GPU and {here['over_booked']} GPUs were "
-        f"over-booked. The original's algorithm puts {wrong} of the same pods on a wrong GPU, and over-books {over} GPUs.",
-        f"A public trace of pods, replayed until they ask for as much as there is: {placed:.1f} % of the GPUs are in use (simulation).",
-        f"With 500 nodes the extender cuts kube-scheduler's rate of binds to {100 * rate['ratio']:.0f} % (target "
-        f"{100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
-        f"With {plugin['nodes']} nodes and {plugin['pods']:,} pods, each command takes at most {cpu:.1f} s of CPU (target "
-        f"{plugin['target_cpu_seconds']:.0f} s).",
+        f"{churn['pods']} random pods on simulated GPUs: {here['wrong_gpus']} wrong GPUs, {here['over_booked']} over-booked. The "
+        f"original's matching, replayed on {original['admissions']} admissions: another GPU {wrong['another']} times, none "
+        f"{wrong['none']} times, too few {wrong['too_few']} times. It does not support pods with several GPUs.",
+        f"A public trace of pods, replayed until they ask for as much as there is: {ours} % of the GPUs are in use (simulation), "
+        f"before {former} %. FGD has {others} % in its authors' model.",
+        f"With 500 nodes the extender cuts kube-scheduler's binds per second from {alone:.0f} to {beside:.0f}, to "
+        f"{100 * rate['ratio']:.0f} % (target {100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
+        f"**The GPU's time is not divided.** On an {report.gpu}, four programs that each fill the GPU do {large:.2f} of the work of one "
+        f"({large_mps:.2f} with MPS), four small ones {small:.1f} times ({small_mps:.1f}).",
     )
     return "\n".join(map(item, items))
 

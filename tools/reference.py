@@ -11,7 +11,6 @@ import argparse
 import importlib
 import json
 import re
-import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -412,16 +411,13 @@ def xids() -> str:
 def benchmarks() -> str:
     """One row for each saved result; the figures are the files' own."""
     churn, plugin, page, kubectl = (proof.saved(name) for name in ("churn", "device-plugin", "dashboard", "kubectl"))
+    wrong, over, lab = churn["original"]["wrong_gpus"], churn["original"]["over_booked_gpus"], churn["most_units_at_one_time"]
     binds = [proof.saved(f"binds-{seed}") for seed in (1, 2)]
     killed = proof.saved("leader-killed")
     smaller, larger = proof.saved("scheduling-500"), proof.saved("scheduling-5000-sampled")
 
     def rates(one: Mapping[str, Any]) -> str:
-        """Means of the rounds, as on the page of scheduling."""
-        with_it, without = (
-            statistics.mean(each["rate"] for each in one["rounds"] if each["extender"] is side and not each.get("idle"))
-            for side in (True, False)
-        )
+        with_it, without = (proof.rate(one, extender=side) for side in (True, False))
         missed = "" if one["ratio"] >= one["target_ratio"] else ", missed"
         return f"{with_it:.0f} with the extender, {without:.0f} without: {one['ratio']:.2f} of it (target {one['target_ratio']}{missed})"
 
@@ -435,6 +431,11 @@ def benchmarks() -> str:
         ["GPUs in use by `binpack` when pods have asked for all of them, openb `default`", in_use("default"), "placement.json"],
         ["the same, `gpuspec25`, where a quarter of the pods with GPUs names models", in_use("gpuspec25"), "placement.json"],
         *([f"the same, `{trace}`", in_use(trace), "placement.json"] for trace in ("multigpu20", "cpu250", "gpushare100")),
+        [
+            "fragmentation gradient descent (FGD) in its authors' model, which is not the model of the rows above",
+            ", ".join(f"`{trace}` {placed['anchor', trace, 'FGD', 100]:.1f} %" for trace in ("default", "gpushare100")),
+            "placement.json",
+        ],
         ["pods bound per second, 500 nodes", rates(smaller), "scheduling-500.json"],
         ["the same, 5000 nodes, sampled", rates(larger), "scheduling-5000-sampled.json"],
         [
@@ -446,8 +447,10 @@ def benchmarks() -> str:
         [
             f"random pods on a cluster with simulated GPUs ({churn['pods']} pods)",
             f"{churn['here']['wrong_gpus']} wrong GPUs, {churn['here']['over_booked']} over-booked GPUs. The original's matching, "
-            f"replayed on the same admissions: {sum(churn['original']['wrong_gpus'].values())} wrong GPUs, "
-            f"{churn['original']['over_booked_gpus']} over-booked GPUs",
+            f"replayed on the same {churn['original']['admissions']} admissions: another GPU {wrong['another']} times, none "
+            f"{wrong['none']} times, too few {wrong['too_few']} times; it over-books {over} of the lab's {len(lab)} GPUs. "
+            f"{churn['several_containers']} of the pods have several containers, and {churn['several_gpus']} several GPUs, which the "
+            "original does not support",
             "churn.json",
         ],
         [
@@ -486,15 +489,14 @@ def gpu_proof() -> str:
         return [what, *(form.format(*(_figure(one[step], name) for step, name in values)) for one in steps)]
 
     def together(what: str, kind: str) -> list[str]:
-        rates = [
-            {(one["isolation"], one["kind"], one["programs"]): one for one in each["sharing"]["values"]["throughput"]} for each in steps
-        ]
-        return [what, *(f"{one['none', kind, 4]['of_one']:.2f}, {one['mps', kind, 4]['of_one']:.2f}" for one in rates)]
+        return [what, *("{:.2f}, {:.2f}".format(*one.together(kind)) for one in proof.reports())]
 
     rows = [
+        ["on", *(one.day for one in proof.reports())],
         row("memory, units", "{} MiB, {}", ("discovery", "GPU 0: memory in MiB"), ("plugin", "ids of memory, in GiB")),
         row("start of the device plugin until kubelet has its lists", "{} s", ("plugin", "seconds until kubelet has both lists")),
         row("its CPU at rest", "{} ms each second", ("plugin", "CPU ms in each second at rest")),
+        row("its memory", "{} MiB resident", ("plugin", "resident MiB")),
         row("CUDA context of one program", "{} MiB", ("memory", "cgroupfs: MiB of the context beside 4096")),
         row(
             "program with 4096 MiB of MPS",
@@ -511,8 +513,8 @@ def gpu_proof() -> str:
                 ("a new program after that", "a new program after that"),
             )
         ),
-        together("4 programs with matrix products, of the rate of one: without MPS, with", "matrix-product"),
-        together("4 programs with a small transformer, likewise", "transformer"),
+        together("4 programs that fill the GPU (matrix products), together of the rate of one: without MPS, with", "matrix-product"),
+        together("4 small programs (a transformer), likewise", "transformer"),
         row("churn: pods that ran, moments with too much given out", "{}, {}", ("churn", "pods that ran"), ("churn", _OVER_BOOKED)),
         row("rate of a program after another's fault, of before", "{}", ("health", "its rate afterwards, of the rate before")),
     ]

@@ -64,7 +64,7 @@ def test_a_check_that_is_not_there_or_did_not_run_proves_nothing(tmp_path: Path)
     def save(outcome: str) -> None:
         checks = [{"name": name, "outcome": outcome, "found": "", "expected": ""} for name in proof.CLAIMS["limit by MPS"][1]]
         steps = [{"name": "discovery", "values": {"model": "NVIDIA A30"}, "checks": []}, {"name": "limits", "values": {}, "checks": checks}]
-        (tmp_path / "gpu-a30.json").write_text(json.dumps({"steps": steps}))
+        (tmp_path / "gpu-a30.json").write_text(json.dumps({"date": "2026-11-26", "steps": steps}))
 
     save("ran")
     assert proof.words("limit by MPS", folder=tmp_path) == "measured on A30"
