@@ -131,13 +131,13 @@ def device_plugin(node: str) -> list[Json]:
 
 def in_cluster(namespace: str, evict: bool, default_scheduler: bool = False) -> list[Json]:
     """The accounts of the scheduler's pods and of the device plugins' pods. kubelet renews their tokens."""
-    plugin = [service_account(PLUGIN, namespace), *_granted(PLUGIN, device_plugin_rules(), namespace)]
+    plugin = [service_account(PLUGIN, namespace), *granted(PLUGIN, device_plugin_rules(), namespace)]
     if default_scheduler:
         rules = [*extender_rules(evict), rule(_LEASES, ["leases"], ["get"], [DEFAULT_SCHEDULER])]
-        return [service_account(EXTENDER, namespace), *_granted(EXTENDER, rules, namespace), *plugin]
+        return [service_account(EXTENDER, namespace), *granted(EXTENDER, rules, namespace), *plugin]
     lease = [rule(_LEASES, ["leases"], ["create"]), rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER])]
     rules = [*extender_rules(evict), *kube_scheduler_rules()]
-    scheduler = [service_account(SCHEDULER, namespace), *_granted(SCHEDULER, rules, namespace)]
+    scheduler = [service_account(SCHEDULER, namespace), *granted(SCHEDULER, rules, namespace)]
     scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]
     # kube-scheduler asks by it who its own callers are.
     scheduler += [role_binding(f"{SCHEDULER}-auth-reader", AUTH_READER, SCHEDULER, namespace, NAMESPACE)]
@@ -169,7 +169,7 @@ def _grant(kind: str, role: str, account: str, space: str) -> dict[str, Any]:
     return {"roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": role}, "subjects": [subject]}
 
 
-def _granted(name: str, rules: Sequence[Json], namespace: str) -> list[Json]:
+def granted(name: str, rules: Sequence[Json], namespace: str) -> list[Json]:
     """Rights in the whole cluster."""
     role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": name}, "rules": list(rules)}
     return [role, cluster_role_binding(name, name, name, namespace)]
@@ -178,4 +178,4 @@ def _granted(name: str, rules: Sequence[Json], namespace: str) -> list[Json]:
 def _account(name: str, cluster: Sequence[Json], own: Sequence[Json]) -> list[Json]:
     """An account of a service: its rights in the cluster, and those in its namespace."""
     of_namespace = [role_of(name, own, NAMESPACE), role_binding(name, name, name, NAMESPACE, NAMESPACE)]
-    return [service_account(name, NAMESPACE), *_granted(name, cluster, NAMESPACE), *of_namespace]
+    return [service_account(name, NAMESPACE), *granted(name, cluster, NAMESPACE), *of_namespace]

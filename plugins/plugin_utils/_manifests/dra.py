@@ -14,13 +14,7 @@ from dataclasses import replace
 
 from ...module_utils._cluster.names import ANNOTATION_SETTINGS, LABEL_NODE, NAMESPACE, PLUGIN
 from . import accounts, policies, workloads
-from .policies import _CREATE as CREATE
-from .policies import _UPDATE as UPDATE
-from .policies import API, FEW, SCHEDULER, Daemons, Json
-from .policies import _list as list_of
-from .policies import _must as must
-from .policies import _policy as policy
-from .policies import _with_bindings as with_bindings
+from .policies import API, CREATE, DELETE, FEW, SCHEDULER, UPDATE, Daemons, Json, list_of, must, policy, with_bindings
 from .values import Values
 
 #: Of ResourceSlices, of their devices' attributes, and of the class. A test compares the names with the runtime's.
@@ -367,13 +361,13 @@ def _own_policies(values: Values) -> list[Json]:
         binder=CLAIMS,
         per_node=False,
         accounts=(CLAIMS, PLUGIN),
-        token_seconds=policies._POD_TOKEN_SECONDS,
+        token_seconds=policies.POD_TOKEN_SECONDS,
         writers=tuple(values.writers),
     )
     spec = "(request.operation == 'DELETE' ? oldObject : object).spec"
     slices = policy(
         "dra-slices",
-        [CREATE, UPDATE, policies._DELETE],
+        [CREATE, UPDATE, DELETE],
         ["resourceslices"],
         {"is-a-device-plugin": daemons.is_plugin},
         [
@@ -386,7 +380,7 @@ def _own_policies(values: Values) -> list[Json]:
         group=_GROUP,
     )
     request = "object.spec.spec.devices.requests[0]"
-    nothing = " && ".join(f"object.metadata.?{name}.orValue({empty}).size() == 0" for name, empty in policies._EXTRAS)
+    nothing = " && ".join(f"object.metadata.?{name}.orValue({empty}).size() == 0" for name, empty in policies.EXTRAS)
     only = [f"{request}.exactly.?{name}.hasValue() == false" for name in ("adminAccess", "capacity", "tolerations")]
     same = [
         f"object.metadata.name == '{TEMPLATE}'",
@@ -402,7 +396,7 @@ def _own_policies(values: Values) -> list[Json]:
     ]
     templates = policy(
         "dra-templates",
-        [CREATE, UPDATE, policies._DELETE],
+        [CREATE, UPDATE, DELETE],
         ["resourceclaimtemplates"],
         {"is-gpushare-claims": f"request.userInfo.username == {daemons.binder_user}"},
         [
@@ -413,8 +407,8 @@ def _own_policies(values: Values) -> list[Json]:
         ],
         group=_GROUP,
     )
-    made = [slices, templates, policies._events(daemons), policies._tokens(daemons)]
-    made += [policies._runtime_class(daemons)] if values.own_class else []
+    made = [slices, templates, policies.events(daemons), policies.tokens(daemons)]
+    made += [policies.runtime_class(daemons)] if values.own_class else []
     return with_bindings(made)
 
 
@@ -426,7 +420,7 @@ def _plugin_account(namespace: str) -> list[Json]:
         accounts.rule(_GROUP, ["resourceclaims"], ["get"]),
         accounts.rule(_GROUP, ["resourceslices"], [*read, "create", "patch", "delete"]),
     ]
-    return [accounts.service_account(PLUGIN, namespace), *accounts._granted(PLUGIN, rules, namespace)]
+    return [accounts.service_account(PLUGIN, namespace), *accounts.granted(PLUGIN, rules, namespace)]
 
 
 def _claims_account(namespace: str) -> list[Json]:
@@ -434,7 +428,7 @@ def _claims_account(namespace: str) -> list[Json]:
         accounts.rule("", ["namespaces"], ["list", "watch"]),
         accounts.rule(_GROUP, ["resourceclaimtemplates"], ["list", "watch", "create"]),
     ]
-    return [accounts.service_account(CLAIMS, namespace), *accounts._granted(CLAIMS, rules, namespace)]
+    return [accounts.service_account(CLAIMS, namespace), *accounts.granted(CLAIMS, rules, namespace)]
 
 
 def deployment(values: Values) -> Json:
@@ -445,12 +439,12 @@ def deployment(values: Values) -> Json:
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{workloads.PROGRAMS}/{CLAIMS}"],
         "args": [f"--health-listen=0.0.0.0:{workloads.HEALTH_PORT}"],
-        **workloads._environment(values),
-        "startupProbe": workloads._probe("/healthz", workloads.HEALTH_PORT, period=2, failures=60),
-        "livenessProbe": workloads._probe("/healthz", workloads.HEALTH_PORT, period=10, failures=6),
-        "readinessProbe": workloads._probe("/readyz", workloads.HEALTH_PORT, period=5, failures=3),
+        **workloads.environment(values),
+        "startupProbe": workloads.probe("/healthz", workloads.HEALTH_PORT, period=2, failures=60),
+        "livenessProbe": workloads.probe("/healthz", workloads.HEALTH_PORT, period=10, failures=6),
+        "readinessProbe": workloads.probe("/readyz", workloads.HEALTH_PORT, period=5, failures=3),
         "resources": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": dict(workloads._NOTHING),
+        "securityContext": dict(workloads.NOTHING),
     }
     labels = workloads.labels(CLAIMS)
     apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
@@ -469,8 +463,8 @@ def deployment(values: Values) -> Json:
         },
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": workloads._USER,
-            "runAsGroup": workloads._USER,
+            "runAsUser": workloads.USER,
+            "runAsGroup": workloads.USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

@@ -45,13 +45,13 @@ _OURS = (*_ALLOCATION, *_OF_PLUGINS_ON_NODES, *_OF_BINDER_ON_PODS, *_OF_NOBODY)
 FEW = 250
 
 #: The fields that daemons need on none of their own objects, and how CEL writes that there is none.
-_EXTRAS = (("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]"))
+EXTRAS = (("labels", "{}"), ("annotations", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]"))
 #: Of an event's message. The daemons cut it after as many bytes, and the API server those of the newer kind after as many characters.
 EVENT_CHARACTERS = 1024
 
 _WRITES = ("pods", "pods/status", "nodes", "nodes/status")
 _BINDS = ("pods", "pods/status", "pods/binding", "bindings", "nodes", "nodes/status")
-_CREATE, _UPDATE, _DELETE = "CREATE", "UPDATE", "DELETE"
+CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 #: Above it, Kubernetes' own classes alone have their priorities: no pod of a user preempts a pod that has one.
 SYSTEM_PRIORITY = 1000000000
 #: Of what kube-scheduler says about a pod: why it waits, and that another one takes its place.
@@ -61,7 +61,7 @@ _SELECTED_NODE, _BOUND_BY = "volume.kubernetes.io/selected-node", "pv.kubernetes
 #: That of ResourceClaims with devices (api/resource/v1/types.go, v1.37.2).
 _CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 #: Of what kubelet mounts into a pod as its token.
-_POD_TOKEN_SECONDS = 3607
+POD_TOKEN_SECONDS = 3607
 _ANNOTATIONS: tuple[Json, ...] = (
     {"name": "now", "expression": "object.metadata.?annotations.orValue({})"},
     {"name": "before", "expression": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})"},
@@ -157,8 +157,8 @@ def on_hosts(writers: Sequence[str], token_seconds: int) -> list[Json]:
         token_seconds=max(int(token_seconds), 3600),
         writers=tuple(writers),
     )
-    made = [_device_plugin(daemons), _unhealthy(daemons), _events(daemons), _tokens(daemons), _placement(daemons), _extender(daemons)]
-    return _with_bindings([*made, _annotations(daemons)])
+    made = [_device_plugin(daemons), _unhealthy(daemons), events(daemons), tokens(daemons), _placement(daemons), _extender(daemons)]
+    return with_bindings([*made, _annotations(daemons)])
 
 
 def in_cluster(
@@ -180,20 +180,20 @@ def in_cluster(
         binder=binder,
         per_node=False,
         accounts=(binder, PLUGIN),
-        token_seconds=_POD_TOKEN_SECONDS,
+        token_seconds=POD_TOKEN_SECONDS,
         writers=tuple(writers),
     )
-    made = [_device_plugin(daemons), _events(daemons), _tokens(daemons), _placement(daemons)]
-    made += [_runtime_class(daemons)] if own_class else []
+    made = [_device_plugin(daemons), events(daemons), tokens(daemons), _placement(daemons)]
+    made += [runtime_class(daemons)] if own_class else []
     if default_scheduler:
-        return _with_bindings([*made, _extender(daemons), _annotations(daemons)])
+        return with_bindings([*made, _extender(daemons), _annotations(daemons)])
     made += [_scheduler(daemons, on_gpu_nodes), _scheduler_name(), _annotations(daemons), _gpu_nodes()]
     made += [_deletes(daemons), _leases(daemons), _volumes(daemons), _volume_claims(daemons), _resource_claims(daemons)]
-    return [*_with_bindings(made), *(_sets_the_name() if mutating else [])]
+    return [*with_bindings(made), *(_sets_the_name() if mutating else [])]
 
 
-def _with_bindings(policies: Sequence[Json]) -> list[Json]:
-    return [*policies, *(_binding(policy["metadata"]["name"]) for policy in policies)]
+def with_bindings(policies: Sequence[Json]) -> list[Json]:
+    return [*policies, *(_binding(one["metadata"]["name"]) for one in policies)]
 
 
 def _binding(name: str) -> Json:
@@ -201,7 +201,7 @@ def _binding(name: str) -> Json:
     return {"apiVersion": API, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": spec}
 
 
-def _policy(
+def policy(
     name: str,
     operations: Sequence[str],
     resources: Sequence[str],
@@ -223,7 +223,7 @@ def _policy(
     return {"apiVersion": API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": f"gpushare-{name}"}, "spec": spec}
 
 
-def _must(expression: str, message: str = "", message_expression: str = "") -> Json:
+def must(expression: str, message: str = "", message_expression: str = "") -> Json:
     said = {"messageExpression": message_expression} if message_expression else {"message": message}
     return {"expression": expression, **said, "reason": "Forbidden"}
 
@@ -233,7 +233,7 @@ def _text(words: str) -> str:
     return f"'{words}'"
 
 
-def _list(names: Sequence[str]) -> str:
+def list_of(names: Sequence[str]) -> str:
     """A list of texts in CEL, whatever is in them: its escapes are those of JSON."""
     return json.dumps(list(names))
 
@@ -259,28 +259,28 @@ def _those_of_others(own: str) -> list[Json]:
 
 # Zero units ask for nothing.
 _ASK_FOR_GPUS = (
-    f"variables.containers.exists(c, {_list(RESOURCES)}.exists(name, c.?resources.?limits[?name].orValue('0') != '0' "
+    f"variables.containers.exists(c, {list_of(RESOURCES)}.exists(name, c.?resources.?limits[?name].orValue('0') != '0' "
     "|| c.?resources.?requests[?name].orValue('0') != '0'))"
 )
 
 
 def _device_plugin(daemons: Daemons) -> Json:
-    own = f"request.resource.resource == 'nodes' ? {_list(_OF_PLUGINS_ON_NODES)} : {_list(_ALLOCATION)}"
-    return _policy(
+    own = f"request.resource.resource == 'nodes' ? {list_of(_OF_PLUGINS_ON_NODES)} : {list_of(_ALLOCATION)}"
+    return policy(
         "device-plugin",
-        [_CREATE, _UPDATE],
+        [CREATE, UPDATE],
         _WRITES,
         {"is-a-device-plugin": daemons.is_plugin},
         [
-            _must(
+            must(
                 f"request.operation == 'UPDATE' && {daemons.is_of(_ITS_NODE)}",
                 "a device plugin of gpushare may change only its own node and the pods that are bound to it",
             ),
-            _must(
+            must(
                 "variables.untouched",
                 message_expression="'a device plugin of gpushare may not change the annotations ' + variables.touched",
             ),
-            _must(_NOTHING_ELSE, "a device plugin of gpushare may change only annotations of gpushare"),
+            must(_NOTHING_ELSE, "a device plugin of gpushare may change only annotations of gpushare"),
         ],
         [*daemons.node, *_ANNOTATIONS, *_those_of_others(own)],
     )
@@ -288,29 +288,29 @@ def _device_plugin(daemons: Daemons) -> Json:
 
 def _unhealthy(daemons: Daemons) -> Json:
     its_map = f"'unhealthy-gpu-' + request.userInfo.username.substring({daemons.plugins_user}.size())"
-    return _policy(
+    return policy(
         "unhealthy",
-        [_CREATE, _UPDATE],
+        [CREATE, UPDATE],
         ["configmaps"],
         {"is-a-device-plugin": daemons.is_plugin},
         [
-            _must(
+            must(
                 f"object.metadata.name == {its_map} && object.?data.orValue({{}}).all(k, k == 'gpus') "
                 "&& object.?binaryData.orValue({}).size() == 0",
                 "a device plugin of gpushare may write one ConfigMap only, unhealthy-gpu-<its node>, with the key gpus",
             ),
-            _must(
+            must(
                 "oldObject == null ? "
-                + " + ".join(f"object.metadata.?{name}.orValue({empty}).size()" for name, empty in _EXTRAS)
+                + " + ".join(f"object.metadata.?{name}.orValue({empty}).size()" for name, empty in EXTRAS)
                 + " == 0 : "
-                + " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name, _ in _EXTRAS),
+                + " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name, _ in EXTRAS),
                 "a device plugin of gpushare may write only the key gpus of its ConfigMap",
             ),
         ],
     )
 
 
-def _events(daemons: Daemons) -> Json:
+def events(daemons: Daemons) -> Json:
     """RBAC lets a daemon send events in all namespaces, because pods are in all of them: here it is limited to its own name and subject."""
     # kube-scheduler calls itself by its profile's name, and sends events about more than pods.
     binders = ["gpushare-extender", *([] if daemons.per_node else [SCHEDULER])]
@@ -320,7 +320,7 @@ def _events(daemons: Daemons) -> Json:
         senders = f"[{event}.?source.component.orValue(''), {event}.?reportingComponent.orValue('')]"
 
         def named(names: Sequence[str]) -> str:
-            return f"{senders}.exists(one, one != '') && {senders}.all(one, one == '' || one in {_list(names)})"
+            return f"{senders}.exists(one, one != '') && {senders}.all(one, one == '' || one in {list_of(names)})"
 
         at_its_node = daemons.is_of(f"{event}.?source.host.orValue('')")
         return f"(request.userInfo.username == {daemons.binder_user} ? {named(binders)} : {named([PLUGIN])} && {at_its_node})"
@@ -330,20 +330,20 @@ def _events(daemons: Daemons) -> Json:
     of_plugin = f"{kind} == 'Pod' || ({kind} == 'Node' && {daemons.is_of(name)})"
     of_binder = f"{kind} == 'Pod'" if daemons.per_node else "true"
     subject = f"request.userInfo.username == {daemons.binder_user} ? {of_binder} : {of_plugin}"
-    extras = " && ".join(f"object.metadata.?{name}.orValue({empty}).size() == 0" for name, empty in _EXTRAS)
-    return _policy(
+    extras = " && ".join(f"object.metadata.?{name}.orValue({empty}).size() == 0" for name, empty in EXTRAS)
+    return policy(
         "events",
-        [_CREATE, _UPDATE],
+        [CREATE, UPDATE],
         ["events"],
         {"is-of-gpushare": f"request.userInfo.username == {daemons.binder_user} || {daemons.is_plugin}"},
         [
-            _must(f"oldObject == null || {sent('oldObject')}", "a daemon of gpushare may change only the events that it has sent itself"),
-            _must(sent("object"), "a daemon of gpushare may send events in its own name only"),
-            _must(
+            must(f"oldObject == null || {sent('oldObject')}", "a daemon of gpushare may change only the events that it has sent itself"),
+            must(sent("object"), "a daemon of gpushare may send events in its own name only"),
+            must(
                 f"oldObject == null ? ({subject}) : object.?involvedObject == oldObject.?involvedObject",
                 "a daemon of gpushare may send events about pods only, and a device plugin about its own node",
             ),
-            _must(
+            must(
                 f"object.?message.orValue('').size() <= {EVENT_CHARACTERS} && {extras}",
                 f"an event of gpushare has at most {EVENT_CHARACTERS} characters, and no labels, annotations, finalizers and owners",
             ),
@@ -352,19 +352,19 @@ def _events(daemons: Daemons) -> Json:
     )
 
 
-def _tokens(daemons: Daemons) -> Json:
+def tokens(daemons: Daemons) -> Json:
     named = f"request.name in [{', '.join(_text(name) for name in daemons.accounts)}]"
     if daemons.per_node:
         named = f"({named} || request.name.startsWith('{PLUGIN_ACCOUNT_PREFIX}'))"
     limit = daemons.token_seconds
     why = "gpushare_token_seconds" if daemons.per_node else "what kubelet asks for"
-    return _policy(
+    return policy(
         "tokens",
-        [_CREATE],
+        [CREATE],
         ["serviceaccounts/token"],
         {"is-for-gpushare": f"request.namespace == '{daemons.namespace}' && {named}"},
         [
-            _must(
+            must(
                 f"object.spec.?expirationSeconds.orValue(3600) <= {limit}",
                 f"tokens of gpushare's accounts live {limit} seconds at most ({why})",
             )
@@ -373,19 +373,19 @@ def _tokens(daemons: Daemons) -> Json:
 
 
 def _placement(daemons: Daemons) -> Json:
-    return _policy(
+    return policy(
         "placement",
-        [_CREATE],
+        [CREATE],
         ["pods"],
         {
             # kubelet makes the copies of static pods, and the API server lets it make no others.
             "is-no-kubelet-and-no-exception": "!('system:nodes' in request.userInfo.?groups.orValue([])) "
-            f"&& !(request.userInfo.username in {_list(daemons.writers)})",
+            f"&& !(request.userInfo.username in {list_of(daemons.writers)})",
             "is-on-a-node": "object.spec.?nodeName.orValue('') != '' "
             "|| 'kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({})",
         },
         [
-            _must(
+            must(
                 f"(variables.containers.size() <= {FEW} && !{_ASK_FOR_GPUS}) || ({_ADMINISTRATOR})",
                 f"a pod that asks for GPU memory (aliyun.com/*) or has more than {FEW} containers is placed by the scheduler: leave out "
                 "spec.nodeName and the annotation kubernetes.io/config.mirror; use nodeSelector or nodeAffinity",
@@ -395,15 +395,15 @@ def _placement(daemons: Daemons) -> Json:
     )
 
 
-def _runtime_class(daemons: Daemons) -> Json:
+def runtime_class(daemons: Daemons) -> Json:
     """Its handler is NVIDIA's runtime. As NVIDIA configures it, a container gets every GPU that its environment names."""
-    return _policy(
+    return policy(
         "runtime-class",
-        [_CREATE],
+        [CREATE],
         ["pods"],
         {"has-it": f"object.spec.?runtimeClassName.orValue('') == {_text(RUNTIME_CLASS)}"},
         [
-            _must(
+            must(
                 f"request.namespace == {_text(daemons.namespace)}",
                 f"the RuntimeClass {RUNTIME_CLASS} is for gpushare's own pods: leave spec.runtimeClassName out, and ask for GPU memory in "
                 "resources.limits with aliyun.com/gpu-mem",
@@ -413,20 +413,20 @@ def _runtime_class(daemons: Daemons) -> Json:
 
 
 def _extender(daemons: Daemons) -> Json:
-    own = f"variables.binding ? {_list(_ALLOCATION)} : {_list(_OF_BINDER_ON_PODS)}"
-    return _policy(
+    own = f"variables.binding ? {list_of(_ALLOCATION)} : {list_of(_OF_BINDER_ON_PODS)}"
+    return policy(
         "extender",
-        [_CREATE, _UPDATE],
+        [CREATE, UPDATE],
         _BINDS,
         {"is-the-extender": f"request.userInfo.username == {daemons.binder_user}"},
         [
-            _must(_BINDING_OR_STATUS, "the extender of gpushare may write Bindings and the status of pods only"),
-            _must(
+            must(_BINDING_OR_STATUS, "the extender of gpushare may write Bindings and the status of pods only"),
+            must(
                 "variables.untouched",
                 message_expression="'the extender of gpushare may set its annotations in Bindings and gpushare/requeued on pods, not the "
                 "annotations ' + variables.touched",
             ),
-            _must(
+            must(
                 f"variables.binding ? {_LABELS_OF_A_BINDING} : {_NOTHING_ELSE}",
                 "the extender of gpushare may change only annotations of gpushare",
             ),
@@ -444,7 +444,7 @@ def _scheduler(daemons: Daemons, on_gpu_nodes: bool) -> Json:
     A Binding does not have its pod. But it names the node, and a token that was stolen on a node binds no pod to that node: all pods with
     GPUs go to GPU nodes, where the scheduler is not.
     """
-    own = f"variables.binding ? {_list(_ALLOCATION)} : {_list(_OF_BINDER_ON_PODS)}"
+    own = f"variables.binding ? {list_of(_ALLOCATION)} : {list_of(_OF_BINDER_ON_PODS)}"
     status = (
         "dyn(object.?status.orValue({})).all(k, k in ['conditions', 'nominatedNodeName'] "
         "|| (k in variables.status && variables.status[k] == object.status[k])) "
@@ -452,33 +452,33 @@ def _scheduler(daemons: Daemons, on_gpu_nodes: bool) -> Json:
     )
 
     def others(status: str) -> str:
-        return f"{status}.?conditions.orValue([]).filter(c, !(c.type in {_list(_OF_KUBE_SCHEDULER)}))"
+        return f"{status}.?conditions.orValue([]).filter(c, !(c.type in {list_of(_OF_KUBE_SCHEDULER)}))"
 
     now = "dyn(object.?status.orValue({}))"
     few = f"{now}.?conditions.orValue([]).size() <= {FEW} && variables.status.?conditions.orValue([]).size() <= {FEW}"
     conditions = f"variables.binding || ({few} && {others(now)} == {others('variables.status')})"
-    elsewhere = _must(
+    elsewhere = must(
         "!variables.binding || (variables.node != '' && variables.node != object.target.name)",
         "the scheduler of gpushare may bind no pod to the node on which it runs itself",
     )
-    return _policy(
+    return policy(
         "scheduler",
-        [_CREATE, _UPDATE],
+        [CREATE, UPDATE],
         _BINDS,
         {"is-the-scheduler": f"request.userInfo.username == {daemons.binder_user}"},
         [
-            _must(_BINDING_OR_STATUS, "the scheduler of gpushare may write Bindings and the status of pods only"),
-            _must(
+            must(_BINDING_OR_STATUS, "the scheduler of gpushare may write Bindings and the status of pods only"),
+            must(
                 "variables.now == variables.before || variables.untouched",
                 message_expression="'the scheduler of gpushare may set its annotations in Bindings and gpushare/requeued on pods, not the "
                 "annotations ' + variables.touched",
             ),
-            _must(
+            must(
                 f"variables.binding ? {_LABELS_OF_A_BINDING} : object.spec == oldObject.spec && {_SAME_METADATA} && {status}",
                 "the scheduler of gpushare may change only its annotations, status.conditions and status.nominatedNodeName of a pod",
             ),
-            _must(conditions, f"the scheduler of gpushare may set only the conditions {' and '.join(_OF_KUBE_SCHEDULER)} of a pod"),
-            _must(
+            must(conditions, f"the scheduler of gpushare may set only the conditions {' and '.join(_OF_KUBE_SCHEDULER)} of a pod"),
+            must(
                 f"!variables.binding || {_text(_ALLOCATION[-1])} in variables.now",
                 f"the scheduler of gpushare may bind only pods that get GPUs: its Bindings have the annotation {_ALLOCATION[-1]}",
             ),
@@ -502,13 +502,13 @@ def _deletes(daemons: Daemons) -> Json:
     """Preemption deletes pods of any namespace and any scheduler that are on a node, with a priority that a user's pod may exceed; and pods
     of this scheduler on their way to one.
     """
-    return _policy(
+    return policy(
         "scheduler-deletes",
-        [_DELETE],
+        [DELETE],
         ["pods"],
         _is_scheduler(daemons),
         [
-            _must(
+            must(
                 f"(oldObject.spec.?nodeName.orValue('') != '' || oldObject.spec.?schedulerName.orValue('') == {_text(SCHEDULER)}) "
                 f"&& oldObject.spec.?priority.orValue(0) < {SYSTEM_PRIORITY} "
                 "&& !oldObject.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()",
@@ -520,13 +520,13 @@ def _deletes(daemons: Daemons) -> Json:
 
 
 def _leases(daemons: Daemons) -> Json:
-    return _policy(
+    return policy(
         "scheduler-leases",
-        [_CREATE],
+        [CREATE],
         ["leases"],
         _is_scheduler(daemons),
         [
-            _must(
+            must(
                 f"object.metadata.name == {_text(SCHEDULER)} && object.metadata.namespace == {_text(daemons.namespace)}",
                 f"the scheduler of gpushare may create one Lease only, {daemons.namespace}/{SCHEDULER}",
             )
@@ -553,13 +553,13 @@ def _volumes(daemons: Daemons) -> Json:
         "!has(oldObject.spec.claimRef) || object.spec.?claimRef == oldObject.spec.?claimRef "
         f"|| (oldObject.spec.claimRef.?uid.orValue('') == '' && {named})"
     )
-    return _policy(
+    return policy(
         "scheduler-volumes",
-        [_UPDATE],
+        [UPDATE],
         ["persistentvolumes", "persistentvolumes/status"],
         _is_scheduler(daemons),
         [
-            _must(
+            must(
                 f"{same} && ({claimed}) && {_but(_BOUND_BY)} && {_SAME_METADATA}",
                 "the scheduler of gpushare may only give a PersistentVolume without a claim the claim of a pod",
             )
@@ -570,13 +570,13 @@ def _volumes(daemons: Daemons) -> Json:
 
 def _volume_claims(daemons: Daemons) -> Json:
     """A claim gets the node for which its volume is to be made."""
-    return _policy(
+    return policy(
         "scheduler-volume-claims",
-        [_UPDATE],
+        [UPDATE],
         ["persistentvolumeclaims", "persistentvolumeclaims/status"],
         _is_scheduler(daemons),
         [
-            _must(
+            must(
                 f"object.spec == oldObject.spec && object.?status == oldObject.?status && {_but(_SELECTED_NODE)} && {_SAME_METADATA}",
                 f"the scheduler of gpushare may change only the annotation {_SELECTED_NODE} of a PersistentVolumeClaim",
             )
@@ -597,18 +597,18 @@ def _resource_claims(daemons: Daemons) -> Json:
         f"&& object.metadata.?finalizers.orValue([]).filter(f, f != {_text(_CLAIM_FINALIZER)}) "
         f"== oldObject.metadata.?finalizers.orValue([]).filter(f, f != {_text(_CLAIM_FINALIZER)})"
     )
-    return _policy(
+    return policy(
         "scheduler-resource-claims",
-        [_UPDATE],
+        [UPDATE],
         ["resourceclaims", "resourceclaims/status"],
         _is_scheduler(daemons),
         [
-            _must(
+            must(
                 f"object.spec == oldObject.spec && {status}.all(k, k in {changed} || (k in {before} && {before}[k] == {status}[k])) "
                 f"&& {before}.all(k, k in {changed} || k in {status})",
                 "the scheduler of gpushare may change only the allocation of a ResourceClaim, and the pods that it is reserved for",
             ),
-            _must(
+            must(
                 f"variables.now == variables.before && {metadata} && {finalizers}",
                 f"the scheduler of gpushare may change only the finalizer {_CLAIM_FINALIZER} of a ResourceClaim's metadata",
             ),
@@ -621,16 +621,16 @@ def _resource_claims(daemons: Daemons) -> Json:
 def _gpu_nodes() -> Json:
     """A kubelet may write the labels of its node. A GPU node without ours would get a pod of the scheduler, and root there its token."""
     label = _text(LABEL_NODE)
-    return _policy(
+    return policy(
         "gpu-nodes",
-        [_UPDATE],
+        [UPDATE],
         ["nodes", "nodes/status"],
         {
             "is-a-kubelet": "'system:nodes' in request.userInfo.?groups.orValue([])",
             "is-a-gpu-node": f"{label} in oldObject.metadata.?labels.orValue({{}})",
         },
         [
-            _must(
+            must(
                 f"{label} in object.metadata.?labels.orValue({{}})",
                 f"a node may not remove its label {LABEL_NODE}: it keeps the scheduler of gpushare off GPU nodes",
             )
@@ -639,18 +639,18 @@ def _gpu_nodes() -> Json:
 
 
 def _annotations(daemons: Daemons) -> Json:
-    return _policy(
+    return policy(
         "annotations",
-        [_CREATE, _UPDATE],
+        [CREATE, UPDATE],
         _BINDS,
         {
             "is-nobody-of-gpushare": f"request.userInfo.username != {daemons.binder_user} && {daemons.is_no_plugin} "
-            f"&& !(request.userInfo.username in {_list(daemons.writers)})",
-            "has-annotations-of-gpushare": f"{_list(_OURS)}.exists(k, k in object.metadata.?annotations.orValue({{}}) "
+            f"&& !(request.userInfo.username in {list_of(daemons.writers)})",
+            "has-annotations-of-gpushare": f"{list_of(_OURS)}.exists(k, k in object.metadata.?annotations.orValue({{}}) "
             "|| (oldObject != null && k in oldObject.metadata.?annotations.orValue({})))",
         },
         [
-            _must(
+            must(
                 f"variables.changed.size() == 0 || ({_ADMINISTRATOR})",
                 message_expression="'the annotations ' + variables.changed.join(', ') + ' say which GPU memory is whose: only gpushare "
                 "sets, changes and removes them, not ' + request.userInfo.username + '. Leave them out; ask for memory in "
@@ -661,7 +661,7 @@ def _annotations(daemons: Daemons) -> Json:
             *_ANNOTATIONS,
             {
                 "name": "changed",
-                "expression": f"{_list(_OURS)}.filter(k, (k in variables.now) != (k in variables.before) "
+                "expression": f"{list_of(_OURS)}.filter(k, (k in variables.now) != (k in variables.before) "
                 "|| (k in variables.now && variables.now[k] != variables.before[k]))",
             },
         ],
@@ -669,22 +669,22 @@ def _annotations(daemons: Daemons) -> Json:
 
 
 def _scheduler_name() -> Json:
-    return _policy(
+    return policy(
         "scheduler-name",
-        [_CREATE],
+        [CREATE],
         ["pods"],
         {},
         [
-            _must(
+            must(
                 f"variables.containers.size() <= {FEW}",
                 f"a pod has at most {FEW} containers in this cluster, since gpushare reads each for GPU memory (aliyun.com/*)",
             ),
-            _must(
+            must(
                 "variables.ours || !variables.asks",
                 "a pod that asks for GPU memory (aliyun.com/*) is placed by gpushare's own scheduler in this cluster: write "
                 f"spec.schedulerName: {SCHEDULER}",
             ),
-            _must(
+            must(
                 f"!variables.ours || variables.asks || variables.containers.size() > {FEW}",
                 f"{SCHEDULER} places only pods that ask for GPU memory (aliyun.com/*): leave spec.schedulerName out",
             ),
@@ -699,16 +699,16 @@ def _scheduler_name() -> Json:
 
 def closed() -> list[Json]:
     """In the place of `_scheduler_name`, for the moment in which no scheduler serves pods with GPUs. Controllers try again."""
-    return _with_bindings(
+    return with_bindings(
         [
-            _policy(
+            policy(
                 "scheduler-name",
-                [_CREATE],
+                [CREATE],
                 ["pods"],
                 # There the role scheduler verifies by a pod that kube-scheduler asks the extender.
                 {"is-not-of-the-system": f"request.namespace != '{NAMESPACE}'"},
                 [
-                    _must(
+                    must(
                         f"variables.containers.size() <= {FEW} && !{_ASK_FOR_GPUS}",
                         "gpushare gets another scheduler at this moment: create pods that ask for GPU memory (aliyun.com/*) in a minute",
                     )
@@ -722,7 +722,7 @@ def closed() -> list[Json]:
 def _sets_the_name() -> list[Json]:
     """Old manifests run unchanged: a pod that names no scheduler gets ours. One that names another is told."""
     name = "gpushare-scheduler-name"
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": [_CREATE], "resources": ["pods"]}
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": [CREATE], "resources": ["pods"]}
     patch = f"Object{{spec: Object.spec{{schedulerName: '{SCHEDULER}'}}}}"
     spec = {
         "failurePolicy": "Fail",

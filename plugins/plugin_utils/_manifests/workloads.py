@@ -57,7 +57,7 @@ _COPIES = "/run/gpushare-pki"
 HOST = "/host"
 HOST_CGROUPS, HOST_DEV = f"{HOST}/sys/fs/cgroup", f"{HOST}/dev"
 #: The image's user, who owns nothing.
-_USER = 65535
+USER = 65535
 #: Labels of the device plugin's nodes.
 OWN_LABELS = {"kubernetes.io/os": "linux", **NODE_LABEL}
 #: Folders in which something is mounted later.
@@ -65,7 +65,7 @@ _CHANGING = ("run-nvidia", "driver-root")
 _LABELS = {"app.kubernetes.io/part-of": "gpushare"}
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _CONFIG = "scheduler.yaml"
-_NOTHING: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+NOTHING: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
 
 def labels(name: str) -> dict[str, str]:
@@ -199,7 +199,7 @@ def deployment(values: Values) -> Json:
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
             "nodeAffinity": _off_gpu_nodes(values),
         },
-        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
         "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}, *_metrics_volumes(values, SCHEDULER)],
     }
@@ -231,13 +231,13 @@ def _kube_scheduler(values: Values) -> Json:
         "image": values.scheduler_image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["kube-scheduler", f"--config=/etc/gpushare/{_CONFIG}"],
-        **_environment(values),
+        **environment(values),
         "volumeMounts": [_mount("config", "/etc/gpushare")],
-        "startupProbe": _probe("/livez", _SCHEDULER_PORT, "HTTPS", period=2, failures=60),
-        "livenessProbe": _probe("/livez", _SCHEDULER_PORT, "HTTPS", period=10, failures=6),
-        "readinessProbe": _probe("/readyz", _SCHEDULER_PORT, "HTTPS", period=5, failures=3),
+        "startupProbe": probe("/livez", _SCHEDULER_PORT, "HTTPS", period=2, failures=60),
+        "livenessProbe": probe("/livez", _SCHEDULER_PORT, "HTTPS", period=10, failures=6),
+        "readinessProbe": probe("/readyz", _SCHEDULER_PORT, "HTTPS", period=5, failures=3),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-        "securityContext": _NOTHING,
+        "securityContext": NOTHING,
     }
 
 
@@ -261,14 +261,14 @@ def _extender(values: Values, *own: str) -> Json:
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-extender"],
         "args": [*arguments, health, *_metrics_arguments(values, EXTENDER_METRICS_PORT)],
-        **_environment(values),
+        **environment(values),
         **_metrics_port(values, EXTENDER_METRICS_PORT),
         **({"volumeMounts": mounts} if mounts else {}),
-        "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60, host=host),
-        "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6, host=host),
-        "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3, host=host),
+        "startupProbe": probe("/healthz", HEALTH_PORT, period=2, failures=60, host=host),
+        "livenessProbe": probe("/healthz", HEALTH_PORT, period=10, failures=6, host=host),
+        "readinessProbe": probe("/readyz", HEALTH_PORT, period=5, failures=3, host=host),
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": _NOTHING,
+        "securityContext": NOTHING,
     }
 
 
@@ -283,7 +283,7 @@ def extender_daemon_set(values: Values) -> Json:
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "volumeMounts": [_mount("pki", PKI_FOLDER, False), _mount("copies", _COPIES, False)],
-        "securityContext": _NOTHING,
+        "securityContext": NOTHING,
     }
     program, places = f"{PROGRAMS}/gpushare-pki", [f"--dir={PKI_FOLDER}", f"--copy-to={_COPIES}"]
     small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
@@ -356,7 +356,7 @@ def daemon_set(values: Values) -> Json:
         *(cdi if values.writes_cdi else []),
     ]
     rights = {
-        **_NOTHING,
+        **NOTHING,
         "capabilities": {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if values.limits_by_driver else {})},
         **({"seLinuxOptions": {"type": values.selinux_type}} if values.selinux_type else {}),
     }
@@ -383,9 +383,9 @@ def daemon_set(values: Values) -> Json:
             _mount("settings", SETTINGS_FOLDER),
             *_metrics_mounts(values),
         ],
-        "startupProbe": _probe("/healthz", HEALTH_PORT, period=2, failures=60),
-        "livenessProbe": _probe("/healthz", HEALTH_PORT, period=10, failures=6),
-        "readinessProbe": _probe("/readyz", HEALTH_PORT, period=5, failures=3),
+        "startupProbe": probe("/healthz", HEALTH_PORT, period=2, failures=60),
+        "livenessProbe": probe("/healthz", HEALTH_PORT, period=10, failures=6),
+        "readinessProbe": probe("/readyz", HEALTH_PORT, period=5, failures=3),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": rights,
     }
@@ -425,7 +425,7 @@ def dashboard(values: Values) -> list[Json]:
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "volumeMounts": [_mount("pki", folder, False), _mount("tls", copies, False)],
-        "securityContext": _NOTHING,
+        "securityContext": NOTHING,
     }
     program = f"{PROGRAMS}/gpushare-pki"
     # A folder of its own: that of the volume is root's.
@@ -440,7 +440,7 @@ def dashboard(values: Values) -> list[Json]:
         *(f"--host-name={name}" for name in ("localhost", *names)),
         *([f"--prometheus={values.prometheus}"] if values.prometheus else []),
     ]
-    ready = _probe("/healthz", DASHBOARD_PORT, "HTTPS", period=5, failures=3)
+    ready = probe("/healthz", DASHBOARD_PORT, "HTTPS", period=5, failures=3)
     ready["httpGet"]["httpHeaders"] = [{"name": "Host", "value": "localhost"}]
     container = {
         "name": "dashboard",
@@ -448,14 +448,14 @@ def dashboard(values: Values) -> list[Json]:
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-dashboard"],
         "args": arguments,
-        **_environment(values),
+        **environment(values),
         "ports": [{"name": "https", "containerPort": DASHBOARD_PORT, "protocol": "TCP"}],
         "volumeMounts": [_mount("tls", copies)],
         "livenessProbe": {"tcpSocket": {"port": DASHBOARD_PORT}, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
         "readinessProbe": ready,
         # Its service on hosts has the same bound.
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": _NOTHING,
+        "securityContext": NOTHING,
     }
     # It may not bind pods, so that it is a preference to keep its token off the GPU nodes.
     preference = {key: rule for key, rule in _off_gpu_nodes(values).items() if key.startswith("preferred")}
@@ -467,7 +467,7 @@ def dashboard(values: Values) -> list[Json]:
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
         "affinity": {"nodeAffinity": preference},
-        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [{"name": "certificates", "command": [program], "args": ["ensure", *places], **keeper}],
         "containers": [container, {"name": "renewal", "command": [program], "args": ["keep", *places], "resources": small, **keeper}],
         "volumes": [{"name": name, "emptyDir": dict(memory)} for name in ("pki", "tls")],
@@ -505,7 +505,7 @@ def _mount(name: str, path: str, read_only: bool = True) -> Json:
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def _probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int, host: str = "") -> Json:
+def probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int, host: str = "") -> Json:
     get = {**({"host": host} if host else {}), "path": path, "port": port, "scheme": scheme}
     return {"httpGet": get, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
 
@@ -518,7 +518,7 @@ def _api_server(values: Values) -> list[Json]:
     return [{"name": "KUBERNETES_SERVICE_HOST", "value": found[0]}, {"name": "KUBERNETES_SERVICE_PORT", "value": str(found[1])}]
 
 
-def _environment(values: Values) -> Json:
+def environment(values: Values) -> Json:
     """Of a container that needs nothing else: an empty list is not what Kubernetes would say."""
     found = _api_server(values)
     return {"env": found} if found else {}
