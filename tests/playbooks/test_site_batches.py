@@ -61,8 +61,8 @@ def roles_of(play: dict[str, Any]) -> list[str]:
 
 def includes(task: dict[str, Any]) -> list[dict[str, Any]]:
     """What it includes of roles; for the loop over a batch's subjects, each of them."""
-    if task.get("loop") == "{{ __site_due }}":
-        rows = batch(lambda name: None, lambda name: EVERYTHING.get(name), True)
+    if str(task.get("loop", "")).endswith("+ __site_due }}"):
+        rows = [task["vars"]["__site_operator"], *batch(lambda name: None, lambda name: EVERYTHING.get(name), True)]
         return [{"name": f"gpushare.kubernetes.{row['role']}", "tasks_from": row["tasks"]} for row in rows]
     return [task["ansible.builtin.include_role"]] if "ansible.builtin.include_role" in task else []
 
