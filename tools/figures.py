@@ -19,6 +19,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
 
+import proof
 import questions
 from gpu_proof import context as gpu_context
 from gpu_proof import memory as gpu_memory
@@ -116,6 +117,15 @@ STARTUP = saved("scheduling-5000-sampled")["startup"]
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
+#: The device plugin with a real library: memory and ids on each GPU.
+ON_REAL_GPUS = [
+    value for one in proof.reports() for value in (one.found("plugin", "resident MiB"), one.found("plugin", "ids of memory, in GiB"))
+]
+MEMORY_MAX_OF_PLUGIN = [unit("gpushare-device-plugin", "MemoryMax").removesuffix("M")]
+#: Rate of four programs of that of one, on each GPU: without MPS, then with it.
+TOGETHER = {
+    kind: tuple(one.together(kind)[mps] for mps in (False, True) for one in proof.reports()) for kind in ("matrix-product", "transformer")
+}
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 MOST_CPU_SECONDS = max(one["cpu_seconds"] for one in KUBECTL["results"])
 HTTP_TIMEOUT = default("gpushare_extender_http_timeout").removesuffix("s")
@@ -202,9 +212,14 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
                 unit("gpushare-device-plugin", "MemoryMax").removesuffix("M"),
             ),
         ),
+        ("an H100 and an H200 | {} MiB with {} unit ids, and {} MiB with {} | {} MiB |", (*ON_REAL_GPUS, *MEMORY_MAX_OF_PLUGIN)),
         ("needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
     ],
-    f"{OPERATE}/capacity.md": [("{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"]))],
+    f"{OPERATE}/capacity.md": [
+        ("{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"])),
+        ("programs that fill the GPU did {:.2f} and {:.2f} of the work of one, and {:.2f} and {:.2f} with MPS", TOGETHER["matrix-product"]),
+        ("small ones did {:.2f} and {:.2f} times as much, and {:.2f} and {:.2f} with MPS", TOGETHER["transformer"]),
+    ],
     f"{OPERATE}/gpu-operator.md": [
         (
             "The controller and `nvidia-validator` of {} ran on {} against an API server {} ([result]",
@@ -272,6 +287,9 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("has been silent for {:g} s. For", (pod_state.GRACE,)),
         ("never ran it is {:g} s", (pod_state.SILENCE,)),
         ("holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
+    ],
+    "roles/device_plugin/README.md": [("after {:g} s in any case", (plugin_main.START_SECONDS,))],
+    f"{REFERENCE}/device-plugin.md": [
         ("without a record takes {:g} s longer", (turns.ORDER_SECONDS,)),
         ("others, for {:g} s if none has failed", (turns.PATIENCE_SECONDS,)),
         ("or have failed less than {:g} s ago", (turns.RETRY_SECONDS,)),
@@ -282,9 +300,6 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("over, after {:g} s at the latest", (pod_annotations.LONGEST_WAIT_SECONDS,)),
         ("all of 16 containers ran again after {}", (took(f"all of 16 containers run again {NO_RECORD}"),)),
         ("the first of them after {}", (took(f"the first of 16 containers runs again {NO_RECORD}"),)),
-    ],
-    "roles/device_plugin/README.md": [("after {:g} s in any case", (plugin_main.START_SECONDS,))],
-    f"{REFERENCE}/device-plugin.md": [
         ("{:g} s before kubelet kills what is left of a pod", (mps_endings.LEAD_SECONDS,)),
         ("in the pod's control group, at most {}. Each has", (mps.MOST_ENDING,)),
         ("takes the service for started after {:g} s", (plugin_main.START_SECONDS,)),

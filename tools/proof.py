@@ -48,6 +48,11 @@ class Report:
         ran = {one["name"] for one in self.steps.get(step, {}).get("checks", ()) if one["outcome"] == "ran"}
         return ran.issuperset(names)
 
+    def found(self, step: str, check: str) -> str:
+        """What a check found."""
+        (found,) = (one["found"] for one in self.steps[step]["checks"] if one["name"] == check)
+        return str(found)
+
     def together(self, kind: str) -> tuple[float, float]:
         """Rate of four programs of a kind at a time, of that of one alone: without MPS, with it."""
         rates = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The questions of four newcomers, and how long the pages take to answer each: the table of docs/project/questions.md.
+"""The questions of newcomers, and how long the pages take to answer each: the table of docs/project/questions.md.
 
 `python tools/questions.py --write` writes it. Minutes are counted, the same for everybody: on each page a reader reads the headings up to
 the right one, then the section up to the link that leads on, or up to the answer, at 200 words a minute; opening a page takes 10 s.

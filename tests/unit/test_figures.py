@@ -53,7 +53,7 @@ ELSEWHERE = [
         (f"{OPERATE}/capacity.md", words, "docs/project/benchmarks/gpu-nvidia-h100-80gb-hbm3.json and -h200.json, step memory")
         for words in ("with driver 580 494 MiB on an H100", "and 629 MiB on an H200", "of 518 MiB there")
     ),
-    (f"{OPERATE}/failures.md", "went through 20 of 20 such losses", "tests/e2e/test_node_life.py with GPUSHARE_FULL=1, 2026-11-27"),
+    (f"{REFERENCE}/device-plugin.md", "went through 20 of 20 such losses", "tests/e2e/test_node_life.py with GPUSHARE_FULL=1, 2026-11-27"),
     ("docs/project/gpu-proof.md", "`site` took 82.7 s", "docs/project/benchmarks/one-node-h100.json"),
     ("docs/project/gpu-proof.md", "it computed 3.2 s later", "the same"),
     ("docs/project/gpu-proof.md", "with 8, 16 and 53 units had the 79 units", "the same"),
@@ -71,7 +71,7 @@ ELSEWHERE = [
     (f"{OPERATE}/high-availability.md", "the limit is 1 minute", "kube-scheduler's unschedulableQTimeInterval"),
     (f"{OPERATE}/high-availability.md", "longer than 2 minutes in a cluster where nothing else happened", "tests/generations"),
     (f"{OPERATE}/failures.md", "kubelet sends its node status every 10 s", "kubelet's default"),
-    (f"{OPERATE}/failures.md", "kubelet tries it again after 10 to 15 s", "kubelet's backOffPeriod and its jitter"),
+    (f"{REFERENCE}/device-plugin.md", "kubelet tries it again after 10 to 15 s", "kubelet's backOffPeriod and its jitter"),
     (f"{OPERATE}/migrate-original.md", "with 50 pods that the original had started", "the test of that section starts them"),
     (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
