@@ -184,7 +184,6 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("if {} MiB of the GPU are in no container's share, and one of the {} clients is free", (mps_canary.ROOM_MIB, mps.MOST_CLIENTS)),
         ("hangs for {:g} s, or fails", (mps_canary.DEADLINE_SECONDS,)),
         ("a daemon that answers nothing for {:g} s", (mps_main.SILENT_SECONDS,)),
-        ("A spec may have {} MiB; a folder may have {} specs", (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES)),
         (
             "It has {} MiB (`gpushare_mps_shared_memory_mib`) and {} files",
             (
@@ -192,6 +191,9 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
                 *re.findall(r"nr_inodes=(\d+)", (REPOSITORY / "roles/mps/templates/gpushare-mps.service.j2").read_text()),
             ),
         ),
+    ],
+    f"{OPERATE}/visibility.md": [
+        ("A spec may have {} MiB; a folder may have {} specs", (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES))
     ],
     "README.md": [
         ("that a change has to pass, in {} minutes", tuple(re.findall(r"from install to uninstall \(root, (\d+) minutes\)", MAKEFILE))),

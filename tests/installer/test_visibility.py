@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The table of docs/operate/isolation.md on a cluster whose GPU nodes have docker, containerd 1.6, 1.7 and 2.4: who sees which GPUs.
+"""The table of docs/operate/visibility.md on a cluster whose GPU nodes have docker, containerd 1.6, 1.7 and 2.4: who sees which GPUs.
 
 In each round every node has a device strategy of its own; site.yml brings the first. Then a CDI spec that systemd writes at boot.
 """

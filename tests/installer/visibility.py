@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Who tries to see GPUs that kubelet has not allocated to him, and what docs/operate/isolation.md says that he then sees."""
+"""Who tries to see GPUs that kubelet has not allocated to him, and what docs/operate/visibility.md says that he then sees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from e2e.api import Json
 from e2e.manifests import pod
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/operate/isolation.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/operate/visibility.md"
 HEADING = "## What each strategy stops"
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 #: An image that presets the variable, as those made from nvidia/cuda do.

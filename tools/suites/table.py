@@ -606,7 +606,7 @@ _TABLE = (
         tests=("tests/installer/test_cgroup_drivers.py", "tests/installer/test_visibility.py"),
         lab="visibility",
         paths=(
-            "docs/operate/isolation.md",
+            "docs/operate/visibility.md",
             "roles/container_runtime/*",
             "roles/nvidia_container_toolkit/*",
             f"{UTILS}/_runtimes/containerd*",

@@ -3,7 +3,7 @@
 """Which device strategy a host is capable of, what its toolkit is configured for, and what `auto` means there.
 
 The installer decides, because the roles before the device plugin need the answer, and because only it reads kubelet's gates and the
-configuration of the running container runtime. docs/operate/isolation.md has the sources of the versions.
+configuration of the running container runtime. docs/operate/visibility.md has the sources of the versions.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def judge_visible(ended: Ended, runtime_class: str) -> List[str]:
         cure += f", or keep tenants' pods off {runtime_class} by an admission policy"
     return [
         f"gpus_visible on {ended.node}: found that any pod {by} with NVIDIA_VISIBLE_DEVICES=all sees {', '.join(devices)} without asking "
-        f"for a GPU; expected none; {cure} (docs/operate/isolation.md)"
+        f"for a GPU; expected none; {cure} (docs/operate/visibility.md)"
     ]
 
 

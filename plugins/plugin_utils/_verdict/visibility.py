@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a node has the device strategy that the inventory asks for, and what an image that sets NVIDIA_VISIBLE_DEVICES=all sees there.
 
-Pure. docs/operate/isolation.md has the table behind it.
+Pure. docs/operate/visibility.md has the table behind it.
 """
 
 from __future__ import annotations

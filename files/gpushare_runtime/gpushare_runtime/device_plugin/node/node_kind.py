@@ -21,7 +21,7 @@ DEFAULT_RUNTIME: Final = "default-runtime"
 TOOLKIT: Final = "toolkit"
 NODE_KINDS: Final = (GPU_OPERATOR, K3S, RKE2, DEFAULT_RUNTIME, TOOLKIT)
 
-# From which on each reads CDI devices of a device plugin, and specs of version 0.7.0: docs/operate/isolation.md has the sources. The
+# From which on each reads CDI devices of a device plugin, and specs of version 0.7.0: docs/operate/visibility.md has the sources. The
 # installer's table is KINDS of plugins/module_utils/_host/container_runtimes.py.
 _KUBELET: Final = (1, 29, 0)
 _BY_DEFAULT: Final = {"containerd": (2, 0, 0), "cri-o": (1, 30, 0)}
