@@ -77,6 +77,17 @@ def rows(text: str) -> list[list[str]]:
     return [cells for at, cells in enumerate(lines) if at not in rules and at + 1 not in rules]
 
 
+def by_column(text: str) -> dict[str, dict[str, str]]:
+    """The tables of a text: header of a column to its cells, by the first cell of their row."""
+    found: dict[str, dict[str, str]] = {}
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        names = [cell.strip() for cell in table.splitlines()[0].strip("|").split("|")]
+        for row in rows(table):
+            for name, cell in zip(names[1:], row[1:], strict=True):
+                found.setdefault(name, {})[row[0]] = cell
+    return found
+
+
 def codes(cell: str) -> list[str]:
     """What stands in code quotes."""
     return re.findall(r"`([^`]+)`", cell)
