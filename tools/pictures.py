@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -35,6 +35,7 @@ from rich.text import Text  # noqa: E402
 from bench.placement.picture import drawn as placement  # noqa: E402
 from dashboard.browser import Browser, Loop  # noqa: E402
 from dashboard.programs import Cluster, kubectl_dashboard  # noqa: E402
+from gpu_proof import page as gpu_page  # noqa: E402
 from gpushare_lab.versions import version  # noqa: E402
 from six_nodes import WAITING, six_nodes  # noqa: E402
 from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
@@ -55,8 +56,19 @@ PAGES: Final = {
     **{f"readme-{colours}": ("#/nodes", colours, 980, 640) for colours in ("light", "dark")},
     **{f"phone-{colours}": ("#/nodes", colours, 400, 560) for colours in ("light", "dark")},
 }
-# From a saved result: its name, and what draws it.
-DIAGRAMS: Final[dict[str, Callable[[Sequence[Mapping[str, Any]]], str]]] = {"placement": placement}
+_H100: Final = "gpu-nvidia-h100-80gb-hbm3"
+
+
+def throughput(report: Mapping[str, Any]) -> str:
+    """Of several programs on one GPU."""
+    return _COMMENT + gpu_page.picture(gpu_page.rows_of(report), "All programs together, of one alone, on an H100")
+
+
+# From a saved result: the picture to the name of its file, and what draws it.
+DIAGRAMS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
+    "placement": ("placement", lambda saved: placement(saved["figures"])),
+    "throughput": (_H100, throughput),
+}
 #: Of the README: what it says, and of what. Nothing asks another server.
 BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')} tested"), "licence": ("licence", "Apache-2.0, GPL-3.0 (plugins)")}
 # The fonts of rich's export come from another server: a reader's own monospace font will do.
@@ -141,7 +153,8 @@ def shown(drawn: str) -> str:
 
 def diagram(name: str) -> str:
     """The SVG of a saved result."""
-    return DIAGRAMS[name](json.loads((ROOT / f"docs/project/benchmarks/{name}.json").read_text())["figures"])
+    file, drawn = DIAGRAMS[name]
+    return drawn(json.loads((ROOT / f"docs/project/benchmarks/{file}.json").read_text()))
 
 
 def badge(name: str) -> str:
@@ -222,7 +235,7 @@ def main() -> int:
                 print(f"docs/pictures/badge-{name}.svg is stale; run python tools/pictures.py --write --terminal")
         others = [name for name in DIAGRAMS if (FOLDER / f"{name}.svg").read_text() != diagram(name)]
         for name in others:
-            result = f"docs/project/benchmarks/{name}.json"
+            result = f"docs/project/benchmarks/{DIAGRAMS[name][0]}.json"
             print(f"docs/pictures/{name}.svg does not show {result}; run python tools/pictures.py --write --terminal")
         return 1 if old or others else 0
     FOLDER.mkdir(exist_ok=True)

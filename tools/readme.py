@@ -144,7 +144,7 @@ def limits(language: str) -> str:
 
 def _known(claim: str, language: str) -> str:
     if language == ZH:
-        return proof.words(claim, "已在 ", "目前仅在模拟驱动上验证", " 和 ") + (" 上测得" if proof.proven_on(claim) else "")
+        return proof.words(claim, "已在", "目前仅在模拟驱动上验证", " 和 ") + (" 上测得" if proof.proven_on(claim) else "")
     return proof.words(claim)
 
 
