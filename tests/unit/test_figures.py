@@ -48,6 +48,17 @@ ELSEWHERE = [
         "what tests/cluster_mode/test_killed.py has printed",
     ),
     *(("docs/project/faults.md", words, "what the suite verify has printed") for words in ("it took 8.0 s", "and 13.3 s with probe pods")),
+    (
+        "docs/project/faults.md",
+        "it took 19 and 29 s, and 29 and 34 s with probe pods",
+        "what tests/verify/test_quiet.py has printed, 2026-11-29",
+    ),
+    ("docs/project/faults.md", "ran into the 300 seconds of a test", "the timeout of tests in pyproject.toml"),
+    ("docs/project/dra.md", "with at least 6 GiB that no other claim", "an example"),
+    *(
+        (page, "63 characters", "Kubernetes, the length of a label of DNS (RFC 1123)")
+        for page in ("docs/project/dra.md", "docs/use/dra.md")
+    ),
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     *(
         (f"{OPERATE}/capacity.md", words, "docs/project/benchmarks/gpu-nvidia-h100-80gb-hbm3.json and -h200.json, step memory")

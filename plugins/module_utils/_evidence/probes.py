@@ -159,7 +159,7 @@ class Probes:
             for node, key in keys.items()
             if key in found and found[key]["scheduler"] != pods[node]["spec"]["schedulerName"]
         }
-        # What takes none there is told of the others.
+        # Where that takes none either, the first ones are judged.
         with contextlib.suppress(KubectlError):
             self._create_instead(pods, where, list(moved))
         return moved

@@ -43,7 +43,7 @@ _RULES = {
     "gpushare.request/gpus": "on",
     "gpushare.request/gpus-refused": "off",
 }
-#: What kube-scheduler cannot keep, and the words that follow it.
+#: Rules that kube-scheduler cannot keep, and the words that follow each.
 _UNKNOWN_TO_CLAIMS = {
     "gpushare.request/same-gpu-as": "a claim knows no other pods",
     "gpushare.request/not-with": "a claim knows no other pods",
@@ -52,6 +52,8 @@ _UNKNOWN_TO_CLAIMS = {
     "gpushare.request/links": "a claim knows no links between GPUs",
 }
 _NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
+_CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
+_IS_NO_MIRROR = "!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()"
 #: Kubernetes' quantity of one unit, by the unit's name: how many of which.
 UNIT_QUANTITIES = {"GiB": (1, "Gi"), "MiB": (1, "Mi"), "64MiB": (64, "Mi"), "128MiB": (128, "Mi"), "256MiB": (256, "Mi")}
 
@@ -104,10 +106,10 @@ def _claims(memory_unit: str) -> Json:
     here = f"object.metadata.annotations['{_POD_CLAIM_NAME}']"
     request = "/spec/devices/requests/0/exactly"
 
-    def words(tag: str, one: str, joined: str) -> str:
+    def words(tag: str, each: str, joined: str) -> str:
         """The expression in a claim for the parts of the name with this tag, as CEL that writes CEL; '' without such parts."""
         of_tag = f"variables.parts.filter(p, p.startsWith('{tag}-')).map(p, p.substring({len(tag) + 1}))"
-        return f"({of_tag}.size() == 0 ? [] : ['(' + {of_tag}.map(w, {one}).join(' {joined} ') + ')'])"
+        return f"({of_tag}.size() == 0 ? [] : ['(' + {of_tag}.map(w, {each}).join(' {joined} ') + ')'])"
 
     def named(negated: str) -> str:
         return f'"{negated}g.words.contains(\'-" + w + "-\')"'
@@ -165,9 +167,6 @@ def _claims(memory_unit: str) -> Json:
 
 # The part of pods.
 
-_CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
-_IS_NO_MIRROR = "!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()"
-
 
 def _limit(container: str, name: str) -> str:
     return f"{container}.?resources.?limits[?'{name}'].orValue('0')"
@@ -179,13 +178,13 @@ def _asks(name: str, containers: str = _CONTAINERS) -> str:
 
 def _rule_part(annotation: str, tag: str) -> str:
     value = f"object.metadata.?annotations[?'{annotation}'].orValue('')"
-    one = f"'--{tag}-' + w.lowerAscii().findAll('[a-z0-9]+').join('-')"
+    word = f"'--{tag}-' + w.lowerAscii().findAll('[a-z0-9]+').join('-')"
     # A name that is too long for a claim is what `ok` rejects.
-    return f"({value} == '' ? '' : {value}.size() > {_MOST_RULE} ? '{'-' * (_MOST_NAME + 1)}' : {value}.split(',').map(w, {one}).join(''))"
+    return f"({value} == '' ? '' : {value}.size() > {_MOST_RULE} ? '{'-' * (_MOST_NAME + 1)}' : {value}.split(',').map(w, {word}).join(''))"
 
 
 def _amounts(where: str) -> str:
-    """The units of each container; 0 for what is no whole number, which the API server rejects itself."""
+    """The units of each container. 0 for any that are not a whole number, which the API server rejects itself."""
     limit = _limit("c", MEMORY)
     return f"{where}.map(c, isQuantity({limit}) && quantity({limit}).isInteger() ? quantity({limit}).asInteger() : 0)"
 
@@ -221,7 +220,7 @@ _VARIABLES: tuple[Json, ...] = (
         "expression": "!variables.even || variables.units <= 0 ? '' : 'gpushare-m' + string(variables.units / variables.gpus) "
         f"+ (variables.gpus > 1 ? '-x' + string(variables.gpus) : '') + {' + '.join(_rule_part(*rule) for rule in _RULES.items())}",
     },
-    # What is walked below for each container costs the square of its number.
+    # The walks below, for each container, cost the square of its number.
     {
         "name": "few",
         "expression": f"object.spec.?resourceClaims.orValue([]).size() <= {FEW} && {_CONTAINERS}.all(c, "
@@ -401,7 +400,7 @@ def _own_policies(values: Values) -> list[Json]:
         {"is-gpushare-claims": f"request.userInfo.username == {daemons.binder_user}"},
         [
             must(
-                "request.operation == 'CREATE' && " + " && ".join(f"({one})" for one in same),
+                "request.operation == 'CREATE' && " + " && ".join(f"({equal})" for equal in same),
                 f"gpushare-claims may create one ResourceClaimTemplate in each namespace, {TEMPLATE}, for which nothing can be allocated",
             )
         ],

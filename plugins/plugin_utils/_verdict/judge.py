@@ -52,10 +52,9 @@ class Evidence:
     """The evidence. hosts: inventory name to what gpushare_verify_host saw, or why it saw nothing. cluster: likewise.
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. namespace: the one that
-    they were meant for; rejected: what the API server said where it did not take one there; moved: node to its pod that others gave to
-    another scheduler there. unproven: node to why no probe pod was placed
-    there, as `reason` (full, no_image, unknown or obstructed) and `found`. required: whether the user demands probe pods
-    (gpushare_verify_probe: always).
+    they were meant for; rejected: what the API server said where it did not take one there. moved: node to its pod that others gave to
+    another scheduler there. unproven: node to why no probe pod was placed there, as `reason` (full, no_image, unknown or obstructed) and
+    `found`. required: whether the user demands probe pods (gpushare_verify_probe: always).
     """
 
     hosts: Mapping[str, Mapping[str, Any] | str]
