@@ -43,7 +43,7 @@ _RULES = {
     "gpushare.request/gpus": "on",
     "gpushare.request/gpus-refused": "off",
 }
-#: Rules that kube-scheduler cannot keep, and the words that follow each.
+#: Annotation that kube-scheduler cannot keep → the reason.
 _UNKNOWN_TO_CLAIMS = {
     "gpushare.request/same-gpu-as": "a claim knows no other pods",
     "gpushare.request/not-with": "a claim knows no other pods",
@@ -106,10 +106,10 @@ def _claims(memory_unit: str) -> Json:
     here = f"object.metadata.annotations['{_POD_CLAIM_NAME}']"
     request = "/spec/devices/requests/0/exactly"
 
-    def words(tag: str, each: str, joined: str) -> str:
+    def words(tag: str, word: str, joined: str) -> str:
         """The expression in a claim for the parts of the name with this tag, as CEL that writes CEL; '' without such parts."""
         of_tag = f"variables.parts.filter(p, p.startsWith('{tag}-')).map(p, p.substring({len(tag) + 1}))"
-        return f"({of_tag}.size() == 0 ? [] : ['(' + {of_tag}.map(w, {each}).join(' {joined} ') + ')'])"
+        return f"({of_tag}.size() == 0 ? [] : ['(' + {of_tag}.map(w, {word}).join(' {joined} ') + ')'])"
 
     def named(negated: str) -> str:
         return f'"{negated}g.words.contains(\'-" + w + "-\')"'
@@ -178,13 +178,13 @@ def _asks(name: str, containers: str = _CONTAINERS) -> str:
 
 def _rule_part(annotation: str, tag: str) -> str:
     value = f"object.metadata.?annotations[?'{annotation}'].orValue('')"
-    word = f"'--{tag}-' + w.lowerAscii().findAll('[a-z0-9]+').join('-')"
+    part = f"'--{tag}-' + w.lowerAscii().findAll('[a-z0-9]+').join('-')"
     # A name that is too long for a claim is what `ok` rejects.
-    return f"({value} == '' ? '' : {value}.size() > {_MOST_RULE} ? '{'-' * (_MOST_NAME + 1)}' : {value}.split(',').map(w, {word}).join(''))"
+    return f"({value} == '' ? '' : {value}.size() > {_MOST_RULE} ? '{'-' * (_MOST_NAME + 1)}' : {value}.split(',').map(w, {part}).join(''))"
 
 
 def _amounts(where: str) -> str:
-    """The units of each container. 0 for any that are not a whole number, which the API server rejects itself."""
+    """The units of each container; 0 for an amount that is not whole, which the API server rejects itself."""
     limit = _limit("c", MEMORY)
     return f"{where}.map(c, isQuantity({limit}) && quantity({limit}).isInteger() ? quantity({limit}).asInteger() : 0)"
 
@@ -220,7 +220,7 @@ _VARIABLES: tuple[Json, ...] = (
         "expression": "!variables.even || variables.units <= 0 ? '' : 'gpushare-m' + string(variables.units / variables.gpus) "
         f"+ (variables.gpus > 1 ? '-x' + string(variables.gpus) : '') + {' + '.join(_rule_part(*rule) for rule in _RULES.items())}",
     },
-    # The walks below, for each container, cost the square of its number.
+    # A list that is walked below for each container costs the square of its number.
     {
         "name": "few",
         "expression": f"object.spec.?resourceClaims.orValue([]).size() <= {FEW} && {_CONTAINERS}.all(c, "
@@ -400,7 +400,7 @@ def _own_policies(values: Values) -> list[Json]:
         {"is-gpushare-claims": f"request.userInfo.username == {daemons.binder_user}"},
         [
             must(
-                "request.operation == 'CREATE' && " + " && ".join(f"({equal})" for equal in same),
+                "request.operation == 'CREATE' && " + " && ".join(f"({condition})" for condition in same),
                 f"gpushare-claims may create one ResourceClaimTemplate in each namespace, {TEMPLATE}, for which nothing can be allocated",
             )
         ],

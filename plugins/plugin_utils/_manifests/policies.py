@@ -193,7 +193,7 @@ def in_cluster(
 
 
 def with_bindings(policies: Sequence[Json]) -> list[Json]:
-    return [*policies, *(_binding(item["metadata"]["name"]) for item in policies)]
+    return [*policies, *(_binding(made["metadata"]["name"]) for made in policies)]
 
 
 def _binding(name: str) -> Json:

@@ -15,6 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.dra
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import Judgement
 
 from unit.fakes.plugins.preflight.operator_facts import NO_DRA, NO_OPERATOR, dra, gpu_cluster
+from unit.golden import Golden
 
 OURS = ("gpu1", "gpu2")
 
@@ -40,19 +41,19 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], operator: dict[str, An
     assert judged(facts, operator, of_hosts) == []
 
 
-def test_each_driver_is_named_with_its_nodes_and_its_own_cure() -> None:
+def test_each_driver_is_named_with_its_nodes_and_its_own_cure(golden: Golden) -> None:
     both = {**NO_DRA, "published": [*dra("gpu2", "gpu1")["published"], *dra("gpu2", driver="gpu.example.org")["published"]]}
     other, nvidias = judged(both)
     assert (nvidias.check, nvidias.severity) == ("managers", "error")
-    assert nvidias.found == "NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com) on gpu1, gpu2"
+    golden(nvidias.found)
     assert "its Helm chart" in nvidias.cure
-    assert other.found == "a DRA driver (ResourceSlices of gpu.example.org) on gpu2"
+    golden(other.found)
     assert "Helm" not in other.cure
 
 
-def test_pods_that_a_driver_has_left_with_gpus_are_named() -> None:
+def test_pods_that_a_driver_has_left_with_gpus_are_named(golden: Golden) -> None:
     (pods,) = judged(dra(holders=["gpu2"]))
-    assert pods.found == "pods with GPUs by ResourceClaims: default/train on gpu2"
+    golden(pods.found)
 
 
 def test_a_gpu_cluster_is_kept_off_by_labels_in_the_order_that_works() -> None:
