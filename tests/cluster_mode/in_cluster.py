@@ -48,13 +48,16 @@ def archive() -> Path:
 
 def bring_images(cluster: Cluster, image: Path, planes: Sequence[str] = (CONTROL_PLANE,)) -> None:
     """Ours on every node, and kube-scheduler's, which a control plane has, on the others."""
-    for node in (*planes, *GPU_NODES):
-        cluster.feed(node, *_IMPORT, content=image.read_bytes())
-    content = scheduler_archive(cluster)
-    for node in GPU_NODES:
-        cluster.feed(node, *_IMPORT, content=content)
+    import_image(cluster, image.read_bytes(), (*planes, *GPU_NODES))
+    import_image(cluster, scheduler_archive(cluster), GPU_NODES)
     # kubelet tells the API server of new images within ten seconds; preflight believes it.
     cluster.until("kubelets tell of the image", lambda: all(_has_image(cluster.node(name)) for name in (*planes, *GPU_NODES)), 60)
+
+
+def import_image(cluster: Cluster, content: bytes, nodes: Sequence[str]) -> None:
+    """The images of an archive, on these nodes."""
+    for node in nodes:
+        cluster.feed(node, *_IMPORT, content=content)
 
 
 def scheduler_archive(cluster: Cluster) -> bytes:

@@ -39,6 +39,16 @@ def values(cluster: Cluster) -> dict[str, Any]:
     return {"apiServer": {"host": host, "port": int(port)}, "deviceStrategy": "volume-mounts"}
 
 
+def reaching(cluster: Cluster, objects: list[Json]) -> list[Json]:
+    """The same, whose pods find the API server of a lab."""
+    api = values(cluster)["apiServer"]
+    place = [{"name": f"KUBERNETES_SERVICE_{key}", "value": str(api[key.lower()])} for key in ("HOST", "PORT")]
+    for one in objects:
+        for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            container["env"] = [*container.get("env", ()), *place]
+    return objects
+
+
 def prepare(cluster: Cluster) -> None:
     """What the page asks of a cluster: the label of the GPU nodes."""
     cluster.kubectl("label", "nodes", *GPU_NODES, LABEL, "--overwrite")
@@ -81,12 +91,7 @@ class Manifest:
         auto = "--device-strategy=auto"
         assert auto in text
         made: list[Json] = list(yaml.safe_load_all(text.replace(auto, f"--device-strategy={self._values['deviceStrategy']}")))
-        api = self._values["apiServer"]
-        place = [{"name": f"KUBERNETES_SERVICE_{key}", "value": str(api[key.lower()])} for key in ("HOST", "PORT")]
-        for one in made if not self._by_service else ():
-            for container in one.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
-                container["env"] = [*container.get("env", ()), *place]
-        return made
+        return made if self._by_service else reaching(self.cluster, made)
 
     def install(self) -> None:
         prepare(self.cluster)

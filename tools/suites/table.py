@@ -346,6 +346,22 @@ _TABLE = (
         full={"GPUSHARE_FULL": "1"},
     ),
     Suite(
+        "dra",
+        "Kubernetes' own scheduler counts GPU memory by claims: samples, devices, over-booking, killed daemons, tokens",
+        lab="in-cluster",
+        paths=(
+            f"{RUNTIME}/dra/*",
+            f"{RUNTIME}/device_plugin/*",
+            f"{PLUGIN_UTILS}/_manifests/*",
+            "docs/manifests/gpushare-dra.yaml",
+            "docs/use/dra.md",
+            "docs/use/samples/*",
+            "tools/image/*",
+            *CLUSTER_TESTS,
+        ),
+        seconds=480,
+    ),
+    Suite(
         "modes",
         "site.yml with the daemons as pods; the mode of a cluster changes both ways under running pods",
         tests=("tests/cluster_mode/test_modes.py",),

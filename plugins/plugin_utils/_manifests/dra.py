@@ -85,7 +85,7 @@ def device_class() -> Json:
 
 def admission(memory_unit: str) -> list[Json]:
     """The policies that turn limits into claims; that of the claims first, since a claim is never changed afterwards."""
-    return [*_mutating("claims", _claims(memory_unit)), device_class(), *_mutating("requests", _requests()), *_rejected()]
+    return [*_mutating("claims", _claims(memory_unit)), device_class(), *_mutating("requests", _requests()), *_rejected(), *_budgets()]
 
 
 def _mutating(name: str, spec: Json) -> list[Json]:
@@ -348,6 +348,25 @@ def _rejected() -> list[Json]:
     conditions = {"has-to-do-with-gpus": f"!({few}) || {many} || {asks} || {ours}.size() > 0", "is-no-mirror": _IS_NO_MIRROR}
     asks_memory = {"name": "asks_memory", "expression": _asks(MEMORY)}
     return with_bindings([policy("dra-rejected", [CREATE], ["pods"], conditions, validations, [*_VARIABLES, asks_memory])])
+
+
+def _budgets() -> list[Json]:
+    """Limits of namespaces see pods as admission has left them: without limits of memory, so that nothing counts or all is forbidden."""
+    named = f"'{MEMORY}' in"
+    limited = " || ".join(f"{named} l.?{key}.orValue({{}})" for key in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"))
+    validations = [
+        must(
+            f"!('requests.{MEMORY}' in object.spec.?hard.orValue({{}}))",
+            f"requests.{MEMORY}: a ResourceQuota counts no GPU memory with the back end dra, since admission makes claims of limits, and "
+            "claims are counted without their memory: leave it out (docs/use/dra.md)",
+        ),
+        must(
+            f"!object.spec.?limits.orValue([]).exists(l, {limited})",
+            f"{MEMORY}: with such a LimitRange the back end dra runs no pod in its namespace, since admission makes claims of limits: "
+            "leave it out (docs/use/dra.md)",
+        ),
+    ]
+    return with_bindings([policy("dra-budgets", [CREATE, UPDATE], ["resourcequotas", "limitranges"], {}, validations)])
 
 
 # The daemons, and what their accounts may do.

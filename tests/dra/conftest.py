@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A cluster whose own kube-scheduler counts GPU memory: the manifest of docs/use/dra.md, on the same lab as the suite `cluster-mode`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from cluster_mode.in_cluster import NAMESPACE, archive, import_image
+from cluster_mode.installs import MANIFESTS, SECONDS, prepare, reaching
+from dra.shares import SLICES, clear, templates
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
+from labs import IN_CLUSTER, Labs
+
+
+@pytest.fixture(scope="session")
+def cluster(labs: Labs) -> Cluster:
+    """Not saved as the lab's installed state: that is the one of the suite `cluster-mode`."""
+    found = labs.bare(IN_CLUSTER)
+    import_image(found, archive().read_bytes(), (CONTROL_PLANE, *GPU_NODES))
+    prepare(found)
+    objects = list(yaml.safe_load_all((MANIFESTS / "gpushare-dra.yaml").read_text()))
+    found.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(reaching(found, objects)))
+    for workload in ("deployment/gpushare-claims", "daemonset/gpushare-device-plugin"):
+        found.kubectl("rollout", "status", "-n", NAMESPACE, workload, f"--timeout={SECONDS:g}s", seconds=SECONDS + 20)
+    found.until("each GPU node has its slice", lambda: {one["spec"]["nodeName"] for one in found.api.items(SLICES)} == {*GPU_NODES}, 60)
+    found.until("the namespace default has its template", lambda: "default" in templates(found), 60)
+    return found
+
+
+@pytest.fixture
+def empty(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster without pods and claims in the namespace default, before and after a test."""
+    clear(cluster)
+    yield cluster
+    clear(cluster)
