@@ -354,7 +354,7 @@ def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
 def _heads() -> dict[str, dict[str, str]]:
     """The comments at the head of each file of charts/gpushare/presets."""
     found = {name: (presets.FOLDER / f"{name}.yaml").read_text() for name in presets.names()}
-    return {name: dict(re.findall(r"^# (title|brings|switch|source|read|state): (.+)$", text, re.M)) for name, text in found.items()}
+    return {name: dict(re.findall(r"^# (title|driver|brings|switch|source|read|state): (.+)$", text, re.M)) for name, text in found.items()}
 
 
 def presets_of_clusters() -> str:
@@ -368,8 +368,8 @@ def presets_of_clusters() -> str:
         values = yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text())
         shown = code(f"{key}: {word(value)}" for key, value in values.items())
         rows.append([f"`{name}`", head["title"], head.get("state", "from docs"), shown])
-        needs.append([f"`{name}`", head["brings"], head["switch"]])
-    needed = table(["preset", "driver and toolkit by", "its own device plugin, switched off by"], needs)
+        needs.append([f"`{name}`", head["driver"], head["brings"], head["switch"]])
+    needed = table(["preset", "driver", "driver and toolkit by", "its own device plugin, switched off by"], needs)
     return "\n\n".join([table(["preset", "cluster", "state", "values"], rows), "Before gpushare is installed:", needed])
 
 

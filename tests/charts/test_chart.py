@@ -168,7 +168,10 @@ def merge(values: Json, more: Json) -> None:
 
 def test_what_the_pages_install_can_be_rendered() -> None:
     shown = list(of_the_pages())
-    known = ("docs/operate/clusters-of-others.md", "docs/operate/integrations.md", "docs/reference/metrics.md")
+    known = {
+        *(f"docs/operate/{name}.md" for name in ("clusters-of-others", "eks", "openshift", "integrations")),
+        "docs/reference/metrics.md",
+    }
     assert {page for page, _ in shown}.issuperset(known)
     assert len(shown) > 5
     answers = ask([a_set(values, "v1.36.3") for _, values in shown])

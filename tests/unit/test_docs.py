@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from email import message_from_string
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,7 @@ def test_a_block_of_data_can_be_read(page: str, block: Block) -> None:
 
 def test_the_sample_pod_of_eks_runs_on_the_nodes_of_its_samples() -> None:
     """Label and taint stand in each node group and in the NodePool; the pod tolerates what they have."""
-    text = section("docs/operate/clusters-of-others.md", "EKS")
-    made = [one for body in re.findall(r"```yaml\n(.*?)```", text, re.S) for one in yaml.safe_load_all(body)]
-    by_kind: dict[str, list[Any]] = {}
-    for one in made:
-        by_kind.setdefault(one["kind"], []).append(one)
+    by_kind = objects_of("docs/operate/eks.md")
     (pod,), (pool,), (overlay,) = by_kind["Pod"], by_kind["NodePool"], by_kind["NodeOverlay"]
     template = pool["spec"]["template"]
     groups = [group for one in by_kind["ClusterConfig"] for group in one["managedNodeGroups"]]
@@ -175,6 +172,35 @@ def test_the_sample_pod_of_eks_runs_on_the_nodes_of_its_samples() -> None:
     assert pools == [({LABEL_NODE: "true"}, tolerated)] * 3
     assert {one["key"]: one["values"] for one in overlay["spec"]["requirements"]}["karpenter.sh/nodepool"] == [pool["metadata"]["name"]]
     assert set(overlay["spec"]["capacity"]) == {protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS}
+    # Karpenter's nodes are prepared as those of the node groups: by the same words, in the user data.
+    linux, bottlerocket = by_kind["EC2NodeClass"]
+    assert template["spec"]["nodeClassRef"]["name"] == linux["metadata"]["name"] == bottlerocket["metadata"]["name"]
+    _, part = message_from_string(linux["spec"]["userData"]).walk()
+    ((command,), own) = groups[0]["preBootstrapCommands"], groups[1]["bottlerocket"]["settings"]
+    assert part.get_content_type() == "text/x-shellscript"
+    assert part.get_payload().replace("\\\n", "").split() == ["#!/bin/bash", *command.split()]
+    assert tomllib.loads(bottlerocket["spec"]["userData"])["settings"] == own
+
+
+def test_the_sample_pod_of_openshift_runs_on_the_nodes_that_the_page_makes() -> None:
+    page = "docs/operate/openshift.md"
+    (pod,) = objects_of(page)["Pod"]
+    (machines,) = (one["spec"]["template"]["spec"] for one in objects_of(page)[""] if "template" in one["spec"])
+    (taint,) = machines["taints"]
+    assert [{key: one[key] for key in taint} for one in pod["spec"]["tolerations"]] == [taint]
+    assert machines["metadata"]["labels"] == {LABEL_NODE: "true"}
+    commands = [command for block in blocks(page) for command in block.commands]
+    assert f"oc label node gpu1 {LABEL_NODE}=true" in commands
+    assert f"oc adm taint node gpu1 {taint['key']}={taint['value']}:{taint['effect']}" in commands
+
+
+def objects_of(page: str) -> dict[str, list[Any]]:
+    """What the blocks of YAML of a page have, by kind; "" for values and patches."""
+    found: dict[str, list[Any]] = {}
+    for block in blocks(page):
+        for one in yaml.safe_load_all(block.body) if block.kind == "yaml" else ():
+            found.setdefault(one.get("kind", ""), []).append(one)
+    return found
 
 
 # Blocks of commands.

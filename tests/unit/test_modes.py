@@ -30,6 +30,8 @@ OF_A_MODE = (
     PAGE,
     "docs/operate/kubernetes.md",
     "docs/operate/clusters-of-others.md",
+    "docs/operate/eks.md",
+    "docs/operate/openshift.md",
     "docs/start/quickstart.md",
     "docs/project/comparison.md",
 )

@@ -13,6 +13,7 @@ from typing import Collection, List, Optional, Sequence, Tuple
 
 from .._formats import toml
 from .._formats.finding import Finding, few
+from .._formats.nvidia_config import CONFIG, ENVIRONMENT_KEY, MOUNTS_KEY
 from .._formats.versions import numbers
 from .._host.container_runtimes import KINDS, CdiReleases, socket_path
 from .._host.host import Host
@@ -23,9 +24,6 @@ from .kubernetes import KubeletFacts, Runtime
 AUTO, CDI, MOUNTS, ENVIRONMENT = "auto", "cdi", "volume-mounts", "envvar"
 STRATEGIES = (CDI, MOUNTS, ENVIRONMENT)
 GATE = "DevicePluginCDIDevices"
-CONFIG = "/etc/nvidia-container-runtime/config.toml"
-_MOUNTS_KEY = "accept-nvidia-visible-devices-as-volume-mounts"
-_ENVIRONMENT_KEY = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _CLI, _NO_CGROUPS = "nvidia-container-cli", "no-cgroups"
 _SPEC_NEEDED = (
     "a CDI spec that names every GPU",
@@ -108,7 +106,7 @@ def toolkit(host: Host) -> ToolkitFacts:
     version = host.answer(host.program("nvidia-ctk"), ["--version"], TOOLKIT_SAYS) or ""
     cli = values.get(_CLI)
     no_cgroups = isinstance(cli, dict) and cli.get(_NO_CGROUPS) is True
-    return ToolkitFacts(values.get(_ENVIRONMENT_KEY, True) is not False, values.get(_MOUNTS_KEY, False) is True, "", no_cgroups, version)
+    return ToolkitFacts(values.get(ENVIRONMENT_KEY, True) is not False, values.get(MOUNTS_KEY, False) is True, "", no_cgroups, version)
 
 
 def choose(asked: str, found: CdiFacts, now: str, holders: Collection[str], brings: PlannedInstalls = PlannedInstalls()) -> StrategyChoice:
@@ -158,7 +156,7 @@ def _of_toolkit(chosen: str, configured: ToolkitFacts) -> List[Finding]:
     if chosen == ENVIRONMENT and not configured.environment:
         seen = f"{CONFIG} with {_said(configured)}"
         return [
-            _obstacle(seen, f"{_ENVIRONMENT_KEY} = true for the strategy {ENVIRONMENT}", "set it, or set gpushare_device_strategy: auto")
+            _obstacle(seen, f"{ENVIRONMENT_KEY} = true for the strategy {ENVIRONMENT}", "set it, or set gpushare_device_strategy: auto")
         ]
     return []
 
@@ -168,7 +166,7 @@ def _obstacle(found: str, expected: str, cure: str) -> Finding:
 
 
 def _said(configured: ToolkitFacts) -> str:
-    return f"{_MOUNTS_KEY} = {str(configured.mounts).lower()} and {_ENVIRONMENT_KEY} = {str(configured.environment).lower()}"
+    return f"{MOUNTS_KEY} = {str(configured.mounts).lower()} and {ENVIRONMENT_KEY} = {str(configured.environment).lower()}"
 
 
 def _kubelet(kubelet: KubeletFacts) -> str:

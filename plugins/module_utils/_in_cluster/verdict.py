@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from .._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_INDEX
 from .._facts.capacity import published
 from .._formats.finding import few
+from .._formats.nvidia_config import STRICT_IN_WORDS
 from .pods import Ended
 
 _MOST = 256
@@ -77,12 +78,12 @@ def judge_visible(ended: Ended, runtime_class: str) -> List[str]:
     if not devices:
         return []
     by = f"of the RuntimeClass {runtime_class}" if runtime_class else "of the default runtime"
-    cure = "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's config.toml there"
+    cure = f"set {STRICT_IN_WORDS} in NVIDIA's config.toml there"
     if runtime_class:
         cure += f", or keep tenants' pods off {runtime_class} by an admission policy"
     return [
         f"gpus_visible on {ended.node}: found that any pod {by} with NVIDIA_VISIBLE_DEVICES=all sees {', '.join(devices)} without asking "
-        f"for a GPU; expected none; {cure} (docs/operate/visibility.md)"
+        f"for a GPU; expected none; {cure} (docs/operate/kubernetes.md#nvidias-runtime)"
     ]
 
 

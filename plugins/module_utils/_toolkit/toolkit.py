@@ -21,6 +21,7 @@ from .._change.transaction import Service, nothing
 from .._change.undo import Rejected, Texts, decoded, undo, undone
 from .._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
 from .._facts.cdi_specs import TOOLKIT_SAYS, specs
+from .._formats.nvidia_config import CONFIG, ENVIRONMENT_KEY, STRICT
 from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import remove, set_value
 from .._formats.versions import newer
@@ -29,15 +30,11 @@ from .._host.files import read_state
 from .._host.host import Host
 from .._host.systemd import UNITS, parsed, show_command
 
-CONFIG = "/etc/nvidia-container-runtime/config.toml"
 #: Where the toolkit's own unit writes the spec, and the container runtimes read it; gone after a boot, as are the device nodes.
 SPEC = "/var/run/cdi/nvidia.yaml"
 #: Of the journal: what this takes out again by itself, and units, which uninstall takes out as others.
 OWNER, OWNER_CDI = "nvidia_container_toolkit", "nvidia_container_toolkit.cdi"
 HEADER = "# Made by gpushare.kubernetes; the toolkit's own defaults hold for all other settings.\n"
-#: Containers that are not privileged get a GPU only by what kubelet hands over, not by what their image or their pod says.
-_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-STRICT: Mapping[str, bool] = {_ENVIRONMENT: False, "accept-nvidia-visible-devices-as-volume-mounts": True}
 REFRESH, OWN_REFRESH = "nvidia-cdi-refresh", "gpushare-cdi-refresh"
 _UNIT_FOLDERS = (UNITS, "/usr/lib/systemd/system", "/lib/systemd/system")
 _UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -201,7 +198,7 @@ def _strict(text: str) -> str:
 
 def _loose(text: str) -> str:
     """Where an administrator forbids what the strategy envvar needs, it is permitted: an administrator has set that strategy."""
-    return set_value(text, (_ENVIRONMENT,), True) if loads(text).get(_ENVIRONMENT) is False else text
+    return set_value(text, (ENVIRONMENT_KEY,), True) if loads(text).get(ENVIRONMENT_KEY) is False else text
 
 
 def _settings(content: bytes) -> List[object]:

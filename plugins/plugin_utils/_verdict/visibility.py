@@ -12,8 +12,9 @@ from typing import Any
 
 from ...module_utils._cluster.names import ANNOTATION_GPUS
 from ...module_utils._facts.capacity import AnnotationError, published
-from ...module_utils._facts.device_strategy import AUTO, CDI, CONFIG, ENVIRONMENT, MOUNTS, CdiFacts, ToolkitFacts, choose
+from ...module_utils._facts.device_strategy import AUTO, CDI, ENVIRONMENT, MOUNTS, CdiFacts, ToolkitFacts, choose
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING
+from ...module_utils._formats.nvidia_config import CONFIG, ENVIRONMENT_KEY, MOUNTS_KEY, STRICT_IN_WORDS
 from .daemons import SITE
 from .findings import VerifyFindings
 
@@ -66,15 +67,15 @@ def _visible(found: VerifyFindings, strategy: str, runtime: Mapping[str, Any] | 
     by_default = runtime is not None and runtime["running_default"] == _RUNTIME
     if strategy == MOUNTS and not toolkit.mounts:
         seen = f"{CONFIG} that does not accept volume mounts: containers get no GPU by the strategy {MOUNTS}"
-        found.say("mounts_ignored", seen, "accept-nvidia-visible-devices-as-volume-mounts = true", f"{SITE}, or set it")
+        found.say("mounts_ignored", seen, f"{MOUNTS_KEY} = true", f"{SITE}, or set it")
     if strategy == ENVIRONMENT and not toolkit.environment:
         seen = f"{CONFIG} that ignores the environment: containers get no GPU by the strategy {ENVIRONMENT}"
-        found.say("environment_ignored", seen, "accept-nvidia-visible-devices-envvar-when-unprivileged = true", f"{SITE}, or set it")
+        found.say("environment_ignored", seen, f"{ENVIRONMENT_KEY} = true", f"{SITE}, or set it")
     if not (by_default and toolkit.environment):
         return
     seen = f"the default runtime {_RUNTIME} honours every container's environment: a container with {_ALL} sees all GPUs"
     if strategy == ENVIRONMENT:
         found.say("gpus_visible", seen, "containers that see only their GPUs", "set gpushare_device_strategy: auto for this host", NOTE)
     else:
-        expected = f"accept-nvidia-visible-devices-envvar-when-unprivileged = false in {CONFIG}"
+        expected = f"{STRICT_IN_WORDS} in {CONFIG}"
         found.say("gpus_visible", seen, expected, f"{SITE}, or set it", ERROR)

@@ -192,7 +192,7 @@ def test_gpus_that_any_pod_sees_are_found() -> None:
     assert said.startswith(
         "gpus_visible on gpu1: found that any pod of the default runtime with NVIDIA_VISIBLE_DEVICES=all sees /dev/nvidia3"
     )
-    assert "accept-nvidia-visible-devices-envvar-when-unprivileged = false" in said
+    assert "envvar-when-unprivileged = false and accept-nvidia-visible-devices-as-volume-mounts = true" in said
     assert told == []
 
 

@@ -22,9 +22,9 @@ def test_the_role_knows_each_of_them() -> None:
 @pytest.mark.parametrize("name", presets.names())
 def test_its_values_can_be_and_say_where_they_are_from(name: str) -> None:
     text = (presets.FOLDER / f"{name}.yaml").read_text()
-    head = dict(re.findall(r"^# (title|brings|switch|source|read|state): (.+)$", text, re.M))
+    head = dict(re.findall(r"^# (title|driver|brings|switch|source|read|state): (.+)$", text, re.M))
     # What was run says so.
-    assert set(head) - {"state"} == {"title", "brings", "switch", "source", "read"}
+    assert set(head) - {"state"} == {"title", "driver", "brings", "switch", "source", "read"}
     assert ("state" in head) == (name == "k0s")
     assert re.fullmatch(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]", head["read"])
     assert set(yaml.safe_load(text)) <= set(CHART)

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.nvidia_config import STRICT
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.toml import TomlError, loads
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
@@ -18,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._toolkit.toolk
     CONFIG,
     OWNER_CDI,
     SPEC,
-    STRICT,
     WantedToolkit,
     converge,
     restore,
