@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The values of the chart with their variables and meanings: the table of its README, and the descriptions in its schema."""
+"""The values of the chart with their meanings for people with Helm: the table of its README, and the descriptions in its schema.
+
+A meaning is the chart's own, or that of the variable with the chart's names in it. One that speaks of Ansible is an error.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,28 +20,58 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / ".collections")]
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import Variable, variables  # noqa: E402
 
 import variables as descriptions  # noqa: E402
 
 CHART: Final = ROOT / "charts/gpushare"
 SCHEMA: Final = CHART / "values.schema.json"
 _OF: Final = "Requests and limits of {}, as in Kubernetes. Each amount that is left out keeps its default."
-#: Values of the chart whose variable has another name, or none; with their meaning where they have none.
+#: Values of the chart whose variable has another name, or none.
 _OTHER_NAMES: Final = {
-    "resources.scheduler": ("", _OF.format("kube-scheduler")),
-    "resources.extender": ("", _OF.format("the extender")),
-    "resources.devicePlugin": ("", _OF.format("the device plugin")),
-    "resources.dashboard": ("", _OF.format("the dashboard")),
-    "imagePullSecrets": ("", "Secrets of the namespace by which its pods pull their images, each as `{name: NAME}`."),
-    "replicas": ("", "Number of the scheduler's pods. The playbook chooses it by the number of nodes without GPUs."),
-    "apiServer.host": ("gpushare_api_server", "Name or address of the API server. Empty means the Service `kubernetes`."),
-    "apiServer.port": ("gpushare_api_server", "Its port. Without a host it has no effect."),
-    "metrics.enabled": ("gpushare_cluster_metrics", ""),
-    "metrics.podMonitor": ("", "Whether Prometheus' operator gets PodMonitors for the metrics. Its kind must be there."),
-    "dashboard.enabled": ("gpushare_cluster_dashboard", ""),
-    "dashboard.hostName": ("gpushare_cluster_dashboard_host_names", ""),
+    **dict.fromkeys(("resources.scheduler", "resources.extender", "resources.devicePlugin", "resources.dashboard"), ""),
+    **dict.fromkeys(("imagePullSecrets", "replicas", "metrics.podMonitor"), ""),
+    "apiServer.host": "gpushare_api_server",
+    "apiServer.port": "gpushare_api_server",
+    "metrics.enabled": "gpushare_cluster_metrics",
+    "dashboard.enabled": "gpushare_cluster_dashboard",
+    "dashboard.hostName": "gpushare_cluster_dashboard_host_names",
 }
+#: Of values without a variable, and of those whose variable does more or something else by Ansible. Choices come from the schema.
+_MEANINGS: Final = {
+    "resources.scheduler": _OF.format("kube-scheduler"),
+    "resources.extender": _OF.format("the extender"),
+    "resources.devicePlugin": _OF.format("the device plugin"),
+    "resources.dashboard": _OF.format("the dashboard"),
+    "imagePullSecrets": "Secrets of the namespace by which its pods pull their images, each as `{name: NAME}`.",
+    "replicas": "Number of the scheduler's pods. One is active, and another one takes over when it fails.",
+    "apiServer.host": "Name or address of the API server. Empty means the Service `kubernetes`.",
+    "apiServer.port": "Its port. Without a host it has no effect.",
+    "metrics.podMonitor": "Whether Prometheus' operator gets PodMonitors for the metrics. Its kind must be there.",
+    "openshift": "Whether the cluster is OpenShift. The chart then makes SecurityContextConstraints for the pods. The labels of the "
+    "namespace are yours to set: docs/operate/openshift.md.",
+    "annotationWriters": "More users that may write gpushare's annotations, and place pods with GPU memory by `spec.nodeName`, as the "
+    "API server names them. Administrators that are not ServiceAccounts may do so anyway.",
+    "memoryUnit": "Size of one unit of `aliyun.com/gpu-mem`. A smaller unit makes more ids, of which kubelet accepts about 67,000 per "
+    "node. Change it only while no pod has memory of GPUs.",
+    "deviceStrategy": "How containers get their GPUs, and so which GPUs a container sees that it has not requested. `cdi` requires CDI "
+    "in kubelet and the container runtime, `volume-mounts` and `envvar` require NVIDIA's runtime. With `envvar` the environment of any "
+    "container selects GPUs. With `auto` the device plugin of each node chooses. The strategy does not change while pods have GPUs.",
+    "isolation": "Mechanism that keeps each pod to its units. `watch`: nothing, pods that exceed their units are reported. `driver`: "
+    "NVIDIA's driver, 620 (long-term) or 615, with cgroup v2 and no MIG. A node without it has no GPUs for pods, and the device plugin "
+    "has the capability `CAP_SYS_ADMIN`. `none`: they are not reported either. `auto` is `watch`.",
+    "runtimeClass": "RuntimeClass by which the device plugin's pods get the driver's libraries. The chart makes `gpushare-nvidia` for "
+    "the handler `nvidia`, and a policy that rejects pods of other namespaces that name it. Another one must be there, and any pod may "
+    "name it. Empty where NVIDIA's runtime is the default of the nodes.",
+    "percentageOfNodesToScore": "Percentage of the nodes that kube-scheduler searches before it chooses among the feasible ones. -1 "
+    "means 100 for clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling.",
+    "prometheus": "URL of the Prometheus that scrapes the device plugins. The ConfigMap `gpushare-info` in `kube-public` then has it, "
+    "which every user of the cluster may read, and `kubectl gpushare top` takes it from there. Empty means no such ConfigMap.",
+    "dashboard.enabled": "Whether the dashboard runs in the cluster. People bring tokens of their own and see the pods that these may "
+    "list.",
+}
+#: Words that mean nothing to people with Helm, or that the chart does not have.
+_OF_ANSIBLE: Final = re.compile(r"gpushare_\w+|[Pp]reflight|playbook|inventory|the role|`mps`|\bMPS\b|`site`|`uninstall`")
 
 
 class Value(NamedTuple):
@@ -53,12 +87,26 @@ def values() -> dict[str, Value]:
     known, given = variables(ROOT), yaml.safe_load((CHART / "values.yaml").read_text())
     nested = {f"{key}.{inner}": one for key, value in given.items() if isinstance(value, dict) and value for inner, one in value.items()}
     flat = {key: value for key, value in given.items() if not (isinstance(value, dict) and value)}
+    every = {**flat, **nested}
+    names = {presets.variable(name): name for name in every}
     found = {}
-    for name, default in {**flat, **nested}.items():
-        variable, meaning = _OTHER_NAMES.get(name, (presets.variable(name), ""))
-        words = meaning or descriptions.cell(next(iter(descriptions.specs_of(variable, known[variable])[1].values())))
-        found[name] = Value(default, variable, words.replace("\\|", "|"))
+    for name, default in every.items():
+        variable = _OTHER_NAMES.get(name, presets.variable(name))
+        found[name] = Value(default, variable, _meaning(name, known[variable] if variable else None, names))
     return found
+
+
+def _meaning(name: str, variable: Variable | None, names: Mapping[str, str]) -> str:
+    """names: those of the chart by variable. ValueError for words of Ansible."""
+    own = _MEANINGS.get(name, "")
+    if not own and variable:
+        words = descriptions.cell(next(iter(descriptions.specs_of(variable.name, variable)[1].values())))
+        own = re.sub(r"gpushare_\w+", lambda found: names.get(found[0], found[0]), words.replace("\\|", "|"))
+    elif choices := json.loads(SCHEMA.read_text())["properties"].get(name, {}).get("enum"):
+        own += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
+    if wrong := _OF_ANSIBLE.search(own):
+        raise ValueError(f"value {name} of the chart: found {wrong[0]!r} in its meaning; expected words for Helm; write one into _MEANINGS")
+    return own
 
 
 def described(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -378,12 +378,15 @@ def sources_of_presets() -> str:
 
 
 def values_of_the_chart() -> str:
-    """A row for each value: its default, its variable, and what that means where the daemons are pods."""
-    rows = [
-        [f"`{name}`", f"`{json.dumps(one.default)}`", f"`{one.variable}`" if one.variable else "", one.meaning]
-        for name, one in chart_values.values().items()
-    ]
-    return table(["value", "default", "variable", "meaning"], rows)
+    """A row for each value: its default, and its meaning for people with Helm."""
+    rows = [[f"`{name}`", f"`{json.dumps(one.default)}`", one.meaning] for name, one in chart_values.values().items()]
+    return table(["value", "default", "meaning"], rows)
+
+
+def variables_of_the_chart() -> str:
+    """The values whose variable is not their own name in another spelling."""
+    others = {name: one.variable for name, one in chart_values.values().items() if one.variable != presets.variable(name)}
+    return table(["value", "variable"], [[f"`{name}`", f"`{variable}`" if variable else "none"] for name, variable in others.items()])
 
 
 # XIDs.
@@ -560,7 +563,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
     "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
     "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters, "preset-sources": sources_of_presets},
-    "charts/gpushare/README.md": {"values": values_of_the_chart},
+    "charts/gpushare/README.md": {"values": values_of_the_chart, "variables": variables_of_the_chart},
     "docs/operate/on-call.md": {"xids": xids},
     "docs/operate/links.md": {"links": links},
     "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes},

@@ -11,6 +11,8 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, impossible, of_type, variables
 
+import chart_values
+
 CHART = yaml.safe_load((COLLECTION / "charts/gpushare/values.yaml").read_text())
 
 
@@ -44,3 +46,11 @@ def test_what_somebody_has_set_stays() -> None:
     assert by_preset == {**defaults, "gpushare_kubelet_root": "/var/lib/k0s/kubelet", "gpushare_device_strategy": "cdi"}
     own = {**defaults, "gpushare_kubelet_root": "/data/kubelet"}
     assert presets.applied(own, "k0s", defaults)["gpushare_kubelet_root"] == "/data/kubelet"
+
+
+@pytest.mark.parametrize("value", ["isolation", "memoryUnit", "dashboard.enabled"])
+def test_a_meaning_with_words_of_ansible_is_none_for_a_value_of_the_chart(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable's own description speaks of MPS, of preflight and of a role."""
+    monkeypatch.delitem(chart_values._MEANINGS, value)
+    with pytest.raises(ValueError, match=f"value {value} of the chart"):
+        chart_values.values()
