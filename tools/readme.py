@@ -87,7 +87,11 @@ def install(language: str) -> str:
                 ["自己的机器，kubeadm", f"仅在 {_DISTRIBUTION} 上测试；单节点在真实的 {gpu} 上", f"Ansible：{site}，[快速入门]({start})"],
                 ["kubeadm，通过 API", "已测试，GPU 为模拟", f"[Helm、清单或 playbook]({guide}#install)"],
                 [by_hand, "运行过一次，GPU 为模拟", f"同一个 chart，加上[预设]({others})"],
-                ["、".join(rest), "按官方资料编写，**尚未运行**", f"同上：[EKS]({others}#eks)、[OpenShift]({others}#openshift)"],
+                [
+                    "、".join(rest),
+                    "按官方资料编写，**尚未运行**",
+                    "同上：[EKS](docs/operate/eks.md)、[OpenShift](docs/operate/openshift.md)",
+                ],
             ],
         )
     return table(
@@ -103,7 +107,7 @@ def install(language: str) -> str:
             [
                 ", ".join(rest),
                 "written from their documentation, **not run**",
-                f"the same: [EKS]({others}#eks), [OpenShift]({others}#openshift)",
+                "the same: [EKS](docs/operate/eks.md), [OpenShift](docs/operate/openshift.md)",
             ],
         ],
     )
