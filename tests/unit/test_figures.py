@@ -55,6 +55,8 @@ ELSEWHERE = [
     ),
     ("docs/project/faults.md", "ran into the 300 seconds of a test", "the timeout of tests in pyproject.toml"),
     ("docs/project/dra.md", "with at least 6 GiB that no other claim", "an example"),
+    ("docs/project/dra.md", "40 pods come and go", "tests/dra/test_churn.py"),
+    ("docs/use/dra.md", "no GPU has 25 GiB", "the GPUs of the lab's table"),
     *(
         (page, "63 characters", "Kubernetes, the length of a label of DNS (RFC 1123)")
         for page in ("docs/project/dra.md", "docs/use/dra.md")

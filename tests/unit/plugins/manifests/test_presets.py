@@ -52,5 +52,5 @@ def test_what_somebody_has_set_stays() -> None:
 def test_a_meaning_with_words_of_ansible_is_none_for_a_value_of_the_chart(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable's own description speaks of MPS, of preflight and of a role."""
     monkeypatch.delitem(chart_values._MEANINGS, value)
-    with pytest.raises(ValueError, match=f"value {value} of the chart"):
+    with pytest.raises(ValueError, match=value):
         chart_values.values()
