@@ -233,6 +233,10 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("On {} with {}, `cdi` on one node", (CRIO["date"], CRIO["version"])),
         ("a churn of {} pods, and", (CRIO["churn"]["pods"],)),
     ],
+    **{
+        f"{OPERATE}/{page}.md": [("is evicted after {} s (`overuseGrace`)", (default("gpushare_overuse_grace"),))]
+        for page in ("eks", "openshift")
+    },
     f"{OPERATE}/migrate.md": [("(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),))],
     f"{OPERATE}/operations.md": [
         ("between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),

@@ -124,7 +124,11 @@ def limits(language: str) -> str:
                     f"**显存不足**（{_known('limit by the driver', ZH)}）；`cudaMallocManaged` 的显存不受限制",
                     "设置 `isolation: driver` 后同左；OpenShift 上不可用",
                 ],
-                ["MPS（自行开启）", f"**显存不足**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得），除非容器自行改动 MPS", "不支持"],
+                [
+                    "MPS（自行开启）",
+                    f"按进程而非 Pod：**显存不足**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得）；一个致命错误会终止全部程序",
+                    "不支持",
+                ],
                 ["其他，如驱动 580", "**不会被阻止**：告警 Event，或驱逐", "同左"],
             ],
         )
@@ -138,7 +142,8 @@ def limits(language: str) -> str:
             ],
             [
                 "MPS, if you switch it on",
-                f"**out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods), unless its container tampers with MPS",
+                f"each process, not the pod: **out of memory** ({_known('limit by MPS', EN)}, by programs outside of pods); "
+                "a fatal fault of one ends all",
                 "not available",
             ],
             ["any other, as driver 580", "**not stopped**: a warning Event, or an eviction", "the same"],
@@ -186,7 +191,7 @@ def figures(language: str) -> str:
         f"original's matching, replayed on {original['admissions']} admissions: another GPU {wrong['another']} times, none "
         f"{wrong['none']} times, too few {wrong['too_few']} times. It does not support pods with several GPUs.",
         f"A public trace of pods, replayed until they ask for as much as there is: {ours} % of the GPUs are in use (simulation), "
-        f"before {former} %. FGD has {others} % in its authors' model.",
+        f"{former} % before scarce GPUs were kept. Fragmentation gradient descent has {others} % in its authors' model.",
         f"With 500 nodes the extender cuts kube-scheduler's binds per second from {alone:.0f} to {beside:.0f}, to "
         f"{100 * rate['ratio']:.0f} % (target {100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
         f"**The GPU's time is not divided.** On an {report.gpu}, four programs that each fill the GPU do {large:.2f} of the work of one "

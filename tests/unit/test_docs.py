@@ -161,9 +161,10 @@ def test_a_block_of_data_can_be_read(page: str, block: Block) -> None:
 
 
 def test_the_sample_pod_of_eks_runs_on_the_nodes_of_its_samples() -> None:
-    """Label and taint stand in each node group and in the NodePool; the pod tolerates what they have."""
+    """Label and taint stand in each node group and in the NodePool; the pods tolerate what they have."""
     by_kind = objects_of("docs/operate/eks.md")
-    (pod,), (pool,), (overlay,) = by_kind["Pod"], by_kind["NodePool"], by_kind["NodeOverlay"]
+    (pod, without), (pool,), (overlay,) = by_kind["Pod"], by_kind["NodePool"], by_kind["NodeOverlay"]
+    assert_is_placed_without_a_request(without, pod)
     template = pool["spec"]["template"]
     groups = [group for one in by_kind["ClusterConfig"] for group in one["managedNodeGroups"]]
     pools = [*((one["labels"], one["taints"]) for one in groups), (template["metadata"]["labels"], template["spec"]["taints"])]
@@ -184,7 +185,8 @@ def test_the_sample_pod_of_eks_runs_on_the_nodes_of_its_samples() -> None:
 
 def test_the_sample_pod_of_openshift_runs_on_the_nodes_that_the_page_makes() -> None:
     page = "docs/operate/openshift.md"
-    (pod,) = objects_of(page)["Pod"]
+    pod, without = objects_of(page)["Pod"]
+    assert_is_placed_without_a_request(without, pod)
     (machines,) = (one["spec"]["template"]["spec"] for one in objects_of(page)[""] if "template" in one["spec"])
     (taint,) = machines["taints"]
     assert [{key: one[key] for key in taint} for one in pod["spec"]["tolerations"]] == [taint]
@@ -192,6 +194,16 @@ def test_the_sample_pod_of_openshift_runs_on_the_nodes_that_the_page_makes() -> 
     commands = [command for block in blocks(page) for command in block.commands]
     assert f"oc label node gpu1 {LABEL_NODE}=true" in commands
     assert f"oc adm taint node gpu1 {taint['key']}={taint['value']}:{taint['effect']}" in commands
+
+
+def assert_is_placed_without_a_request(pod: Any, shared: Any) -> None:
+    """A check whether pods without a request see GPUs says something only where such a pod can start, on a node with GPUs."""
+    (container,) = pod["spec"]["containers"]
+    assert "schedulerName" not in pod["spec"]
+    assert "resources" not in container
+    assert container["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    assert pod["spec"]["nodeSelector"] == {LABEL_NODE: "true"}
+    assert pod["spec"]["tolerations"] == shared["spec"]["tolerations"]
 
 
 def objects_of(page: str) -> dict[str, list[Any]]:

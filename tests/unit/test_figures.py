@@ -55,6 +55,7 @@ ELSEWHERE = [
     ),
     ("docs/project/faults.md", "ran into the 300 seconds of a test", "the timeout of tests in pyproject.toml"),
     ("docs/project/dra.md", "with at least 6 GiB that no other claim", "an example"),
+    (f"{OPERATE}/eks.md", "a node that is 30 days old (`expireAfter`)", "Karpenter's default of spec.template.spec.expireAfter, 720h"),
     ("docs/project/dra.md", "40 pods come and go", "tests/dra/test_churn.py"),
     ("docs/use/dra.md", "no GPU has 25 GiB", "the GPUs of the lab's table"),
     *(
