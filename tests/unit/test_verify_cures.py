@@ -49,7 +49,8 @@ def test_each_code_is_planted_or_says_why_not() -> None:
 
 def test_the_page_of_planted_faults_names_groups_that_plant_them() -> None:
     page = (Path(__file__).parents[2] / "docs/project/faults.md").read_text()
-    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| \d+[ab]?\. ", line)]
+    first = page.partition("\n## ")[0]
+    rows = [line.split("|") for line in first.splitlines() if re.match(r"\| \d+[ab]?\. ", line)]
     assert len(rows) == 26
     for _, planted, _, found, proven, _, _ in rows:
         codes = set(re.findall(r"`([a-z_]+)`", found))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from e2e.api import Api, ApiError, Json
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, OTHER_KUBELET_ROOT, Cluster
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, MEMORY, OTHER_KUBELET_ROOT, Cluster
 from e2e.manifests import pod
 from verify import faults
 from verify.conftest import SHARING
@@ -85,7 +85,7 @@ def _until_scheduler(cluster: Cluster, flag: str) -> None:
 def _record_lost(cluster: Cluster, host: str, later: contextlib.ExitStack) -> None:
     """The advice of many threads, with pods that run. What the node has again afterwards are new pods."""
     sh(cluster, host, "rm -rf /var/lib/kubelet/device-plugins/*; systemctl restart kubelet")
-    cluster.until("kubelet has its units again", lambda: faults.allocatable(cluster, host, faults.MEMORY) > 0, 60)
+    cluster.until("kubelet has its units again", lambda: faults.allocatable(cluster, host, MEMORY) > 0, 60)
 
 
 def _pod_again(cluster: Cluster, host: str) -> None:
@@ -168,7 +168,7 @@ def _other_root(cluster: Cluster, host: str, later: contextlib.ExitStack) -> Non
     later.callback(_root_as_before, cluster, host)
     sh(cluster, host, f"test ! -e {file} || cp -p {file} /run/test-kubelet-options; mkdir -p {OTHER_KUBELET_ROOT}")
     sh(cluster, host, f"echo KUBELET_EXTRA_ARGS=--root-dir={OTHER_KUBELET_ROOT} > {file}; systemctl restart kubelet")
-    cluster.until("kubelet has its units again", lambda: faults.allocatable(cluster, host, faults.MEMORY) > 0, 60)
+    cluster.until("kubelet has its units again", lambda: faults.allocatable(cluster, host, MEMORY) > 0, 60)
 
 
 def _root_as_before(cluster: Cluster, host: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.dra.slices import DRIVER, changes, slices
@@ -99,7 +100,11 @@ class SlicePublisher:
         for name in set(found) - {part["metadata"]["name"] for part in wanted}:
             await self._delete(name)
         log.info(
-            "ResourceSlices of node %s: %d with %d GPUs, generation %d", self._node, len(wanted), len(inventory.gpus), self._generation
+            "ResourceSlices: %d with %d GPUs, generation %d",
+            len(wanted),
+            len(inventory.gpus),
+            self._generation,
+            extra=about(node=self._node),
         )
         await asyncio.sleep(_PAUSE_SECONDS)
 

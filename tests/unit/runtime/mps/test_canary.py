@@ -113,7 +113,7 @@ async def test_two_tries_that_fail_are_a_problem_and_one_that_succeeds_ends_it(c
 
 
 async def test_one_that_hangs_is_terminated_then_killed(client: Callable[[str], Canary], tmp_path: Path, golden: Golden) -> None:
-    it = client(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid())); {HANGS}", 1.0)
+    it = client(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid())); {HANGS}", 3.0)
     await it.look(none)
     pid = int((tmp_path / "pid").read_text())
     assert it.daemon.terminated == [(os.getpid(), pid, True)]  # type: ignore[attr-defined]
