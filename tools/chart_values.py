@@ -23,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import Variable, variables  # noqa: E402
 
 import variables as descriptions  # noqa: E402
+from settings_files import DAEMONS  # noqa: E402
 
 CHART: Final = ROOT / "charts/gpushare"
 SCHEMA: Final = CHART / "values.schema.json"
@@ -37,8 +38,10 @@ _OTHER_NAMES: Final = {
     "dashboard.enabled": "gpushare_cluster_dashboard",
     "dashboard.hostName": "gpushare_cluster_dashboard_host_names",
 }
-#: Of values without a variable, and of those whose variable does more or something else by Ansible. Choices come from the schema.
+#: Of values without a variable, and of those whose variable does more or something else by Ansible. Choices come from the schema. Those of
+#: a daemon's settings stand with the setting.
 _MEANINGS: Final = {
+    **{each.chart: each.meaning for daemon in DAEMONS for each in daemon.of_chart if each.meaning},
     "resources.scheduler": _OF.format("kube-scheduler"),
     "resources.extender": _OF.format("the extender"),
     "resources.devicePlugin": _OF.format("the device plugin"),
@@ -52,17 +55,6 @@ _MEANINGS: Final = {
     "namespace are yours to set: docs/operate/openshift.md.",
     "annotationWriters": "More users that may write gpushare's annotations, and place pods with GPU memory by `spec.nodeName`, as the "
     "API server names them. Administrators that are not ServiceAccounts may do so anyway.",
-    "memoryUnit": "Size of one unit of `aliyun.com/gpu-mem`. A smaller unit makes more ids, of which kubelet accepts about 67,000 per "
-    "node. Change it only while no pod has memory of GPUs.",
-    "deviceStrategy": "How containers get their GPUs, and so which GPUs a container sees that it has not requested. `cdi` requires CDI "
-    "in kubelet and the container runtime, `volume-mounts` and `envvar` require NVIDIA's runtime. With `envvar` the environment of any "
-    "container selects GPUs. With `auto` the device plugin of each node chooses. The strategy does not change while pods have GPUs.",
-    "isolation": "Mechanism that keeps each pod to its units. `watch`: nothing, pods that exceed their units are reported. `driver`: "
-    "NVIDIA's driver, 620 (long-term) or 615, with cgroup v2 and no MIG. A node without it has no GPUs for pods, and the device plugin "
-    "has the capability `CAP_SYS_ADMIN`. `none`: they are not reported either. `auto` is `watch`.",
-    "runtimeClass": "RuntimeClass by which the device plugin's pods get the driver's libraries. The chart makes `gpushare-nvidia` for "
-    "the handler `nvidia`, and a policy that rejects pods of other namespaces that name it. Another one must be there, and any pod may "
-    "name it. Empty where NVIDIA's runtime is the default of the nodes.",
     "percentageOfNodesToScore": "Percentage of the nodes that kube-scheduler searches before it chooses among the feasible ones. -1 "
     "means 100 for clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling.",
     "prometheus": "URL of the Prometheus that scrapes the device plugins. The ConfigMap `gpushare-info` in `kube-public` then has it, "

@@ -69,9 +69,9 @@ class Rules:
         if accepted is None:
             if len(self._models_seen) >= _MODELS_SEEN:
                 self._models_seen.clear()
-            names = [_words(model) for model in models]
-            wanted = not self.models or any(_named(words, names) for words in map(_words, self.models))
-            accepted = wanted and not any(_named(words, names) for words in map(_words, self.models_refused))
+            names = [model_words(model) for model in models]
+            wanted = not self.models or any(_named(words, names) for words in map(model_words, self.models))
+            accepted = wanted and not any(_named(words, names) for words in map(model_words, self.models_refused))
             self._models_seen[models] = accepted
         return accepted
 
@@ -149,7 +149,7 @@ def _list(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
     if name not in annotations:
         return ()
     parts = tuple(part.strip() for part in _entries(annotations, name))
-    if not all(_words(part) for part in parts):
+    if not all(model_words(part) for part in parts):
         raise ValueError(f"annotation {name} must be a list such as {_SAMPLES[name]!r}, found {quote(annotations[name])}")
     return parts
 
@@ -179,7 +179,8 @@ def _name(key: str) -> str:
     return key if len(key) <= QUOTED else f"{key[: QUOTED - 3]}..."
 
 
-def _words(model: str) -> list[str]:
+def model_words(model: str) -> list[str]:
+    """The words by which the names of models are compared."""
     return re.findall(r"[a-z0-9]+", model.lower())
 
 

@@ -91,7 +91,7 @@ class DraBackend:
         self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, self._changed)
         self.record = ClaimedIds(self.claims.claims, lambda: node.devices.inventory, state / "claims.json")
         self.driver = KubeletDriver(
-            lambda told: Services(self.claims, name, lambda: node.devices.cdi_kind, self._limit, told), registry, status
+            lambda socket, told: Services(self.claims, name, lambda: node.devices.cdi_kind, self._limit, socket, told), registry, status
         )
         self.slices = SlicePublisher(client, name, lambda: node.devices.inventory, node.changes, status)
 

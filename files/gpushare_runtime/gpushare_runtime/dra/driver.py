@@ -49,7 +49,8 @@ _Context = Any  # grpc.aio.ServicerContext has no types
 
 
 class Services(DRAPluginServicer, RegistrationServicer):
-    """The answers to kubelet. cdi_kind: of the devices that are the GPUs themselves. told: takes what kubelet says about the registration.
+    """The answers to kubelet. cdi_kind: of the devices that are the GPUs themselves. endpoint: the socket that it asks at. told: takes what
+    kubelet says about the registration.
 
     before_start: does what a claim's pod needs before its first process; ClaimError if that fails.
     """
@@ -60,23 +61,18 @@ class Services(DRAPluginServicer, RegistrationServicer):
         node: str,
         cdi_kind: Callable[[], str],
         before_start: Callable[[Claim], Awaitable[None]],
+        endpoint: Path,
         told: Callable[[str], None],
     ) -> None:
         self._claims = claims
         self._node = node
         self._cdi_kind = cdi_kind
         self._before_start = before_start
+        self._endpoint = endpoint
         self._told = told
-        self._endpoint = ""
-
-    def at(self, endpoint: Path) -> Services:
-        """The same, on another socket."""
-        other = Services(self._claims, self._node, self._cdi_kind, self._before_start, self._told)
-        other._endpoint = str(endpoint)
-        return other
 
     async def GetInfo(self, request: registration_pb.InfoRequest, context: _Context) -> registration_pb.PluginInfo:
-        return registration_pb.PluginInfo(type=_TYPE, name=DRIVER, endpoint=self._endpoint, supported_versions=[_SERVICE])
+        return registration_pb.PluginInfo(type=_TYPE, name=DRIVER, endpoint=str(self._endpoint), supported_versions=[_SERVICE])
 
     async def NotifyRegistrationStatus(
         self, request: registration_pb.RegistrationStatus, context: _Context
@@ -135,10 +131,13 @@ async def _each(claims: Any, answer: Callable[[Any], Awaitable[Any]]) -> dict[st
 
 
 class KubeletDriver:
-    """Serves on a socket in kubelet's folder `plugins_registry`, and on another one where that goes. folder: as kubelet sees it, too."""
+    """Serves on a socket in kubelet's folder `plugins_registry`, and on another one where that goes.
 
-    def __init__(self, services: Callable[[Callable[[str], None]], Services], folder: Path, status: Status) -> None:
-        self._services = services(self._told)
+    services: those of a socket, by what they are told. folder: as kubelet sees it, too.
+    """
+
+    def __init__(self, services: Callable[[Path, Callable[[str], None]], Services], folder: Path, status: Status) -> None:
+        self._services = services
         self._folder = folder
         self._status = status
         self._server: Any = None
@@ -165,7 +164,7 @@ class KubeletDriver:
         try:
             try_binding(where)
             server = grpc.aio.server()
-            services = self._services.at(where)
+            services = self._services(where, self._told)
             add_DRAPluginServicer_to_server(services, server)  # type: ignore[no-untyped-call]
             add_RegistrationServicer_to_server(services, server)  # type: ignore[no-untyped-call]
             server.add_insecure_port(f"unix:{where}")

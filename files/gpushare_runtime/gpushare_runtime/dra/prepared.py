@@ -34,6 +34,7 @@ from gpushare_runtime.dra.claims import (
     prepare,
     to_checkpoint,
 )
+from gpushare_runtime.dra.slices import API
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Claims:
     async def prepare(self, namespace: str, uid: str, name: str) -> PreparedClaim:
         """The claim, ready for containers. ClaimError. A second time it gives the same, unless the claim has a new allocation."""
         try:
-            where = path("apis/resource.k8s.io/v1", "namespaces", namespace, "resourceclaims", name)
+            where = path(API, "namespaces", namespace, "resourceclaims", name)
             value = await self._client.get(where, within=_API_SECONDS)
         except (KubeError, ValueError) as error:
             raise ClaimError(f"claim {quote(f'{namespace}/{name}')} cannot be read: {error}") from None

@@ -13,7 +13,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.dra.slices import DRIVER, changes, slices
+from gpushare_runtime.dra.slices import API, DRIVER, changes, slices
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -45,7 +45,7 @@ class SlicePublisher:
         """The watch of this node's slices; run it beside `run`."""
         return Reflector(
             self._client,
-            path("apis/resource.k8s.io/v1", "resourceslices"),
+            path(API, "resourceslices"),
             on_replace=self._replace,
             on_event=self._event,
             field_selector=f"spec.nodeName={self._node},spec.driver={DRIVER}",
@@ -95,7 +95,8 @@ class SlicePublisher:
             return
         # All of a pool have the same generation: until the last is written, kube-scheduler takes the pool for incomplete and waits.
         self._generation = max([self._generation, *generations]) + 1
-        for part in slices(self._node, self._node_uid, inventory, self._generation):
+        for part in wanted:
+            part["spec"]["pool"]["generation"] = self._generation
             await self._write(part, part["metadata"]["name"] in found)
         for name in set(found) - {part["metadata"]["name"] for part in wanted}:
             await self._delete(name)
@@ -109,7 +110,7 @@ class SlicePublisher:
         await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _write(self, part: dict[str, Any], known: bool) -> None:
-        every = path("apis/resource.k8s.io/v1", "resourceslices")
+        every = path(API, "resourceslices")
         try:
             if known:
                 body = {"metadata": {"ownerReferences": part["metadata"]["ownerReferences"]}, "spec": part["spec"]}
@@ -128,7 +129,7 @@ class SlicePublisher:
 
     async def _delete(self, name: str) -> None:
         try:
-            await self._client.delete(path("apis/resource.k8s.io/v1", "resourceslices", name), within=_SECONDS)
+            await self._client.delete(path(API, "resourceslices", name), within=_SECONDS)
         except KubeError as error:
             if error.status != 404:
                 raise

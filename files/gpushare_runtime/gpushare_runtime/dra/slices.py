@@ -12,12 +12,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from gpushare_runtime.core.constraints import model_words
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
 from gpushare_runtime.core.quantity import Unit
 
 DRIVER: Final = "gpushare.kubernetes"
 """Of the slices; attributes and capacities without a prefix are its own."""
 API_VERSION: Final = "resource.k8s.io/v1"
+API: Final = f"apis/{API_VERSION}"
+"""Its path at the API server."""
 MEMORY: Final = "memory"
 """The capacity."""
 TAINT: Final = "gpushare.kubernetes/unusable"
@@ -43,7 +46,7 @@ def quantity(units: int, unit: Unit) -> str:
 
 def words(model: str) -> str:
     """A model's name for comparisons: `-nvidia-a100-sxm4-80gb-` contains `-a100-`, and `-a10-` is not in it. At most 64 characters."""
-    text = f"-{'-'.join(re.findall('[a-z0-9]+', model.lower()))}-"
+    text = f"-{'-'.join(model_words(model))}-"
     return text if len(text) <= _MOST_TEXT else text[: text[:_MOST_TEXT].rindex("-") + 1]
 
 

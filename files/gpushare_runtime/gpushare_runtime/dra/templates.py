@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from gpushare_runtime.daemon import health_server, runner
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.dra.slices import API_VERSION
+from gpushare_runtime.dra.slices import API, API_VERSION
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import connect
@@ -71,7 +71,7 @@ class Templates:
         )
         templates: Reflector[str] = Reflector(
             self._client,
-            path("apis/resource.k8s.io/v1", "resourceclaimtemplates"),
+            path(API, "resourceclaimtemplates"),
             on_replace=lambda found: self._set_have(set(found)),
             on_event=self._template,
             field_selector=f"metadata.name={TEMPLATE}",
@@ -117,7 +117,7 @@ class Templates:
 
     async def _make(self, namespace: str) -> None:
         try:
-            where = path("apis/resource.k8s.io/v1", "namespaces", namespace, "resourceclaimtemplates")
+            where = path(API, "namespaces", namespace, "resourceclaimtemplates")
             await self._client.create(where, template(namespace), within=_SECONDS)
         except KubeError as error:
             # 409: the other one was faster; the watch says so in a moment. 404: the namespace is gone.

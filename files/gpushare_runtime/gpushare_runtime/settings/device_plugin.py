@@ -47,6 +47,8 @@ class DevicePluginConfig:
         agrees="does not change while pods have memory of the node's GPUs",
         description="Size of one unit of C(aliyun.com/gpu-mem). A smaller unit makes more ids, of which kubelet accepts about 67,000 per "
         "node. Preflight rejects a unit that makes too many. It also rejects a change while pods have memory of the node's GPUs.",
+        meaning="Size of one unit of `aliyun.com/gpu-mem`. A smaller unit makes more ids, of which kubelet accepts about 67,000 "
+        "per node. Change it only while no pod has memory of GPUs.",
     )
     kubeconfig: str | None = setting(None, "(or KUBECONFIG); without: in-cluster", TextType("the path of a file"), metavar="FILE")
     kubelet_root: Path = setting(
@@ -96,6 +98,10 @@ class DevicePluginConfig:
         "requires CDI in kubelet and the container runtime, V(volume-mounts) and V(envvar) require C(nvidia) as default runtime. With "
         "V(envvar) the environment of any container selects GPUs. V(auto) is V(cdi) where the host supports it, else V(volume-mounts). "
         "The strategy does not change while pods have GPUs.",
+        meaning="How containers get their GPUs, and so which GPUs a container sees that it has not requested. `cdi` requires CDI "
+        "in kubelet and the container runtime, `volume-mounts` and `envvar` require NVIDIA's runtime. With `envvar` the "
+        "environment of any container selects GPUs. With `auto` the device plugin of each node chooses. The strategy does "
+        "not change while pods have GPUs.",
     )
     isolation: str = setting(
         AUTO,
@@ -114,6 +120,10 @@ class DevicePluginConfig:
         remark="auto is watch here: nothing stops a pod that uses more than its units. driver stops it; the device plugin's pods then have "
         "CAP_SYS_ADMIN, nodes without driver 615 or newer and cgroup v2 have no GPUs for pods, and OpenShift is not possible. There is no "
         "mps here.",
+        meaning="Mechanism that keeps each pod to its units. `watch`: nothing, pods that exceed their units are reported. "
+        "`driver`: NVIDIA's driver, 620 (long-term) or 615, with cgroup v2 and no MIG. A node without it has no GPUs for "
+        "pods, and the device plugin has the capability `CAP_SYS_ADMIN`. `none`: they are not reported either. `auto` is "
+        "`watch`.",
     )
     limit_running_pods: bool = setting(
         False,
@@ -217,6 +227,9 @@ class DevicePluginConfig:
         "it. Empty where NVIDIA's runtime is the default of the nodes.",
         remark="gpushare-nvidia is the chart's own, which pods of other namespaces cannot name. Empty: NVIDIA's runtime is the default of "
         "the nodes.",
+        meaning="RuntimeClass by which the device plugin's pods get the driver's libraries. The chart makes `gpushare-nvidia` for "
+        "the handler `nvidia`, and a policy that rejects pods of other namespaces that name it. Another one must be "
+        "there, and any pod may name it. Empty where NVIDIA's runtime is the default of the nodes.",
     )
     in_container: bool = setting(False, "the host is seen through mounts only, and another library needs a new container", SwitchType())
     cgroup_root: Path | None = setting(

@@ -68,8 +68,11 @@ class Node:
     async def start(self) -> None:
         self.claims = Claims(self.client, "gpu1", self.root / "state", self.root / "cdi", lambda: self.inventory)
         self.claims.load()
-        make = lambda told: Services(self.claims, "gpu1", lambda: "nvidia.com/gpu", lambda one: self.before_start(one), told)  # noqa: E731
-        self.task = asyncio.ensure_future(KubeletDriver(make, self.registry, self.status).run())
+
+        def services(at: Path, told: Callable[[str], None]) -> Services:
+            return Services(self.claims, "gpu1", lambda: "nvidia.com/gpu", lambda one: self.before_start(one), at, told)
+
+        self.task = asyncio.ensure_future(KubeletDriver(services, self.registry, self.status).run())
         await until(lambda: any(map(_answers, self.sockets())))
 
     async def kill(self) -> None:
