@@ -405,7 +405,8 @@ async def _lease_of_extender(client: KubeClient) -> str:
 
 async def find_evidence(client: KubeClient, cluster: Cluster) -> status.StatusEvidence:
     """The facts that `status` reads beside nodes and pods. A user who may not read Events is told so. KubeError."""
-    found = status.StatusEvidence(await find_leases(client))
+    controllers = await _leases_named(client, status.CONTROLLERS, SYSTEM)
+    found = status.StatusEvidence(await find_leases(client), controllers=controllers[0] if controllers else None)
     if not cluster.complete:
         return found
     warnings: dict[str, PodEvent] = {}

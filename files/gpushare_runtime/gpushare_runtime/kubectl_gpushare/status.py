@@ -18,7 +18,7 @@ from gpushare_runtime.core.node_report import HeldEntry
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.causes import EXTENDER, FOREIGN, POLICY, UNLED, WEBHOOK, Cause, cause_in
-from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
+from gpushare_runtime.kubectl_gpushare.cluster import SYSTEM, UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
 from gpushare_runtime.kubectl_gpushare.events import PodEvent
 from gpushare_runtime.kubectl_gpushare.explain import GATED, OUR_SCHEDULERS, explain, headline, names_in_words, some
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
@@ -42,6 +42,9 @@ _STYLES: Final = {ERROR: BAD, WARNING: WARN, OK: GOOD}
 
 IN_CLUSTER: Final = "gpushare-scheduler"
 """The scheduler, and its Lease, of an installation as pods. The cluster's own kube-scheduler places the other pods there."""
+
+
+CONTROLLERS: Final = "kube-controller-manager"
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class SchedulerPod:
 @dataclass
 class StatusEvidence:
     """The facts beside nodes and pods. warnings: by UID, kubelet's last one about a pod that hangs. unmanaged, seconds: Events
-    GPUShareUnmanaged and GPUShareSecondScheduler of the last hour, one a pod. problem: why no Events are known, "" where they are."""
+    GPUShareUnmanaged and GPUShareSecondScheduler of the last hour, one a pod. problem: why no Events are known, "" where they are.
+    controllers: kube-controller-manager's Lease, None where there is none that the user may read."""
 
     leases: Sequence[LeaseState] = ()
     warnings: Mapping[str, PodEvent] = field(default_factory=dict)
@@ -92,6 +96,7 @@ class StatusEvidence:
     seconds: Sequence[PodEvent] = ()
     schedulers: Sequence[SchedulerPod] = ()
     problem: str = ""
+    controllers: LeaseState | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,7 @@ def judge(cluster: Cluster, evidence: StatusEvidence) -> list[StatusEntry]:
     pods = next((f"-n {lease.namespace} -l app.kubernetes.io/part-of=gpushare" for lease in leases if lease.scheduler == IN_CLUSTER), "")
     found = [
         *(finding for lease in leases for finding in _scheduler(lease, cluster.now(), pods, cluster)),
+        *_controllers(evidence.controllers, cluster.now()),
         *_second_scheduler(cluster, evidence),
         *_stopped(cluster, pods),
         *_nodes(cluster, pods),
@@ -177,6 +183,13 @@ def _scheduler(lease: LeaseState, now: float, pods: str, cluster: Cluster) -> It
         yield StatusEntry(ERROR, "scheduler", "", f"{lease.unled(now)}: all new {'GPU pods' if ours else 'pods'} wait", cure)
     else:
         yield StatusEntry(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {lease.age(now)} s ago")
+
+
+def _controllers(lease: LeaseState | None, now: float) -> Iterator[StatusEntry]:
+    if lease is not None and not lease.problem and not lease.is_led(now):
+        words = f"{lease.unled(now)}: no Deployment, Job or StatefulSet makes pods, and a lost node is not noticed"
+        cure = f"kubectl get pods -n {SYSTEM} -l component={CONTROLLERS}, and its log on each control plane"
+        yield StatusEntry(ERROR, "controllers", "", words, cure)
 
 
 def _stopped(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:

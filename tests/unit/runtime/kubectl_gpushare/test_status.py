@@ -18,7 +18,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.kube.client import KubeError
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, has_no_configuration
-from gpushare_runtime.kubectl_gpushare.commands import find_leases
+from gpushare_runtime.kubectl_gpushare.commands import find_evidence, find_leases
 from gpushare_runtime.kubectl_gpushare.events import PodEvent
 from gpushare_runtime.kubectl_gpushare.status import LeaseState, SchedulerPod, StatusEvidence, judge, read_lease
 from gpushare_runtime.kubectl_gpushare.views import Selection, nodes_view, pods_view
@@ -109,6 +109,23 @@ def test_who_leads(lease: LeaseState, words: tuple[str, str, str]) -> None:
     assert found(read_all([ours("gpu1")], []), lease) == [words]
 
 
+@pytest.mark.parametrize(
+    ("lease", "wrong"),
+    [
+        (None, []),
+        (LeaseState("cp1_a", NOW - 3, 15, scheduler="kube-controller-manager"), []),
+        (LeaseState(problem="you may not get it", scheduler="kube-controller-manager"), []),
+        (LeaseState("cp1", NOW - 40, 15, scheduler="kube-controller-manager"), ["controllers"]),
+        (LeaseState(scheduler="kube-controller-manager"), ["controllers"]),
+    ],
+)
+def test_without_a_leader_of_the_controllers_nothing_makes_pods(golden: Golden, lease: LeaseState | None, wrong: list[str]) -> None:
+    cluster = read_all([ours("gpu1")], [])
+    evidence = StatusEvidence([LEADS], controllers=lease)
+    assert [row[0] for row in found(cluster, evidence=evidence)] == [f"error {check}" for check in wrong]
+    golden(told(cluster, evidence))
+
+
 OURS = LeaseState("gpushare-scheduler-7c", NOW - 40, 15, scheduler="gpushare-scheduler", namespace="gpus")
 
 
@@ -182,6 +199,17 @@ def test_the_leases_of_every_way_to_install(answers: dict[tuple[str, str], Any],
     leases = asyncio.run(find_leases(Asked(answers)))  # type: ignore[arg-type]
     assert [(one.scheduler, one.namespace, one.holder, one.problem) for one in leases] == expected
     assert [one.exists for one in leases] == [bool(one.holder or one.problem) for one in leases]
+
+
+@pytest.mark.parametrize(
+    ("answer", "holder"), [({"items": [a_lease("kube-controller-manager", "kube-system")]}, "cp1"), (NONE, None), (403, "")]
+)
+def test_status_asks_who_leads_the_controllers(answer: Any, holder: str | None) -> None:
+    answers = {("leases", "kube-controller-manager"): answer, ("kube-controller-manager", ""): 403, KUBE: NONE, OWN: NONE}
+    cluster = Cluster()
+    cluster.complete = False
+    lease = asyncio.run(find_evidence(Asked(answers), cluster)).controllers  # type: ignore[arg-type]
+    assert (lease and lease.holder) == holder
 
 
 def test_nodes_whose_plugin_does_not_serve(golden: Golden) -> None:
