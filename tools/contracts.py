@@ -219,7 +219,7 @@ PLUGINS: Final = Area(
         ),
         "module_utils._evidence": tuple(
             f"module_utils.{name}"
-            for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change", "_daemon.environment", "_scheduler")
+            for name in ("_formats", "_host", "_facts", "_cluster", "_runtimes", "_change", "_daemon.virtual_environment", "_scheduler")
         ),
         "module_utils._in_cluster": tuple(
             f"module_utils.{name}"
@@ -239,7 +239,7 @@ PLUGINS: Final = Area(
         "plugin_utils._shape": (),
         "plugin_utils._wheel": (),
         "plugin_utils._bundle": (
-            *(f"module_utils.{name}" for name in ("_daemon.environment", "_formats", "_host.received", "_packages.openpgp")),
+            *(f"module_utils.{name}" for name in ("_daemon.virtual_environment", "_formats", "_host.received", "_packages.openpgp")),
             "plugin_utils._shape",
             "plugin_utils._wheel",
         ),

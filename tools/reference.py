@@ -26,7 +26,7 @@ for folder in (".collections", "files/gpushare_runtime", "tests", "tools/lab"):
     sys.path.insert(0, str(ROOT / folder))
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import OLDEST  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.virtual_environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories, driver_branches  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.container_runtimes import KINDS  # noqa: E402

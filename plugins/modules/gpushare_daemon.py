@@ -139,7 +139,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils._change.engine import converge
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon import pki
-from ..module_utils._daemon.exposure import exposed
+from ..module_utils._daemon.daemon_reload import exposed
 from ..module_utils._daemon.files import DaemonFiles, InstalledDaemon, health_of
 from ..module_utils._daemon.service import Companions, Daemon, SystemdError, read_environ, sockets
 from ..module_utils._host.answering import answering, changing

@@ -159,7 +159,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 
 from ..module_utils._change.undo import Rejected
-from ..module_utils._daemon.exposure import exposed
+from ..module_utils._daemon.daemon_reload import exposed
 from ..module_utils._facts.system import system
 from ..module_utils._host import command
 from ..module_utils._host.answering import changing

@@ -98,7 +98,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._daemon.environment import (
+from ..module_utils._daemon.virtual_environment import (
     COMES,
     Artifact,
     Environments,

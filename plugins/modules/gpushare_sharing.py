@@ -80,7 +80,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.engine import converge
 from ..module_utils._change.undo import Rejected
-from ..module_utils._daemon.exposure import exposed
+from ..module_utils._daemon.daemon_reload import exposed
 from ..module_utils._daemon.mps import MpsDaemons, Place, present
 from ..module_utils._daemon.service import SystemdError, read_environ
 from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, PlannedInstalls

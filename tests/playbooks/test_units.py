@@ -18,9 +18,9 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change import journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.engine import converge
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import TransactionError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.environment import Environments, Interpreter
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.files import DaemonFiles, InstalledDaemon
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.service import Companions, Daemon, Health, apart, sockets
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.virtual_environment import Environments, Interpreter
 
 from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.dashboard.access import TokenFile

@@ -11,7 +11,7 @@ import json
 import posixpath
 from typing import Any, Dict, Sequence
 
-from .._daemon.environment import LINK, MARKER
+from .._daemon.virtual_environment import LINK, MARKER
 from .._host.host import Host
 
 # More than the doctor gives itself.

@@ -21,9 +21,9 @@ from .._change.journal import FOLDER, Entry, Journal
 from .._change.subjects import KUBECTL_PLUGINS, OWNERS, HostDaemon, owner_of
 from .._change.undo import fate, read_or_none
 from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, DEVICE_PLUGINS, PLUGIN
-from .._daemon.environment import LINK, is_environment
-from .._daemon.exposure import exposed
+from .._daemon.daemon_reload import exposed
 from .._daemon.service import VARIABLE
+from .._daemon.virtual_environment import LINK, is_environment
 from .._host.command import Run
 from .._host.files import remove, replace
 from .._host.mounts import unmount

@@ -15,7 +15,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 from .._change.journal import FOLDER, Entry, Journal
 from .._change.subjects import KUBECTL_PLUGINS, NAME, SETTINGS, is_ours, units
 from .._change.undo import as_before, read_or_none
-from .._daemon.environment import MARKER, Environments, is_environment
+from .._daemon.virtual_environment import MARKER, Environments, is_environment
 from .._host.command import Run
 from .host import properties
 from .plan import Layout, names

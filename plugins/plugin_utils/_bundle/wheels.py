@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from ...module_utils._daemon.environment import without_values
+from ...module_utils._daemon.virtual_environment import without_values
 from ...module_utils._formats.credentials import without_credentials
 from .archive import sha256_of
 from .contents import BundleError

@@ -24,7 +24,7 @@ from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon.exposition import single
 from gpushare_runtime.daemon.listener import Listener, RateLimit
 from gpushare_runtime.daemon.log_line import about
-from gpushare_runtime.extender import extender_v1, inspect_api
+from gpushare_runtime.extender import extender_v1, inspect_json
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
@@ -242,9 +242,9 @@ class Endpoints:
         if path == _LEDGER:
             return lambda: ledger_json(ledger, self._leadership.problems() if self._leadership else [], self._cluster.pending.values())
         if path == _INSPECT:
-            return lambda: inspect_api.inspect(ledger)
+            return lambda: inspect_json.inspect(ledger)
         head, _, node = path.rpartition("/")
-        return (lambda: inspect_api.inspect(ledger, node)) if head == _INSPECT and node else None
+        return (lambda: inspect_json.inspect(ledger, node)) if head == _INSPECT and node else None
 
 
 def listen(endpoints: Endpoints, host: str, port: int, context: ssl.SSLContext | None = None) -> HttpServer:

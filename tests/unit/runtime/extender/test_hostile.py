@@ -20,7 +20,7 @@ from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.placement.preemption import Victims
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.daemon import exposition
-from gpushare_runtime.extender import inspect_api
+from gpushare_runtime.extender import inspect_json
 from gpushare_runtime.extender.extender_v1 import PreemptArguments
 from gpushare_runtime.extender.metrics import families
 from gpushare_runtime.extender.requeue import Requeue
@@ -222,7 +222,7 @@ def test_a_fault_about_one_node_is_a_reason_for_that_node_alone(nodes: int, capl
     extender.look()
     shown = {node["name"]: node for node in ledger_json(extender.cluster.ledger)["nodes"]}
     assert (shown["good-1"]["error"], shown["good-1"]["problems"]) == (fault, [broken.fault])
-    assert inspect_api.inspect(extender.cluster.ledger, "good-1")["nodes"][0]["devs"] == []
+    assert inspect_json.inspect(extender.cluster.ledger, "good-1")["nodes"][0]["devs"] == []
     page = "".join(exposition.render(families(extender.cluster)))
     assert 'gpushare_extender_node_units_free{node="good-2"} 56' in page
     assert 'gpushare_extender_node_units_free{node="good-1"} 0' in page

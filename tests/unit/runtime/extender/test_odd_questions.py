@@ -22,7 +22,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX
 from gpushare_runtime.daemon import exposition
-from gpushare_runtime.extender import inspect_api
+from gpushare_runtime.extender import inspect_json
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import WireError
@@ -137,7 +137,7 @@ def test_an_odd_question_is_answered_or_rejected_and_harms_no_other(asked: list[
             rejected = str(error)
         assert (len(rejected) < 500, rejected.isprintable()) == (True, True)
     orjson.dumps(ledger_json(it.cluster.ledger))
-    orjson.dumps(inspect_api.inspect(it.cluster.ledger))
+    orjson.dumps(inspect_json.inspect(it.cluster.ledger))
     assert "".join(exposition.render(families(it.cluster)))
     good = pod(container(mem=1), name="good", uid="good")
     answer = it.verb("filter", {"Pod": good, "NodeNames": NAMES})

@@ -15,7 +15,7 @@ from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.explain import largest_of
 from gpushare_runtime.core.placement.policies import Placement
 from gpushare_runtime.daemon import exposition
-from gpushare_runtime.extender import extender_v1, inspect_api
+from gpushare_runtime.extender import extender_v1, inspect_json
 from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
@@ -91,9 +91,9 @@ class Extender:
         assert len("".join(exposition.render(families(self.cluster)))) <= MIB
         for shown in (
             ledger_json(ledger, pending=self.cluster.pending.values()),
-            inspect_api.inspect(ledger),
-            inspect_api.inspect(ledger, "odd"),
-            inspect_api.inspect(ledger, "none"),
+            inspect_json.inspect(ledger),
+            inspect_json.inspect(ledger, "odd"),
+            inspect_json.inspect(ledger, "none"),
         ):
             assert len(orjson.dumps(shown)) <= MIB
         largest = largest_of(node.inventory for node in ledger.nodes.values() if node.inventory)

@@ -9,8 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import exposure
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.exposure import containers, exposed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import daemon_reload
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.daemon_reload import containers, exposed
 
 SCOPE = "cri-containerd-0123.scope"
 SYSTEMD = f"0::/kubepods.slice/kubepods-pod1.slice/{SCOPE}\n"
@@ -133,10 +133,10 @@ def test_processes_that_end_or_hide_are_passed_over(root: Root) -> None:
 def test_a_host_is_read_up_to_its_bounds(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in (10, 7):
         root.process(pid, f"n{pid}", SYSTEMD.replace("0123", str(pid)), ["nvidia0", "nvidia1"])
-    monkeypatch.setattr(exposure, "_MOST_FILES", 1)
+    monkeypatch.setattr(daemon_reload, "_MOST_FILES", 1)
     assert [(one.unit, len(one.devices)) for one in containers(str(root.folder))] == [
         ("cri-containerd-7.scope", 1),
         ("cri-containerd-10.scope", 1),
     ]
-    monkeypatch.setattr(exposure, "_MOST_PROCESSES", 2)
+    monkeypatch.setattr(daemon_reload, "_MOST_PROCESSES", 2)
     assert [one.unit for one in containers(str(root.folder))] == ["cri-containerd-7.scope"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import environment as core
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon import virtual_environment as core
 
 ARTIFACT = core.Artifact("0.1.0", "w" * 64, "r" * 64)
 PYTHON = core.Interpreter("/usr/bin/python3", "3.11")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from gpushare_runtime.core.ledger import Ledger
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.pods import AllocatedPod
-from gpushare_runtime.extender.inspect_api import inspect
+from gpushare_runtime.extender.inspect_json import inspect
 from unit.fakes.runtime.core.ledger_schema import ledger
 from unit.fakes.runtime.pods import inventory, memory, on
 
