@@ -99,7 +99,7 @@ def saved(name: str) -> Any:
 
 def rate(scheduling: Mapping[str, Any], *, extender: bool) -> float:
     """Pods bound per second with or without the extender, of a saved scheduling-*.json: the mean of its rounds."""
-    return float(statistics.mean(one["rate"] for one in scheduling["rounds"] if one["extender"] is extender and not one.get("idle")))
+    return float(statistics.mean(one["rate"] for one in scheduling["rounds"] if one["kind"] == ("ours" if extender else "no extender")))
 
 
 def one_node() -> Mapping[str, Any]:

@@ -15,9 +15,9 @@ def test_scheduling() -> None:
 def test_every_figure_of_scheduling_is_in_its_tables() -> None:
     latency = {"filter": {"calls": 9, "mean": 0.31, "p50": 0.2, "p95": 0.9, "p99": 1.5}}
     rounds = [
-        {"extender": False, "pods": 100, "rate": 400.0, "cpu_ms_per_pod": {"etcd": 0.5, "kube-scheduler": 2.0}},
+        {"kind": "no extender", "pods": 100, "rate": 400.0, "cpu_ms_per_pod": {"etcd": 0.5, "kube-scheduler": 2.0}},
         {
-            "extender": True,
+            "kind": "ours",
             "pods": 100,
             "rate": 300.0,
             "cpu_ms_per_pod": {"etcd": 0.5, "extender": 1.25},
@@ -33,13 +33,15 @@ def test_every_figure_of_scheduling_is_in_its_tables() -> None:
         "most_nodes": 0,
         "ratio": 0.75,
         "target_ratio": 0.75,
-        "idle_ratio": 0.8,
-        "idle_cpu_ratio": 2.5,
+        "leanest_ratio": 0.8,
+        "leanest_cpu_ratio": 2.5,
+        "leanest_tls_ratio": 0.91,
+        "leanest_tls_cpu_ratio": 1.75,
     }
     startup = {"nodes": 5000, "pods": 50000, "ready_seconds": 12.34, "own_seconds": 5.0, "resident_mib": 150.2}
-    idle = {"extender": False, "idle": True, "pods": 100, "rate": 375.0, "cpu_ms_per_pod": {"etcd": 0.5}}
+    idle = {"kind": "the leanest extender", "pods": 100, "rate": 375.0, "cpu_ms_per_pod": {"etcd": 0.5}}
     made = page.tables([{**one, "rounds": [*rounds, idle], "startup": startup}])
-    assert "| 500 | all | 100 | 400 | 300 | 0.75 (0.75) | 2.50 ms | 1.75 ms | 1.25 ms | 0.80 | 2.50 | 1.00 % | 2026-01-02 |" in made
+    assert "| 500 | all | 100 | 400 | 300 | 0.75 (0.75) | 2.50 ms | 1.75 ms | 1.25 ms | 0.80 | 2.50 | 0.91 | 1.75 | 1.00 % |" in made
     assert "| 500 | all | filter | 9 | 0.31 ms | 0.20 ms | 0.90 ms | 1.50 ms |" in made
     assert "| 5000 | 50000 | 12.3 s | 5.0 s | 150 MiB |" in made
     assert "|---|---|" in made

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""How many pods a second kube-scheduler binds, without and with the extender, and with one that does nothing, in one run.
+"""How many pods a second kube-scheduler binds, without and with the extender, and with the leanest that does nothing, in one run.
 
 `python -m bench.scheduling`.
 
 Real etcd, kube-apiserver and kube-scheduler; nodes of eight GPUs that only kwok answers for; the extender over mutual
-TLS as it is installed. The pods are created first, then the scheduler is started. The three kinds of rounds take turns,
-because the machine may be shared: only their ratio is judged.
+TLS as it is installed; the leanest over plain HTTP, and over the same TLS. The pods are created first, then the scheduler
+is started. The four kinds of rounds take turns, because the machine may be shared: only their ratio is judged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import operator
 import os
 import re
 import statistics
@@ -39,17 +40,18 @@ from gpushare_runtime.kube.credentials import load
 BOUND: Final = "spec.nodeName!="
 _FAILED_BIND: Final = re.compile(r"^WARNING \S+: bind ", re.M)
 TARGET: Final = {500: 0.75, 5000: 0.8}
-NONE, IDLE, OURS = "none", "idle", "ours"
+NONE, IDLE, IDLE_TLS, OURS = "no extender", "the leanest extender", "the leanest extender over TLS", "ours"
+KINDS: Final = (NONE, OURS, IDLE, IDLE_TLS)
 #: In turns, and each kind early and late: what comes later finds warm caches.
-TURNS: Final = (NONE, OURS, IDLE, IDLE, OURS, NONE)
+TURNS: Final = (*KINDS, *reversed(KINDS))
 
 
 @dataclass(frozen=True)
 class Round:
     """One round. rate: pods bound a second, from the first to the last; cpu_ms_per_pod: by process; resident in MiB, at its end;
-    latency: of each verb, as the extender itself measured it; idle: with the extender that does nothing."""
+    latency: of each verb, as the extender itself measured it."""
 
-    extender: bool
+    kind: str
     pods: int
     seconds: float
     rate: float
@@ -57,7 +59,6 @@ class Round:
     extender_resident_mib: float | None
     bind_failures: int | None
     latency: dict[str, Latency] | None
-    idle: bool = False
 
 
 class Bench:
@@ -76,7 +77,7 @@ class Bench:
     async def round(self, kind: str) -> Round:
         """Create the pods, start what schedules them, and count."""
         extender = Extender(self._plane, *self._options, python=self._python) if kind == OURS else None
-        asked = Idle(self._plane, self._python) if kind == IDLE else extender
+        asked = extender or (Idle(self._plane, self._python, tls=kind == IDLE_TLS) if kind != NONE else None)
         if asked:
             await asked.ready()
         await all_of(make_pod(self._client, number) for number in range(self._pods))
@@ -106,7 +107,7 @@ class Bench:
         await self._clear()
         per_pod = {name: round(used * 1000 / self._pods, 3) for name, used in cpu.items()}
         rate = round((len(times) - 1) / seconds, 1)
-        return Round(kind == OURS, len(times), round(seconds, 2), rate, per_pod, resident, failures, latency, kind == IDLE)
+        return Round(kind, len(times), round(seconds, 2), rate, per_pod, resident, failures, latency)
 
     async def _bound(self, version: str, scheduler: Process) -> list[float]:
         """When each pod was bound, in order. SystemExit when some are not after ten minutes."""
@@ -152,11 +153,10 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
                 say(f"{given.nodes} nodes")
                 inventories = await make_nodes(client, given.nodes)
                 found: list[Round] = []
-                for number in range(3 * given.rounds):
+                for number in range(len(KINDS) * given.rounds):
                     found.append(await bench.round(TURNS[number % len(TURNS)]))
                     last = found[-1]
-                    which = "an idle extender" if last.idle else "ours" if last.extender else "no extender"
-                    say(f"with {which}: {last.rate} pods/s; CPU ms per pod {last.cpu_ms_per_pod}")
+                    say(f"with {last.kind}: {last.rate} pods/s; CPU ms per pod {last.cpu_ms_per_pod}")
                     for verb, took in (last.latency or {}).items():
                         say(f"  {verb}: mean {took.mean} ms, p50 {took.p50}, p95 {took.p95}, p99 {took.p99}")
                 full = None
@@ -182,17 +182,19 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
 
 
 def _ratios(found: Sequence[Round]) -> dict[str, float]:
-    """How much is left of the rate with the extender, and how much of the CPU per pod would do without it; the same against an extender
-    that does nothing, of which the CPU is its own. Without rounds nothing."""
-    ours, idle = [one for one in found if one.extender], [one for one in found if one.idle]
-    none = [one for one in found if not one.extender and not one.idle]
-    if not (ours and none and idle):
+    """How much is left of the rate with the extender, and how much of the CPU per pod would do without it; the same against the leanest
+    extender, of which the CPU is its own. Without rounds nothing."""
+    none, ours, idle, idle_tls = ([one for one in found if one.kind == kind] for kind in KINDS)
+    if not ours:
         return {}
+    own = operator.itemgetter("extender")
     return {
         "ratio": _ratio(lambda one: one.rate, ours, none),
         "cpu_ratio": _ratio(lambda one: sum(one.cpu_ms_per_pod.values()), none, ours),
-        "idle_ratio": _ratio(lambda one: one.rate, ours, idle),
-        "idle_cpu_ratio": _ratio(lambda one: one.cpu_ms_per_pod["extender"], ours, idle),
+        "leanest_ratio": _ratio(lambda one: one.rate, ours, idle),
+        "leanest_cpu_ratio": _ratio(lambda one: own(one.cpu_ms_per_pod), ours, idle),
+        "leanest_tls_ratio": _ratio(lambda one: one.rate, ours, idle_tls),
+        "leanest_tls_cpu_ratio": _ratio(lambda one: own(one.cpu_ms_per_pod), ours, idle_tls),
     }
 
 
@@ -226,7 +228,8 @@ def main() -> int:
         given.out.write_text(text + "\n")
     if "ratio" in found:
         say(f"ratio {found['ratio']} (target {found['target_ratio'] or 'none for this size'}); of CPU per pod {found['cpu_ratio']}")
-        say(f"against an extender that does nothing: {found['idle_ratio']} of its rate, {found['idle_cpu_ratio']} times its CPU")
+        for name, key in (("plain HTTP", "leanest"), ("the same TLS", "leanest_tls")):
+            say(f"against the leanest extender over {name}: {found[f'{key}_ratio']} of its rate, {found[f'{key}_cpu_ratio']} times its CPU")
     return 0
 
 

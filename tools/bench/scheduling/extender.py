@@ -21,7 +21,15 @@ from gpushare_runtime.core.protocol import EXTENDER_PREFIX, RESOURCE_GPUS, RESOU
 
 _READY = "answering the scheduler"
 _BINDS = "the pods are as the API server has them now"
-_MANAGED = [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}]
+_ENTRY: Final[dict[str, Any]] = {
+    "filterVerb": "filter",
+    "prioritizeVerb": "prioritize",
+    "bindVerb": "bind",
+    "weight": 10,
+    "httpTimeout": "1s",
+    "nodeCacheCapable": True,
+    "managedResources": [{"name": RESOURCE_MEMORY}, {"name": RESOURCE_GPUS}],
+}
 _SYSTEM_PYTHON: Final = "/usr/bin/python3"
 _REQUIREMENTS: Final = Path(__file__).parents[3] / "files/gpushare_runtime/requirements.txt"
 
@@ -41,13 +49,24 @@ def installed_python(cache: Cache) -> Path:
     return cache.entry("bench-python", version, {"requirements": _REQUIREMENTS.read_bytes()}, build) / "bin/python"
 
 
+def _make_certificates(pki: Path) -> None:
+    run([sys.executable, "-m", "gpushare_runtime.pki.main", "ensure", "--dir", pki])
+
+
+def _of_tls(pki: Path) -> dict[str, Any]:
+    """The scheduler's part of mutual TLS."""
+    scheduler = pki / "scheduler"
+    files = {"caFile": scheduler / "ca.crt", "certFile": scheduler / "tls.crt", "keyFile": scheduler / "tls.key"}
+    return {"enableHTTPS": True, "tlsConfig": {name: str(file) for name, file in files.items()}}
+
+
 class Extender:
     """The process, and its entry in the scheduler's configuration, as the installer makes them. more: further options."""
 
     def __init__(self, plane: ControlPlane, *more: str, python: str | Path = sys.executable) -> None:
         self._port, metrics, pki = free_port(), free_port(), plane.folder / "pki"
         self.metrics = f"http://127.0.0.1:{metrics}/metrics"
-        run([sys.executable, "-m", "gpushare_runtime.pki.main", "ensure", "--dir", pki])
+        _make_certificates(pki)
         (plane.folder / "extender.log").unlink(missing_ok=True)
         tls: list[str | Path] = ["--tls-cert", pki / "extender.crt", "--tls-key", pki / "extender.key", "--client-ca", pki / "ca.crt"]
         module: list[str | Path] = [python, "-m", "gpushare_runtime.extender.main", "--kubeconfig", plane.kubeconfig]
@@ -55,22 +74,7 @@ class Extender:
         self._started = time.monotonic()
         # The scheduler of the benchmark competes for no lease.
         self.process = Process("extender", [*module, *where, "--lease", "none", *tls, *more], plane.folder)
-        self.entry = {
-            "urlPrefix": f"https://127.0.0.1:{self._port}{EXTENDER_PREFIX}",
-            "filterVerb": "filter",
-            "prioritizeVerb": "prioritize",
-            "bindVerb": "bind",
-            "weight": 10,
-            "enableHTTPS": True,
-            "tlsConfig": {
-                "caFile": str(pki / "scheduler/ca.crt"),
-                "certFile": str(pki / "scheduler/tls.crt"),
-                "keyFile": str(pki / "scheduler/tls.key"),
-            },
-            "httpTimeout": "1s",
-            "nodeCacheCapable": True,
-            "managedResources": _MANAGED,
-        }
+        self.entry = {**_ENTRY, "urlPrefix": f"https://127.0.0.1:{self._port}{EXTENDER_PREFIX}", **_of_tls(pki)}
 
     async def ready(self, within: float = 600.0) -> float:
         """Seconds from the start until it answers the scheduler. SystemExit when it does not."""
@@ -88,21 +92,21 @@ class Extender:
 
 
 class Idle:
-    """The program of `idle.py`, and its entry in the scheduler's configuration."""
+    """The program of `idle.py`, and its entry in the scheduler's configuration. tls: over the same mutual TLS as ours."""
 
-    def __init__(self, plane: ControlPlane, python: str | Path) -> None:
-        port = free_port()
+    def __init__(self, plane: ControlPlane, python: str | Path, *, tls: bool = False) -> None:
+        port, pki = free_port(), plane.folder / "pki"
         (plane.folder / "idle.log").unlink(missing_ok=True)
         module: list[str | Path] = [python, "-m", "bench.scheduling.idle", "--kubeconfig", plane.kubeconfig, "--port", str(port)]
+        if tls:
+            _make_certificates(pki)
+            module += ["--pki", pki]
         self._started = time.monotonic()
         self.process = Process("idle", module, plane.folder)
         self.entry = {
-            "urlPrefix": f"http://127.0.0.1:{port}{EXTENDER_PREFIX}",
-            "filterVerb": "filter",
-            "bindVerb": "bind",
-            "httpTimeout": "1s",
-            "nodeCacheCapable": True,
-            "managedResources": _MANAGED,
+            **_ENTRY,
+            "urlPrefix": f"http{'s' if tls else ''}://127.0.0.1:{port}{EXTENDER_PREFIX}",
+            **(_of_tls(pki) if tls else {}),
         }
 
     async def ready(self, within: float = 60.0) -> float:

@@ -49,11 +49,14 @@ _RATES: Final = (
     "CPU per pod without",
     "with",
     "of which the extender",
-    "rate against an idle one (target 0.9)",
+    "rate against the leanest (target 0.9)",
     "CPU against it (1.8)",
+    "rate against it over TLS (0.9)",
+    "CPU against it over TLS (1.8)",
     "bind conflicts",
     "date",
 )
+_LEANEST: Final = ("leanest_ratio", "leanest_cpu_ratio", "leanest_tls_ratio", "leanest_tls_cpu_ratio")
 _VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p95", "p99")
 _STARTUP: Final = ("nodes", "bound pods", "start to first answer", "of which own CPU", "resident")
 
@@ -67,16 +70,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _rate(one: dict[str, Any]) -> list[str]:
-    sides = [[r for r in one["rounds"] if r["extender"] is with_it and not r.get("idle")] for with_it in (False, True)]
+    sides = [[r for r in one["rounds"] if r["kind"] == kind] for kind in ("no extender", "ours")]
     without, with_it = (statistics.mean(r["rate"] for r in side) for side in sides)
     cpu = [statistics.mean(sum(r["cpu_ms_per_pod"].values()) for r in side) for side in sides]
     own = statistics.mean(r["cpu_ms_per_pod"]["extender"] for r in sides[1])
     failed = sum(r["bind_failures"] for r in sides[1]) / sum(r["pods"] for r in sides[1])
-    # Saved before there were such rounds.
-    idle = [f"{one['idle_ratio']:.2f}", f"{one['idle_cpu_ratio']:.2f}"] if "idle_ratio" in one else ["", ""]
+    # Records of before 2026-11-30 have no such rounds.
+    leanest = [f"{one[key]:.2f}" if key in one else "" for key in _LEANEST]
     target = f" ({one['target_ratio']})" if one["target_ratio"] else ""
     rates = [f"{without:.0f}", f"{with_it:.0f}", f"{one['ratio']:.2f}{target}"]
-    costs = [f"{cpu[0]:.2f} ms", f"{cpu[1]:.2f} ms", f"{own:.2f} ms", *idle, f"{100 * failed:.2f} %"]
+    costs = [f"{cpu[0]:.2f} ms", f"{cpu[1]:.2f} ms", f"{own:.2f} ms", *leanest, f"{100 * failed:.2f} %"]
     return [str(one["nodes"]), _asked(one), str(one["pods"]), *rates, *costs, one["date"]]
 
 
@@ -86,7 +89,7 @@ def _asked(one: dict[str, Any]) -> str:
 
 
 def _verbs(one: dict[str, Any]) -> list[list[str]]:
-    last = [r for r in one["rounds"] if r["extender"]][-1]["latency"]
+    last = [r for r in one["rounds"] if r["kind"] == "ours"][-1]["latency"]
     return [
         [str(one["nodes"]), _asked(one), verb, str(took["calls"]), *(f"{took[key]:.2f} ms" for key in ("mean", "p50", "p95", "p99"))]
         for verb, took in last.items()
