@@ -196,7 +196,6 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("A spec may have {} MiB; a folder may have {} specs", (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES))
     ],
     "README.md": [
-        ("that a change has to pass, in {} minutes", tuple(re.findall(r"from install to uninstall \(root, (\d+) minutes\)", MAKEFILE))),
         ("later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE))),
     ],
     f"{OPERATE}/footprint.md": [

@@ -30,7 +30,11 @@ import proof  # noqa: E402
 from gpushare_lab.versions import version  # noqa: E402
 
 #: Titles of the columns.
-MODES: Final = ("services of hosts (`systemd`)", "pods (`kubernetes`)")
+MODES: Final = ("services of hosts (`systemd`)", "pods (`kubernetes`)", "pods, by DRA")
+#: From here on the back end DRA runs.
+OLDEST_WITH_DRA: Final = "1.37"
+#: Its page.
+DRA: Final = "docs/use/dra.md"
 #: From here on the API server has MutatingAdmissionPolicy without a gate.
 _NAMES_THE_SCHEDULER: Final = "1.36"
 #: Presets in the words of their makers, in the order of the README.
@@ -72,7 +76,7 @@ def by_site() -> str:
     return " or ".join(name for name, modes in host.DISTRIBUTIONS.items() if host.SYSTEMD in modes)
 
 
-def rows() -> list[tuple[str, str, str]]:
+def rows() -> list[tuple[str, str, str, str]]:
     """Question, and the answer for each mode."""
     oldest, policies, lab = reasons.OLDEST_IN_WORDS, dotted(reasons.OLDEST_WITH_POLICIES), version("kubernetes")
     others = "docs/operate/clusters-of-others.md"
@@ -80,94 +84,115 @@ def rows() -> list[tuple[str, str, str]]:
     node = proof.gpu_of_one_node()
     services, pods = (markdown_parts.code(choices(role)) for role in ("device_plugin", "chart"))
     return [
-        ("installed by", "`site`, over ssh as root", "Helm, a manifest, or the playbook `cluster`, through the API; or `site`"),
+        (
+            "installed by",
+            "`site`, over ssh as root",
+            "Helm, a manifest, or the playbook `cluster`, through the API; or `site`",
+            f"[a manifest]({DRA}#install)",
+        ),
         (
             "the cluster is checked before the first change",
             "`preflight`, which `site` runs",
             "by the playbooks. Helm and `kubectl apply` [check nothing](docs/operate/kubernetes.md#with-helm)",
+            "no",
         ),
         (
             "clusters",
             f"by {by_site()}",
             f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) "
             f"for {len(makers())} distributions and providers",
+            "any whose nodes run pods with `hostPID`, and whose runtime has CDI",
         ),
-        ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer"),
+        ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer", f"{OLDEST_WITH_DRA} or newer"),
         (
             "scheduler",
             "the cluster's own, with the extender beside it",
             "a second one, `gpushare-scheduler`; on kubeadm's control planes also "
             "[the cluster's own](docs/operate/kubernetes.md#the-clusters-own-scheduler), by `site`",
+            f"the cluster's own, unchanged; [it places worse]({DRA}#what-each-back-end-gives)",
         ),
         (
             "`spec.schedulerName` of pods with GPUs",
             "leave it out",
             f"`gpushare-scheduler`. From Kubernetes {_NAMES_THE_SCHEDULER} on an admission policy writes it; "
             "before that, write it, or the pod is rejected",
+            "leave it out",
         ),
         (
             "`runtimeClassName` of pods with GPUs",
             "leave it out",
             f"leave it out, except where [only a RuntimeClass has NVIDIA's runtime]({others})",
+            "leave it out",
         ),
-        ("an image", "none", "one, which you [build](docs/reference/image.md)"),
+        ("an image", "none", "one, which you [build](docs/reference/image.md)", "the same"),
         (
             "driver, toolkit, container runtime",
             "roles install and configure them, or they are there",
             "they are there; or `site`, on hosts of kubeadm, k3s and RKE2",
+            "they are there",
         ),
         (
             "driver container of NVIDIA's GPU Operator",
             "rejected: the driver must be on the host",
             "used; [not yet run under the operator](docs/operate/gpu-operator.md)",
+            "not tried",
         ),
-        ("`gpushare_isolation`", services, pods),
+        ("`gpushare_isolation`", services, pods, pods),
         (
             "`gpushare_isolation: auto`, the default",
             "`driver` where the driver can limit memory, else `watch`",
             f"`{Values('', '').isolation_of_pods}`: [nothing is stopped](docs/operate/isolation.md#choosing-the-isolation), "
             "whatever the driver can",
+            f"`{Values('', '').isolation_of_pods}`",
         ),
         (
             "limits by the driver",
             "the service has `CAP_SYS_ADMIN` where they are",
             "by `isolation: driver`; the pods then have `CAP_SYS_ADMIN` on every node. Not on OpenShift",
+            "as pods; not run in the lab",
         ),
         (
             "[dashboard](docs/use/dashboard.md) for others",
             "the role `dashboard`, with one token for all",
             "`dashboard.enabled` of the chart, `gpushare_cluster_dashboard` of `cluster`: people show their own tokens",
+            "not yet",
         ),
         (
             "[metrics](docs/reference/metrics.md), off by default",
             "`gpushare_metrics_address`, one token for each host; the playbook `scrape_config`",
             "`metrics.enabled` of the chart, `gpushare_cluster_metrics` of `cluster`, two Secrets with tokens; PodMonitors",
+            "not yet",
         ),
         (
             "changes to the control plane",
             "kube-scheduler's manifest and configuration, kubeadm's ConfigMap",
             "none; the same with the cluster's own scheduler",
+            "none",
         ),
-        ("webhooks, custom resources", "none", "none"),
+        ("webhooks, custom resources", "none", "none", "none"),
         (
             "when the active scheduler fails",
             "that of another control plane takes over, with its own extender",
             "the other of the two pods takes over",
+            "as the cluster has it",
         ),
         (
             "after a reboot of a node",
             "the device plugin registers at once",
             "it registers once its pod has started; until then kubelet rejects pods with GPUs",
+            "the same, and until then pods with GPUs wait",
         ),
         (
             "removed by",
             "`uninstall`, which gives each file its old bytes back",
             "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
+            f"[`kubectl delete`]({DRA}#install)",
         ),
         (
             "tested on",
             f"kubeadm, Kubernetes {lab}, simulated GPUs; one node with an {node}",
             f"kubeadm, Kubernetes {lab}, simulated GPUs; {by_hand}. Not on a real GPU",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs. Not on a real GPU",
         ),
     ]
 

@@ -86,6 +86,7 @@ def install(language: str) -> str:
             [
                 ["自己的机器，kubeadm", f"仅在 {_DISTRIBUTION} 上测试；单节点在真实的 {gpu} 上", f"Ansible：{site}，[快速入门]({start})"],
                 ["kubeadm，通过 API", "已测试，GPU 为模拟", f"[Helm、清单或 playbook]({guide}#install)"],
+                ["Kubernetes 1.37 及以上，不加调度器", "已测试，GPU 为模拟", f"[一份清单，基于 DRA]({modes.DRA}#install)"],
                 [by_hand, "运行过一次，GPU 为模拟", f"同一个 chart，加上[预设]({others})"],
                 [
                     "、".join(rest),
@@ -103,6 +104,7 @@ def install(language: str) -> str:
                 f"Ansible: {site}, [quick start]({start})",
             ],
             ["kubeadm, through the API", "tested on simulated GPUs", f"[Helm, a manifest or a playbook]({guide}#install)"],
+            ["Kubernetes 1.37, without a second scheduler", "tested on simulated GPUs", f"[a manifest, by DRA]({modes.DRA}#install)"],
             [by_hand, "run once, on simulated GPUs", f"the same chart, with a [preset]({others})"],
             [
                 ", ".join(rest),
