@@ -88,9 +88,9 @@ class Manifest:
         texts = [(MANIFESTS / name).read_text() for name in ("gpushare.yaml", "scheduler-name.yaml")]
         # kubelet's folder of device plugins does not follow its --root-dir.
         text = re.sub("/var/lib/kubelet(?!/device-plugins)", self._kubelet_root, "".join(texts))
-        auto = "--device-strategy=auto"
+        auto = 'deviceStrategy: "auto"'
         assert auto in text
-        made: list[Json] = list(yaml.safe_load_all(text.replace(auto, f"--device-strategy={self._values['deviceStrategy']}")))
+        made: list[Json] = list(yaml.safe_load_all(text.replace(auto, f"deviceStrategy: {self._values['deviceStrategy']}")))
         return made if self._by_service else reaching(self.cluster, made)
 
     def install(self) -> None:
