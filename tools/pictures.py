@@ -42,8 +42,8 @@ from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
 
 FOLDER: Final = ROOT / "docs/pictures"
 COLUMNS: Final = 110
-# Bars of eight GPUs side by side need more, and a phone shows so many.
-WIDTHS: Final = {"nodes": 150, "explain-phone": 56}
+# Bars of eight GPUs side by side need more, sentences less, and a phone shows so many.
+WIDTHS: Final = {"nodes": 150, "explain": 92, "explain-phone": 56}
 _EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
 _EXPLAIN: Final = ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])

@@ -28,6 +28,7 @@ _PARTS: Final = {
 }
 #: The one on which whole installations ran.
 _DISTRIBUTION: Final = "Debian 12"
+_CARDS: Final = "docs/start/gpus.md"
 #: What no report of a real GPU has.
 _NOT_REAL: Final = ("MPS inside pods", "evictions", "MIG")
 
@@ -49,7 +50,8 @@ def status(language: str) -> str:
     if language == ZH:
         lines = [
             f"- **0.1**：{get[1]}。[项目状态与路线图]({roadmap})",
-            f"- **真实 GPU**：一个带 {gpu} 的节点以服务方式完成了安装、由多个 Pod 共享、再到卸载（[报告]({node})）。"
+            f"- **真实 GPU**：单节点集群以服务方式完成了安装、由三个 Pod 同时共享、再到卸载（[报告]({node})）。该节点是一台 "
+            f"{gpu} 机器的 namespace 中的 {_DISTRIBUTION}，所用的 NVIDIA toolkit 软件包由我们自行构建。"
             f"{'、'.join(ran)}已在 {' 和 '.join(gpus)} 上[测得](docs/project/gpu-proof.md#what-has-run)（不经过 Kubernetes）。",
             f"- **模拟 GPU**：多节点，以服务方式和 Pod 方式，Kubernetes {minor}，{_DISTRIBUTION}（[测试过的版本]({support})）。",
             f"- **尚未在真实 GPU 上运行**：以 Pod 方式（Helm）安装、多个节点、{'、'.join((*missing, 'Pod 内的 MPS、驱逐、MIG'))}。"
@@ -58,11 +60,12 @@ def status(language: str) -> str:
         return "\n".join(lines)
     items = (
         f"**0.1**: {get[0]}. [Status and roadmap]({roadmap})",
-        f"**Real GPU**: one node with a real {gpu} was installed as services, shared by three pods at a time, and uninstalled "
+        f"**Real GPU**: a cluster of one node with a real {gpu} was installed as services, shared by three pods at a time, and "
+        f"uninstalled: a {_DISTRIBUTION} in namespaces of the GPU's machine, with NVIDIA's toolkit in packages of our own "
         f"([report]({node})). "
         f"{_list(ran)[:1].upper()}{_list(ran)[1:]} were [measured](docs/project/gpu-proof.md#what-has-run) on "
         f"{_list([f'an {one}' for one in gpus])}, without Kubernetes.",
-        f"**Lab**: simulated GPUs, several nodes, services and pods, Kubernetes {minor}, {_DISTRIBUTION}: [versions]({support}).",
+        f"**Lab**: simulated GPUs, several nodes, both modes, Kubernetes {minor}, {_DISTRIBUTION}: [versions]({support}).",
         f"**Not run on a real GPU**: {_list(('gpushare as pods (Helm)', 'several nodes', *missing, *_NOT_REAL))}. "
         f"**Not run at all**: other distributions, NVIDIA's own packages, the [presets]({others}) for EKS and others.",
     )
@@ -84,7 +87,11 @@ def install(language: str) -> str:
         return table(
             ["集群", "状态", "安装方式"],
             [
-                ["自己的机器，kubeadm", f"仅在 {_DISTRIBUTION} 上测试；单节点在真实的 {gpu} 上", f"Ansible：{site}，[快速入门]({start})"],
+                [
+                    "自己的机器，kubeadm",
+                    f"仅在 {_DISTRIBUTION} 上测试：模拟 GPU，以及一个带真实 {gpu} 的节点",
+                    f"Ansible：{site}，[快速入门]({start})",
+                ],
                 ["kubeadm，通过 API", "已测试，GPU 为模拟", f"[Helm、清单或 playbook]({guide}#install)"],
                 ["Kubernetes 1.37 及以上，不加调度器", "已测试，GPU 为模拟", f"[一份清单，基于 DRA]({modes.DRA}#install)"],
                 [by_hand, "运行过一次，GPU 为模拟", f"同一个 chart，加上[预设]({others})"],
@@ -100,7 +107,7 @@ def install(language: str) -> str:
         [
             [
                 "your own machines, by kubeadm",
-                f"tested on {_DISTRIBUTION} only; one node with a real {gpu}",
+                f"tested on {_DISTRIBUTION} only: simulated GPUs, and one node with a real {gpu}",
                 f"Ansible: {site}, [quick start]({start})",
             ],
             ["kubeadm, through the API", "tested on simulated GPUs", f"[Helm, a manifest or a playbook]({guide}#install)"],
@@ -131,7 +138,7 @@ def limits(language: str) -> str:
                     f"按进程而非 Pod：**显存不足**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得）；一个致命错误会终止全部程序",
                     "不支持",
                 ],
-                ["其他，如驱动 580", "**不会被阻止**：告警 Event，或驱逐", "同左"],
+                [f"其他，如驱动 550、570、580：[A100、L40S、RTX 等]({_CARDS})", "**不会被阻止**：告警 Event，或驱逐", "同左"],
             ],
         )
     return table(
@@ -148,7 +155,11 @@ def limits(language: str) -> str:
                 "a fatal fault of one ends all",
                 "not available",
             ],
-            ["any other, as driver 580", "**not stopped**: a warning Event, or an eviction", "the same"],
+            [
+                f"any other, as driver 550, 570 or 580: [A100, L40S, RTX and others]({_CARDS})",
+                "**not stopped**: a warning Event, or an eviction",
+                "the same",
+            ],
         ],
     )
 
@@ -182,8 +193,9 @@ def figures(language: str) -> str:
                 f"{wrong['none']} 次没有得到，{wrong['too_few']} 次数量不足。原版不支持使用多块 GPU 的 Pod。",
                 f"- 公开 trace 上，Pod 申请的总量达到全部 GPU 时，{ours} % 的 GPU 得到使用（模拟），此前的版本为 {former} %。"
                 f"FGD 在其作者的模型中为 {others} %。",
-                f"- 500 个节点时，扩展器把 kube-scheduler 每秒的绑定数从 {alone:.0f} 降到 {beside:.0f}，即 {100 * rate['ratio']:.0f} %"
-                f"（目标 {100 * rate['target_ratio']:.0f} %{'，**未达到**' if missed else ''}）。",
+                f"- 500 个节点时，使用扩展器的 kube-scheduler 绑定速率是不用时的 {100 * rate['ratio']:.0f} %（目标 "
+                f"{100 * rate['target_ratio']:.0f} %{'，**未达到**' if missed else ''}）。这是相邻两轮之比的中位数，各轮平均每秒 "
+                f"{alone:.0f} 次和 {beside:.0f} 次。",
                 f"- **GPU 的计算时间不作划分。**在 {report.gpu} 上，四个各自占满 GPU 的程序合计完成一个程序的 {large:.2f} 倍"
                 f"（MPS 下 {large_mps:.2f}），四个小程序为 {small:.1f} 倍（{small_mps:.1f}）。",
             )
@@ -194,8 +206,9 @@ def figures(language: str) -> str:
         f"{wrong['none']} times, too few {wrong['too_few']} times. It does not support pods with several GPUs.",
         f"A public trace of pods, replayed until they ask for as much as there is: {ours} % of the GPUs are in use (simulation), "
         f"{former} % before scarce GPUs were kept. Fragmentation gradient descent has {others} % in its authors' model.",
-        f"With 500 nodes the extender cuts kube-scheduler's binds per second from {alone:.0f} to {beside:.0f}, to "
-        f"{100 * rate['ratio']:.0f} % (target {100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
+        f"With 500 nodes kube-scheduler binds at {100 * rate['ratio']:.0f} % of its rate without the extender (target "
+        f"{100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}). That is the median of pairs of rounds, whose means are "
+        f"{alone:.0f} and {beside:.0f} a second.",
         f"**The GPU's time is not divided.** On an {report.gpu}, four programs that each fill the GPU do {large:.2f} of the work of one "
         f"({large_mps:.2f} with MPS), four small ones {small:.1f} times ({small_mps:.1f}).",
     )

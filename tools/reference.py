@@ -518,7 +518,9 @@ def gpu_proof() -> str:
         ),
         together("4 programs that fill the GPU (matrix products), together of the rate of one: without MPS, with", "matrix-product"),
         together("4 small programs (a transformer), likewise", "transformer"),
-        row("churn: pods that ran, moments with too much given out", "{}, {}", ("churn", "pods that ran"), ("churn", _OVER_BOOKED)),
+        row(
+            "churn: simulated pods that ran, moments with too much given out", "{}, {}", ("churn", "pods that ran"), ("churn", _OVER_BOOKED)
+        ),
         row("rate of a program after another's fault, of before", "{}", ("health", "its rate afterwards, of the rate before")),
     ]
     models = [f"[{_figure(one['discovery'], 'model')}](benchmarks/{file.name})" for one, file in zip(steps, reports, strict=True)]

@@ -86,13 +86,17 @@ def test_a_tenant_has_its_quota_and_no_more(installed: Cluster, tenant: Api) -> 
         return tenant.create(path, manifest)
 
     create("fits", memory=6)
-    installed.until("the pod runs", lambda: installed.pod("fits", TENANT)["status"].get("phase") == "Running", 60)
+    # The LimitRange has a maximum, which is the default of each container where it has no other one.
+    create("plain")
+    for name, units in (("fits", "6"), ("plain", "0")):
+        installed.until("the pod runs", lambda name=name: installed.pod(name, TENANT)["status"].get("phase") == "Running", 60)
+        assert installed.pod(name, TENANT)["spec"]["containers"][0]["resources"]["limits"] == {MEMORY: units}
     assert "exceeded quota: gpu" in forbidden(lambda: create("second", memory=3))
     assert f"maximum {MEMORY} usage per Container is 6" in forbidden(lambda: create("large", memory=7))
     assert "exceeded quota: gpu" in forbidden(lambda: create("whole", gpus=1))
     assert "placed by the scheduler" in forbidden(lambda: tenant.create(path, named_node("around", "gpu1")))
     assert "nodes" in forbidden(lambda: tenant.items("/api/v1/nodes"))
-    assert [found["metadata"]["name"] for found in tenant.items(path)] == ["fits"]
+    assert [found["metadata"]["name"] for found in tenant.items(path)] == ["fits", "plain"]
     with pytest.raises(CommandError, match="not found"):
         installed.kubectl("get", "pod", "around", "-n", TENANT)
     installed.kubectl("delete", "namespace", TENANT, "--wait=true", seconds=120)

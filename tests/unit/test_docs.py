@@ -17,6 +17,7 @@ import pytest
 import tomllib
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_NODE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver import generations
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import CHECKS, PREFLIGHT
 
@@ -117,6 +118,19 @@ def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     # A phone shows so many columns of a block.
     assert max(map(len, manifest.body.splitlines())) <= 40
     assert text.index(manifest.body) < text.index("<picture>") < text.index("with a real ")
+
+
+def test_the_page_of_cards_has_the_drivers_of_their_generations() -> None:
+    """And limits by the driver where a branch that can limit serves the generation."""
+    known = {one.name: one for one in vars(generations).values() if isinstance(one, generations.Generation)}
+    cards = [row for row in rows(section("docs/start/gpus.md", "By card")) if row[1] in known]
+    assert len(cards) >= 7
+    for _, name, drivers, limits, mps in cards:
+        one = known[name]
+        assert drivers == (f"{one.first} or newer" if one.last is None else f"{one.first} to {one.last}"), name
+        assert (limits == "**never**") == (one.last is not None and one.last < 615), name
+        # From Volta on.
+        assert mps.startswith("yes") == (one.first >= generations.VOLTA.first), name
 
 
 # How far something was tried.

@@ -46,7 +46,18 @@ from gpushare_runtime.kubectl_gpushare.cluster import (
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
 from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
 from gpushare_runtime.kubectl_gpushare.events import PodEvent, last_warning, with_reason
-from gpushare_runtime.kubectl_gpushare.explain import ALONE, VERSION, alone, document, explain, headline, never, table_of, usual
+from gpushare_runtime.kubectl_gpushare.explain import (
+    ALONE,
+    VERSION,
+    alone,
+    beside_gpus,
+    document,
+    explain,
+    headline,
+    never,
+    table_of,
+    usual,
+)
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.output import Format, written
@@ -169,10 +180,13 @@ def _explain_one(cluster: Cluster, wait: Waiting, form: Format, beside: Beside) 
         sys.stdout.write(written(document(pod, reported, verdicts, sentence, complete), form.name))
     else:
         print(as_text(f"{pod}: {sentence}", 4096))
-        print(f"requests {amount(pod.request)}" + (f"; kube-scheduler reported: {reported}" if reported else ""))
-        table = table_of(verdicts, each=form.name == "wide")
+        wide = form.name == "wide"
+        table = table_of(verdicts, each=wide)
         # Of a request that no GPU is large enough for, every node has the same to say.
-        for line in ["", *form.lines(table)] if table.rows and not unled and (form.name == "wide" or not never(pod, largest)) else ():
+        shown = table.rows and not unled and (wide or not never(pod, largest))
+        words = beside_gpus(reported) if shown and not wide else reported
+        print(f"requests {amount(pod.request)}" + (f"; kube-scheduler reported: {words}" if words else ""))
+        for line in ["", *form.lines(table)] if shown else ():
             print(line)
         if not complete:
             print(f"\n{ALONE}")

@@ -346,6 +346,11 @@ def _conclude(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
     return _cheapest(pod.request, found)
 
 
+def beside_gpus(reported: str) -> str:
+    """What the scheduler reported, or "" where it is about GPUs alone: the table has that, node by node."""
+    return "" if _NO_GPUS.search(reported) and not _waits_for(reported, 0) else reported
+
+
 def _waits_for(reported: str, fitting: int) -> str:
     """fitting: nodes whose GPUs have room. Taints and selectors count only where other reasons do not explain all of these."""
     if cause := cause_in(reported):

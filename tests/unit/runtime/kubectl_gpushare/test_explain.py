@@ -197,6 +197,25 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str], golden: Gol
     assert "found no pod 'none' in namespace 'default'; waiting for GPUs there: odd, waits" in capsys.readouterr().err
 
 
+def test_what_kube_scheduler_says_of_gpus_is_not_said_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has it node by node. Other reasons, and a verdict without a table, are shown with kube-scheduler's own words."""
+    of_gpus = "0/1 nodes are available: 1 a: needs {} GiB on one GPU, at most 6 are free on one"
+    reports = {"gpus": (9, of_gpus.format(9)), "cpu": (9, of_gpus.format(9) + ", 1 Insufficient cpu"), "huge": (99, of_gpus.format(99))}
+    items = [{**node("a", "10.0.0.1", 16), "kind": "Node"}, {**pod("p", "a", gpu=0, mem=10), "kind": "Pod"}]
+    items += [{**pending(name, words, mem=units), "kind": "Pod"} for name, (units, words) in reports.items()]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+
+    def second_line(*arguments: str) -> str:
+        assert main(["explain", *arguments, "--from-file", str(path)]) == 3
+        return capsys.readouterr().out.splitlines()[1]
+
+    assert second_line("gpus") == "requests 9 units"
+    assert second_line("gpus", "-o", "wide") == f"requests 9 units; kube-scheduler reported: {reports['gpus'][1]}"
+    assert second_line("cpu") == f"requests 9 units; kube-scheduler reported: {reports['cpu'][1]}"
+    assert second_line("huge") == f"requests 99 units; kube-scheduler reported: {reports['huge'][1]}"
+
+
 def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = tmp_path / "job.yaml"
     limits = {"limits": {"aliyun.com/gpu-mem": "6"}}
