@@ -25,7 +25,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.table import DAEMONS
 
-_ANNOTATIONS: Final = {ANNOTATION_SCHEDULER_CONFIG: "x-digest", ANNOTATION_SETTINGS: "x-plugin-settings"}
+#: Of the daemons whose settings are an annotation of their pods: the kind of their object, and the word of the template.
+_SETTINGS_OF: Final = {"Deployment": "x-extender-settings", "DaemonSet": "x-plugin-settings"}
 _NO_VERSION = (
     "found a version of Kubernetes without its third number; expected one such as v1.36.3, which kube-scheduler's image has: "
     "set schedulerImage, or kubeVersion of Argo CD"
@@ -50,9 +51,6 @@ WORDS: Final[Mapping[str, str]] = {
     "/x-driver": ".Values.driverRoot",
     "/x-cdi": ".Values.cdiDir",
     "x-selinux": ".Values.selinuxType",
-    "x-placement": ".Values.placement",
-    "x-gpu-placement": ".Values.gpuPlacement",
-    "64997": ".Values.mostNodes",
     "64996": ".Values.percentageOfNodesToScore",
     "64995": ".Values.extenderWeight",
     "x-timeout": ".Values.extenderHttpTimeout",
@@ -62,6 +60,7 @@ WORDS: Final[Mapping[str, str]] = {
     "x-config": 'include "gpushare.schedulerConfig" .',
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
     "x-plugin-settings": 'include "gpushare.devicePluginSettings" .',
+    "x-extender-settings": 'include "gpushare.extenderSettings" .',
 }
 #: The settings of daemons that are not the chart's value as it is.
 SETTINGS: Final[Mapping[str, str]] = {"isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation'}
@@ -93,9 +92,6 @@ FULL: Final = Values(
     isolation="driver",
     device_strategy="cdi",
     overuse="evict",
-    placement="x-placement",
-    gpu_placement="x-gpu-placement",
-    most_nodes=64997,
     percentage=64996,
     extender_weight=64995,
     extender_http_timeout="x-timeout",
@@ -117,8 +113,6 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"device_strategy": "envvar"}, 'has .Values.deviceStrategy (list "auto" "cdi")'),
     ({"selinux_type": ""}, ".Values.selinuxType"),
     ({"overuse": "report"}, 'eq .Values.overuse "evict"'),
-    ({"gpu_placement": ""}, ".Values.gpuPlacement"),
-    ({"most_nodes": 0}, ".Values.mostNodes"),
     ({"preemption": False}, ".Values.preemption"),
     ({"scheduler_on_gpu_nodes": True}, "eq .Values.schedulerOnGpuNodes false"),
     ({"openshift": False}, ".Values.openshift"),
@@ -151,7 +145,8 @@ def made(values: Values) -> list[Any]:
             one["data"] = dict.fromkeys(one["data"], "x-config")
         template = one.get("spec", {}).get("template", {})
         if "annotations" in template.get("metadata", {}):
-            template["metadata"]["annotations"] = {name: _ANNOTATIONS[name] for name in template["metadata"]["annotations"]}
+            words = {ANNOTATION_SCHEDULER_CONFIG: "x-digest", ANNOTATION_SETTINGS: _SETTINGS_OF[one["kind"]]}
+            template["metadata"]["annotations"] = {name: words[name] for name in template["metadata"]["annotations"]}
         if "imagePullSecrets" in one:
             one["imagePullSecrets"] = "x-pull-secrets"
         if one["kind"] == "DaemonSet":
@@ -162,11 +157,15 @@ def made(values: Values) -> list[Any]:
     return found
 
 
-def plugin_settings(values: Values) -> list[str]:
-    """The lines of the device plugin's settings, with the values of the chart as expressions."""
-    charts = {row.key: SETTINGS.get(row.chart, f".Values.{row.chart}") for row in DAEMONS["device_plugin"].settings if row.chart}
-    parts = (line.partition(": ") for line in workloads.plugin_settings(values).splitlines())
-    return [f"{key}: {{{{ {charts[key]} | toJson }}}}" if key in charts else f"{key}: {value}" for key, _colon, value in parts]
+def settings_of(role: str, made: Callable[[Values], str]) -> str:
+    """The lines of a daemon's settings, with the values of the chart as expressions. role: the daemon's on hosts."""
+    charts = {row.key: SETTINGS.get(row.chart, f".Values.{row.chart}") for row in DAEMONS[role].settings if row.chart}
+
+    def settings(values: Values) -> list[str]:
+        parts = (line.partition(": ") for line in made(values).splitlines())
+        return [f"{key}: {{{{ {charts[key]} | toJson }}}}" if key in charts else f"{key}: {words(value)}" for key, _colon, value in parts]
+
+    return "\n".join(map(_line, tree(settings)))
 
 
 def absent(part: Any) -> bool:
@@ -284,9 +283,9 @@ def templates() -> dict[str, str]:
         documents.append(f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}" if condition else text)
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))
     config = re.sub(r'\n( +"preemptVerb": .*)', r"\n{{- if .Values.preemption }}\n\1\n{{- end }}", config)
-    settings = "\n".join(map(_line, tree(plugin_settings)))
     return {
         "_scheduler-config.tpl": header + defined("schedulerConfig", config),
-        "_device-plugin-settings.tpl": header + defined("devicePluginSettings", settings),
+        "_device-plugin-settings.tpl": header + defined("devicePluginSettings", settings_of("device_plugin", workloads.plugin_settings)),
+        "_extender-settings.tpl": header + defined("extenderSettings", settings_of("extender", workloads.extender_settings)),
         "objects.yaml": header + _REJECTED + "\n".join(documents) + "\n",
     }

@@ -112,7 +112,7 @@ RUNTIME: Final = Area(
         "mps": ("core", "daemon"),
         "pki": ("daemon.files",),
         "probe": (),
-        "extender": ("core", "daemon", "kube"),
+        "extender": ("core", "daemon", "kube", "settings"),
         "device_plugin": ("core", "daemon", "dra", "kube", "settings"),
         "device_plugin.node": ("core", "daemon.exposition", "daemon.log_line", "daemon.sync"),
         "dra": ("core", "daemon", "kube"),

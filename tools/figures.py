@@ -152,7 +152,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("nothing is sent after W + {:g} s", (leadership.SEND_SECONDS,)),
         ("happens before W + {:g} + {:g} s", (leadership.SEND_SECONDS, leadership.DRAINED_SECONDS)),
         ("It lasts {:g} s. At its end", (leadership.TAKEOVER_SECONDS,)),
-        ("({:g} s from the start with `--lease none`)", (leadership.DRAINED_SECONDS,)),
+        ("({:g} s from the start with `lease: none`)", (leadership.DRAINED_SECONDS,)),
         ("the rest of its {:g} s, usually until the next read ({:g} s)", (leadership.SEND_SECONDS, leadership.POLL_SECONDS)),
         ("GPU pods wait {:g} s more. kube-scheduler", (leadership.TAKEOVER_SECONDS,)),
         ("GPU pods wait {:g} s from its first read", (leadership.TAKEOVER_SECONDS,)),

@@ -48,6 +48,7 @@ import proof  # noqa: E402
 import readme  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
+from gpushare_runtime.settings.extender import ExtenderConfig  # noqa: E402
 from gpushare_runtime.settings.schema import settings_of  # noqa: E402
 from markdown_parts import code, item, table  # noqa: E402
 from suites.table import SUITES, Suite  # noqa: E402
@@ -275,11 +276,7 @@ def programs() -> str:
 # Settings of daemons.
 
 
-def settings_of_device_plugin() -> str:
-    return _settings(DevicePluginConfig)
-
-
-def _settings(owner: type[Any]) -> str:
+def settings_table(owner: type[Any]) -> str:
     """A row for each field of a daemon's file."""
     rows = []
     for one in settings_of(owner):
@@ -561,7 +558,8 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "roles/nvidia_container_toolkit/README.md": {"toolkit-advisories": toolkit_advisories},
     "roles/nvidia_driver/README.md": {"driver-advisories": driver_advisories},
     "docs/reference/cli.md": {"programs": programs},
-    "docs/reference/device-plugin.md": {"settings": settings_of_device_plugin},
+    "docs/reference/device-plugin.md": {"settings": partial(settings_table, DevicePluginConfig)},
+    "docs/reference/extender.md": {"settings": partial(settings_table, ExtenderConfig)},
     "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
     "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
     "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters, "preset-sources": sources_of_presets},

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "files/gpushare_runtime"))
 
 from gpushare_runtime.settings import document  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
+from gpushare_runtime.settings.extender import ExtenderConfig  # noqa: E402
 from gpushare_runtime.settings.schema import HOST, NumberType, Setting, settings_of  # noqa: E402
 
 TABLE: Final = "plugins/plugin_utils/_settings/table.py"
@@ -66,7 +67,10 @@ class Daemon:
         return [each for each in self.settings if each.chart]
 
 
-DAEMONS: Final = (Daemon(DevicePluginConfig, "device_plugin", "Memory, isolation and devices"),)
+DAEMONS: Final = (
+    Daemon(DevicePluginConfig, "device_plugin", "Memory, isolation and devices"),
+    Daemon(ExtenderConfig, "extender", "Extender and kube-scheduler"),
+)
 
 
 def default(each: Setting) -> Any:

@@ -38,12 +38,12 @@ SETS: tuple[tuple[Json, Json, str], ...] = (
     ({"openshift": True, "isolation": "watch"}, {"openshift": True, "isolation": "watch"}, "v1.36.3"),
     (
         {"placement": "spread", "gpuPlacement": "binpack", "preemption": False},
-        {"placement": "spread", "gpu_placement": "binpack", "preemption": False},
+        {"settings": {"placement": "spread", "gpuPlacement": "binpack"}, "preemption": False},
         "v1.36.3",
     ),
     (
         {"mostNodes": 100, "percentageOfNodesToScore": 0, "extenderWeight": 7, "extenderHttpTimeout": "800ms", "replicas": 3},
-        {"most_nodes": 100, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
+        {"settings": {"mostNodes": 100}, "percentage": 0, "extender_weight": 7, "extender_http_timeout": "800ms", "replicas": 3},
         "v1.36.3",
     ),
     ({"schedulerOnGpuNodes": True}, {"scheduler_on_gpu_nodes": True}, "v1.36.3"),

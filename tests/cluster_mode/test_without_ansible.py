@@ -15,7 +15,6 @@ from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import NAMESPACE, InCluster
 from cluster_mode.installs import LABEL as LABEL_AND_VALUE
 from cluster_mode.installs import Chart, Manifest
-from e2e.api import Json
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, OTHER_KUBELET_ROOT, Cluster
 from e2e.manifests import pod
@@ -41,11 +40,11 @@ def shares(cluster: Cluster, *names: str) -> None:
     assert check_totals(cluster) == []
 
 
-def arguments(cluster: Cluster) -> list[str]:
+def settings(cluster: Cluster) -> list[str]:
     """Of the extender, as they are in the cluster."""
     deployment = cluster.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/gpushare-scheduler")
-    containers: list[Json] = deployment["spec"]["template"]["spec"]["containers"]
-    return [word for one in containers if one["name"] == "extender" for word in one["args"]]
+    text: str = deployment["spec"]["template"]["metadata"]["annotations"]["gpushare.kubernetes/settings"]
+    return text.splitlines()
 
 
 def containers(cluster: Cluster) -> dict[str, str]:
@@ -126,13 +125,13 @@ def test_helm_rejects_bad_values_and_changes_nothing(bare: Bare, chart: Chart, h
 
 def test_helm_upgrades_and_rolls_back_under_running_pods(bare: Bare, chart: Chart) -> None:
     """Other values replace the pods of both daemons; those with GPUs stay, and new ones get theirs."""
-    before, running = arguments(bare.cluster), containers(bare.cluster)
+    before, running = settings(bare.cluster), containers(bare.cluster)
     chart.set("upgrade", overuse="evict", gpuPlacement="spread")
-    assert set(arguments(bare.cluster)) - set(before) == {"--evict", "--gpu-placement=spread"}
+    assert set(settings(bare.cluster)) - set(before) == {"evict: true", 'gpuPlacement: "spread"'}
     assert bare.cluster.kubectl("auth", "can-i", "create", "pods", "--subresource=eviction", *as_scheduler()).strip() == "yes"
     shares(bare.cluster, "after-upgrade")
     chart.helm("rollback", "gpushare", "1", "--wait")
-    assert arguments(bare.cluster) == before
+    assert settings(bare.cluster) == before
     shares(bare.cluster, "after-rollback")
     assert containers(bare.cluster).items() >= running.items()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.extender.leadership import DEFAULT_LEASE
+from gpushare_runtime.settings.extender import DEFAULT_LEASE
 from monitoring.prometheus import RULES, Prometheus
 from monitoring.scene import MIB_OF_GPU, Refusing, Scene, exactly, going_on, scene, tick
 from unit.fakes.runtime.device_plugin import cdi_folder

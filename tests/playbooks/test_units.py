@@ -26,6 +26,7 @@ from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.dashboard.access import TokenFile
 from gpushare_runtime.device_plugin import options as plugin
 from gpushare_runtime.extender import options as extender
+from gpushare_runtime.extender.tls import TlsFiles
 from gpushare_runtime.kube.service_account import TokenFiles
 from gpushare_runtime.pki import main as pki
 from unit.fakes.plugins.daemon.fake_systemd import Systemd
@@ -66,6 +67,7 @@ HOSTS: dict[str, dict[str, Any]] = {
     "limits": {"driver": "615.71.09"},
     "without": {"driver": "615.71.09", "gpushare_isolation": "none"},
     "six": {"gpushare_metrics_address": "::1", "gpushare_metrics_extender_port": 9501, "gpushare_extender_tls": False},
+    "metrics": {"gpushare_metrics_address": "::1", "gpushare_preemption": False},
     "next": {"__python_environment": {"environment": "/opt/gpushare/0.2.0-bbbbbbbbbbbb"}},
     "half": {"gpushare_metrics_address": "127.0.0.1", "gpushare_metrics_extender_port": 0, "gpushare_metrics_token": "0123456789abcdef"},
 }
@@ -97,6 +99,10 @@ PLAY = """
     - ansible.builtin.copy:
         content: "{{{{ lookup('gpushare.kubernetes.settings', 'device_plugin', decided=__device_plugin_decided) | to_json }}}}"
         dest: "{folder}/{{{{ inventory_hostname }}}}.gpushare-device-plugin.json"
+        mode: "0600"
+    - ansible.builtin.copy:
+        content: "{{{{ lookup('gpushare.kubernetes.settings', 'extender', decided=__extender_decided) | to_json }}}}"
+        dest: "{folder}/{{{{ inventory_hostname }}}}.gpushare-extender.json"
         mode: "0600"
 """
 
@@ -229,17 +235,20 @@ def test_only_a_plugin_that_limits_pods_has_the_power_to(units: Path, host: str,
 def test_the_extender_reads_its_options(
     units: Path, host: str, placement: str, gpus: str, preempt: bool, lease: str, metrics: str | None, token: bool
 ) -> None:
-    given = arguments(units, host, "extender")
-    settings = extender.parse_arguments(given)
+    settings = extender.parse_arguments(arguments(units, host, "extender"))
     assert (settings.placement, settings.gpu_placement, settings.preempt) == (placement, gpus, preempt)
     assert settings.most_nodes == (100 if host == "open" else 0)
-    assert given[given.index("--lease") + 1] == lease
-    assert (given[given.index("--metrics-listen") + 1] if "--metrics-listen" in given else None) == metrics
-    assert ("--tls-cert" in given) == (host != "six")
+    assert (settings.lease, settings.metrics_listen or None) == (lease, metrics)
+    assert (str(settings.listen), settings.evict) == ("127.0.0.1:32766", host == "open")
+    folder = Path("/run/gpushare-extender-copies")
+    assert settings.kubeconfig == str(folder / "extender.kubeconfig")
+    assert settings.tokens == TokenFiles(folder / "extender.token", Path("/var/lib/gpushare-extender/token"), 604800)
+    tls = None if host == "six" else TlsFiles(folder / "extender.crt", folder / "extender.key", folder / "ca.crt")
+    assert settings.tls == tls
     # The process may not read the original: it gets a copy, made anew at each reload.
     copies = [line for line in unit(units, host, "extender").splitlines() if line.startswith("ExecStartPre=")]
     assert ("/etc/gpushare/extender-metrics.token" in copies[0]) == token
-    assert ("/run/gpushare-extender-copies/extender-metrics.token" in given) == token
+    assert (settings.metrics and settings.metrics.token_file) == (folder / "extender-metrics.token" if token else None)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -348,25 +357,26 @@ def test_another_release_has_the_same_unit_and_systemd_need_not_read_it_again(un
 def test_no_word_is_lost_on_the_way_to_the_settings(units: Path, host: str) -> None:
     _text, settings = apart(unit(units, host, "extender"), "/x.env", [])
     command = settings.partition("GPUSHARE_COMMAND=")[2].strip().strip('"').split()
-    assert command[1:] == arguments(units, host, "extender")
+    assert command[1:] == ["--config", "/etc/gpushare/gpushare-extender.yaml"]
 
 
-def test_a_change_of_the_settings_is_one_of_the_process_and_of_its_sockets(units: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "second"), [("device-plugin", "six"), ("extender", "metrics")])
+def test_a_change_of_the_settings_is_one_of_the_process_and_of_its_sockets(units: Path, tmp_path: Path, name: str, second: str) -> None:
     """The unit is the same on every host without limits by the driver, so that systemd need not read it again."""
     made = {}
-    for host in ("plain", "six"):
-        wanted = replace(files(units, host, "device-plugin"), kubeconfig_path=str(tmp_path / "kubeconfig"))
+    for host in ("plain", second):
+        wanted = replace(files(units, host, name), kubeconfig_path=str(tmp_path / "kubeconfig"))
         daemon = Daemon(
             wanted.name, Health(None, "synced", 0), lambda argv: (0, "", ""), lambda pid: b"", str(tmp_path), settings=str(tmp_path)
         )
         plan = InstalledDaemon(wanted, daemon, Companions({}, daemon._run, str(tmp_path), str(tmp_path)), lambda: None).present(None)
         made[host] = {Path(path).name: text for path, text in plan.files.items()}
-    (same, one, other) = ("gpushare-device-plugin.service", "gpushare-device-plugin.env", "gpushare-device-plugin.yaml")
-    assert made["plain"].keys() == made["six"].keys() == {same, one, other}
-    assert {name for name in made["plain"] if made["plain"][name] != made["six"][name]} == {one, other}
-    held = {host: sockets("x", "", files(units, host, "device-plugin").config)["x-metrics.socket"] for host in made}
+    (same, one, other) = (f"gpushare-{name}{end}" for end in (".service", ".env", ".yaml"))
+    assert made["plain"].keys() == made[second].keys() == {same, one, other}
+    assert {path for path in made["plain"] if made["plain"][path] != made[second][path]} == {one, other}
+    held = {host: sockets("x", "", files(units, host, name).config)["x-metrics.socket"] for host in made}
     assert held["plain"] is None
-    assert "ListenStream=[::1]:9440\n" in (held["six"] or "")
+    assert f"ListenStream=[::1]:{9440 if name == 'device-plugin' else 9441}\n" in (held[second] or "")
 
 
 COPIES = "/run/gpushare-dashboard-copies"

@@ -127,6 +127,7 @@ DAEMONS = (
         (EXTENDER, f"private/{EXTENDER}", "systemd/timers/stamp-gpushare-pki.timer"),
         certificates=CERTIFICATES,
         called_by="scheduler",
+        configured=True,
     ),
     HostDaemon(
         DASHBOARD,

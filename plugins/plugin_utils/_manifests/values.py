@@ -75,10 +75,7 @@ class Values:
     device_strategy: str = "auto"
     overuse: str = "report"
     overuse_grace: int = 60
-    placement: str = "binpack"
-    gpu_placement: str = ""
     preemption: bool = True
-    most_nodes: int = 0
     percentage: int = 100
     extender_weight: int = 10
     extender_http_timeout: str = "1s"

@@ -35,7 +35,8 @@ from .values import NODE_LABEL, Values
 #: Where the image has its programs.
 PROGRAMS = "/opt/gpushare/bin"
 #: Of the extender, on the loopback address that the two containers of a pod share.
-EXTENDER_URL = "http://127.0.0.1:32766"
+_EXTENDER_ADDRESS = "127.0.0.1:32766"
+EXTENDER_URL = f"http://{_EXTENDER_ADDRESS}"
 HEALTH_PORT = 9443
 DASHBOARD_PORT = 9442
 _SCHEDULER_PORT = 10259
@@ -46,7 +47,7 @@ _JOBS = {SCHEDULER: "gpushare-extender", EXTENDER: "gpushare-extender", PLUGIN: 
 _METRICS_FOLDER, _TOKEN = "/etc/gpushare/metrics", "token"
 #: Where a daemon's container has its settings, and the name of their file.
 SETTINGS_FOLDER, _SETTINGS = "/etc/gpushare/settings", "settings.yaml"
-_PLUGIN_ROLE = "device_plugin"
+_PLUGIN_ROLE, _EXTENDER_ROLE = "device_plugin", "extender"
 #: On the nodes: the usage file, which the service of a host has in the same place.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 #: Of the certificates of a control plane, as with services.
@@ -163,8 +164,8 @@ def pod_monitors(values: Values) -> list[Json]:
     ]
 
 
-def _metrics_arguments(values: Values, port: int) -> list[str]:
-    return [f"--metrics-listen=0.0.0.0:{port}", f"--metrics-token-file={_METRICS_FOLDER}/{_TOKEN}"] if values.metrics else []
+def _metrics_settings(values: Values, port: int) -> Json:
+    return {"metricsListen": f"0.0.0.0:{port}", "metricsTokenFile": f"{_METRICS_FOLDER}/{_TOKEN}"} if values.metrics else {}
 
 
 def _metrics_port(values: Values, port: int) -> Json:
@@ -200,15 +201,16 @@ def deployment(values: Values) -> Json:
             "nodeAffinity": _off_gpu_nodes(values),
         },
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [_kube_scheduler(values), _extender(values, f"--lease={values.namespace}/{SCHEDULER}")],
-        "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}, *_metrics_volumes(values, SCHEDULER)],
+        "containers": [_kube_scheduler(values), _extender(values)],
+        "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}, _settings_volume(), *_metrics_volumes(values, SCHEDULER)],
     }
+    annotations = {ANNOTATION_SCHEDULER_CONFIG: digest, ANNOTATION_SETTINGS: extender_settings(values)}
     spec = {
         "replicas": values.replicas,
         "selector": {"matchLabels": labels(SCHEDULER)},
         # A new one leads only once an old one has ended: no gap with two, and none of seconds with one.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-        "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": {ANNOTATION_SCHEDULER_CONFIG: digest}}, "spec": pod},
+        "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": annotations}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _named(SCHEDULER, values), "spec": spec}
 
@@ -241,29 +243,36 @@ def _kube_scheduler(values: Values) -> Json:
     }
 
 
-def _extender(values: Values, *own: str) -> Json:
-    """own: arguments that depend on where it runs."""
-    arguments = [
-        "--listen=127.0.0.1:32766",
-        *own,
-        f"--placement={values.placement}",
-        *([f"--gpu-placement={values.gpu_placement}"] if values.gpu_placement else []),
-        *(["--preempt"] if values.preemption else []),
-        *(["--evict"] if values.evict else []),
-        *([f"--most-nodes={values.most_nodes}"] if values.most_nodes else []),
-    ]
-    host = "127.0.0.1" if values.default_scheduler else ""
-    health = f"--health-listen={host or '0.0.0.0'}:{HEALTH_PORT}"
+def extender_settings(values: Values) -> str:
+    """The file that the extender reads."""
+    fields = values.settings_of(_EXTENDER_ROLE)
+    fields |= {"listen": _EXTENDER_ADDRESS, "healthListen": f"{_health_host(values) or '0.0.0.0'}:{HEALTH_PORT}"}
+    if values.default_scheduler:
+        fields["lease"] = f"{NAMESPACE}/{DEFAULT_SCHEDULER}"
+        fields |= {"tlsCert": f"{_COPIES}/extender.crt", "tlsKey": f"{_COPIES}/extender.key", "clientCa": f"{_COPIES}/ca.crt"}
+    else:
+        fields["lease"] = f"{values.namespace}/{SCHEDULER}"
+    fields |= {"evict": True} if values.evict else {}
+    return document(DAEMONS[_EXTENDER_ROLE].kind, {**fields, **_metrics_settings(values, EXTENDER_METRICS_PORT)})
+
+
+def _health_host(values: Values) -> str:
+    """Where the extender serves its probes, "" for the pod's own address: a pod on the host's network has none."""
+    return "127.0.0.1" if values.default_scheduler else ""
+
+
+def _extender(values: Values) -> Json:
+    host = _health_host(values)
     mounts = [*([_mount("copies", _COPIES)] if values.default_scheduler else []), *_metrics_mounts(values)]
     return {
         "name": "extender",
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-extender"],
-        "args": [*arguments, health, *_metrics_arguments(values, EXTENDER_METRICS_PORT)],
+        "args": [f"--config={SETTINGS_FOLDER}/{_SETTINGS}"],
         **environment(values),
         **_metrics_port(values, EXTENDER_METRICS_PORT),
-        **({"volumeMounts": mounts} if mounts else {}),
+        "volumeMounts": [_mount("settings", SETTINGS_FOLDER), *mounts],
         "startupProbe": probe("/healthz", HEALTH_PORT, period=2, failures=60, host=host),
         "livenessProbe": probe("/healthz", HEALTH_PORT, period=10, failures=6, host=host),
         "readinessProbe": probe("/readyz", HEALTH_PORT, period=5, failures=3, host=host),
@@ -277,8 +286,7 @@ def extender_daemon_set(values: Values) -> Json:
 
     The certificates are the host's, made and renewed in the pod, root's as kube-scheduler is. The extender has copies of its own alone.
     """
-    tls = [f"--tls-cert={_COPIES}/extender.crt", f"--tls-key={_COPIES}/extender.key", f"--client-ca={_COPIES}/ca.crt"]
-    extender = _extender(values, f"--lease={NAMESPACE}/{DEFAULT_SCHEDULER}", *tls)
+    extender = _extender(values)
     keeper = {
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
@@ -303,13 +311,15 @@ def extender_daemon_set(values: Values) -> Json:
         "volumes": [
             {"name": "pki", "hostPath": {"path": PKI_FOLDER, "type": "DirectoryOrCreate"}},
             {"name": "copies", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+            _settings_volume(),
             *_metrics_volumes(values, EXTENDER),
         ],
     }
+    annotations = {ANNOTATION_SETTINGS: extender_settings(values)}
     spec = {
         "selector": {"matchLabels": labels(EXTENDER)},
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
-        "template": {"metadata": {"labels": labels(EXTENDER)}, "spec": pod},
+        "template": {"metadata": {"labels": labels(EXTENDER), "annotations": annotations}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(EXTENDER, values), "spec": spec}
 
@@ -324,8 +334,7 @@ def plugin_settings(values: Values) -> str:
     fields |= {"inContainer": True, "cgroupRoot": HOST_CGROUPS, "devRoot": HOST_DEV, "stateDir": STATE_FOLDER}
     fields |= {"isolation": values.isolation_of_pods, "healthListen": f"0.0.0.0:{HEALTH_PORT}"}
     fields |= {"hostRoot": HOST} if values.writes_cdi else {}
-    metrics = {"metricsListen": f"0.0.0.0:{PLUGIN_METRICS_PORT}", "metricsTokenFile": f"{_METRICS_FOLDER}/{_TOKEN}"}
-    return document(DAEMONS[_PLUGIN_ROLE].kind, {**fields, **(metrics if values.metrics else {})})
+    return document(DAEMONS[_PLUGIN_ROLE].kind, {**fields, **_metrics_settings(values, PLUGIN_METRICS_PORT)})
 
 
 def _settings_volume() -> Json:

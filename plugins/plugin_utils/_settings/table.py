@@ -33,5 +33,30 @@ DAEMONS = {
                 "runtime_class", "runtimeClass", "gpushare-nvidia", variable="gpushare_runtime_class", hosts=False, chart="runtimeClass"
             ),
         ),
-    )
+    ),
+    "extender": ConfiguredDaemon(
+        "ExtenderConfig",
+        "extender",
+        (
+            DaemonSetting("placement", "placement", "binpack", variable="gpushare_placement", scope="control planes", chart="placement"),
+            DaemonSetting(
+                "gpu_placement", "gpuPlacement", "", variable="gpushare_gpu_placement", scope="control planes", chart="gpuPlacement"
+            ),
+            DaemonSetting("preempt", "preempt", True, variable="gpushare_preemption", scope="control planes", chart="preemption"),
+            DaemonSetting("lease", "lease", "kube-system/kube-scheduler", variable="gpushare_scheduler_lease", scope="cluster"),
+            DaemonSetting(
+                "most_nodes",
+                "mostNodes",
+                0,
+                variable="gpushare_most_nodes",
+                scope="control planes",
+                chart="mostNodes",
+                least=0,
+                most=100000,
+            ),
+            DaemonSetting(
+                "token_seconds", "tokenSeconds", 604800, variable="gpushare_token_seconds", scope="cluster", least=600, most=4294967296
+            ),
+        ),
+    ),
 }

@@ -18,8 +18,9 @@ from gpushare_runtime.extender.binder import Binder
 from gpushare_runtime.extender.binding import BindError
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.extender_v1 import BindArguments
-from gpushare_runtime.extender.leadership import DEFAULT_LEASE, Leadership
+from gpushare_runtime.extender.leadership import Leadership
 from gpushare_runtime.extender.verbs import Verbs
+from gpushare_runtime.settings.extender import DEFAULT_LEASE
 
 
 class Host:

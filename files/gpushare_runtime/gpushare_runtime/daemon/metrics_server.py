@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ipaddress
 from collections.abc import Callable, Coroutine, Iterable
@@ -31,25 +30,9 @@ class MetricsAddress:
             raise ValueError(f"metrics on {self.host} would be open to the network: give --metrics-token-file as well, or 127.0.0.1")
 
     @classmethod
-    def parse(cls, text: str, token_file: Path | None = None) -> MetricsAddress:
-        """From "127.0.0.1:9440" or "[::1]:9440". ValueError with what was found and an example."""
-        return cls(*parse_address(text, "127.0.0.1:9440"), token_file)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that both daemons have."""
-    parser.add_argument("--metrics-listen", metavar="ADDRESS:PORT", help="serve metrics there, such as 127.0.0.1:9440; default: nowhere")
-    parser.add_argument("--metrics-token-file", type=Path, help="bearer token of scrapers; any address beyond loopback requires it")
-
-
-def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> MetricsAddress | None:
-    """Their address; None without a metrics page. Ends the process with a message if they are invalid."""
-    if not given.metrics_listen:
-        return None
-    try:
-        return MetricsAddress.parse(given.metrics_listen, given.metrics_token_file)
-    except ValueError as error:
-        parser.error(f"--metrics-listen: {error}")
+    def of(cls, text: str, token_file: Path | None = None) -> MetricsAddress | None:
+        """From "127.0.0.1:9440" or "[::1]:9440"; None for "". ValueError with what was found and an example."""
+        return cls(*parse_address(text, "127.0.0.1:9440"), token_file) if text else None
 
 
 def parts(

@@ -80,40 +80,16 @@ def _resolved(given: options.Given[DevicePluginConfig]) -> PluginSettings:
         own["strategy"] = protocol.STRATEGY_CDI
     own["cdi_folders"] = config.cdi_folders or ((str(config.cdi_dir),) if config.cdi_dir else protocol.CDI_FOLDERS)
     own["log_level"] = "debug" if asked.verbosity >= 4 else config.log_level
+    given.together("seed_token_file", "token_file", "the credentials of the kubeconfig")
+    health = config.health_listen
     return PluginSettings(
         **{each.name: getattr(config, each.name) for each in fields(config)} | own,
-        metrics=_metrics(given),
-        health=_health(given),
-        tokens=_tokens(given),
+        metrics=given.made("metrics_listen", lambda: MetricsAddress.of(config.metrics_listen, config.metrics_token_file)),
+        health=given.made("health_listen", lambda: page_server.parse_address(health, "0.0.0.0:9443") if health else None),
+        tokens=TokenFiles.of(config.seed_token_file, config.token_file, config.token_seconds),
         notes=tuple(_notes(config, asked)),
         choose=config.in_container and config.strategy == AUTO and config.backend != DRA,
     )
-
-
-def _metrics(given: options.Given[DevicePluginConfig]) -> MetricsAddress | None:
-    config = given.settings
-    try:
-        return MetricsAddress.parse(config.metrics_listen, config.metrics_token_file) if config.metrics_listen else None
-    except ValueError as error:
-        given.reject(f"{given.name('metrics_listen')}: {error}")
-
-
-def _health(given: options.Given[DevicePluginConfig]) -> health_server.Address | None:
-    try:
-        listen = given.settings.health_listen
-        return page_server.parse_address(listen, "0.0.0.0:9443") if listen else None
-    except ValueError as error:
-        given.reject(f"{given.name('health_listen')}: {error}")
-
-
-def _tokens(given: options.Given[DevicePluginConfig]) -> TokenFiles | None:
-    config = given.settings
-    if config.seed_token_file is None or config.token_file is None:
-        if config.seed_token_file != config.token_file:
-            both = f"{given.name('seed_token_file')} and {given.name('token_file')}"
-            given.reject(f"{both} go together: give both, or none for the credentials of the kubeconfig")
-        return None
-    return TokenFiles(config.seed_token_file, config.token_file, config.token_seconds)
 
 
 def _check_dra(given: options.Given[DevicePluginConfig], isolation: str) -> None:

@@ -23,11 +23,9 @@ from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.daemon.exposition import single
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
+from gpushare_runtime.settings.extender import NO_LEASE
 
 log = logging.getLogger(__name__)
-
-DEFAULT_LEASE: Final = "kube-system/kube-scheduler"
-NO_LEASE: Final = "none"
 
 SERVER_SECONDS: Final = 3
 """The API server ends the request of a Binding after this time. Later it cannot bind the pod any more."""
@@ -189,13 +187,13 @@ class Leadership:
             return (
                 f"lease {self.lease} is {holder}, and this extender serves the scheduler of host {self.host}: expected it to ask only "
                 "while it holds that lease. If this continues, it runs with leader election off, or with another lease or host name: start "
-                f"it with --leader-elect=true, or this extender with --lease NAMESPACE/NAME and --scheduler-host (--lease {NO_LEASE} "
+                f"it with --leader-elect=true, or give this extender its lease and its schedulerHost (lease: {NO_LEASE} "
                 "where one scheduler runs alone)"
             )
         return (
             f"lease {self.lease} cannot be read, so that it is not known whether another scheduler is active: "
             f"{self._failure or 'no answer for too long'}; expected the right to get it (role extender gives it) and an API server that "
-            f"answers within {_POLL_WITHIN} s; where one scheduler runs alone without leader election, --lease {NO_LEASE}"
+            f"answers within {_POLL_WITHIN} s; where one scheduler runs alone without leader election, set lease: {NO_LEASE}"
         )
 
     def foreign_binding(self, pod: AllocatedPod) -> None:

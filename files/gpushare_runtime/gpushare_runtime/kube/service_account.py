@@ -130,6 +130,11 @@ class TokenFiles:
     own: Path
     seconds: int = TOKEN_SECONDS
 
+    @classmethod
+    def of(cls, seed: Path | None, own: Path | None, seconds: int) -> TokenFiles | None:
+        """None without files."""
+        return cls(seed, own, seconds) if seed and own else None
+
 
 class TokenRenewer:
     """The token to send, and its renewal.
@@ -323,7 +328,7 @@ def from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         parser.error("--seed-token-file and --token-file go together: give both, or none for the credentials of the kubeconfig")
     if options.token_seconds < _LEAST_SECONDS:
         parser.error(f"--token-seconds {options.token_seconds}: the API server issues no token for less than {_LEAST_SECONDS} seconds")
-    return TokenFiles(options.seed_token_file, options.token_file, options.token_seconds) if options.token_file else None
+    return TokenFiles.of(options.seed_token_file, options.token_file, options.token_seconds)
 
 
 def _file_state(file: Path) -> object:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final
 
 from gpushare_runtime.daemon.runner import LOG_LEVELS
@@ -15,9 +17,42 @@ _LEAST_SECONDS, _MOST_SECONDS = 600, 2**32
 _ADDRESS: Final = r"(?:\[[0-9a-fA-F:.]{2,45}\]|[^:\[\]\s]{1,253}):[0-9]{1,5}"
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a daemon listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        return ip_address(self.host).is_loopback
+
+
 def address(example: str) -> TextType:
     """The kind of an address with a port."""
     return TextType(f"an address and port, such as {example}", _ADDRESS)
+
+
+def listen_address(example: str) -> TextType:
+    """The kind of an address on which a daemon must be able to listen."""
+    expected = f"an IP address and a port from 1 to 65535, such as {example}"
+
+    def parsed(text: str) -> Address:
+        host, _, port = text.rpartition(":")
+        try:
+            found = Address(str(ip_address(host.removeprefix("[").removesuffix("]"))), int(port))
+        except ValueError:
+            raise ValueError(expected) from None
+        if not 1 <= found.port <= 65535:
+            raise ValueError(expected)
+        return found
+
+    return TextType(expected, _ADDRESS, parsed)
 
 
 def seed_token_file() -> Any:

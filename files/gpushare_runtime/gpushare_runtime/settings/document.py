@@ -34,7 +34,8 @@ def load(path: Path, owner: type[T]) -> tuple[T, frozenset[str]]:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}; expected a file with the kind {kind_of(owner)}") from None
+        readable = " that this user may read, in folders that all may enter" if isinstance(error, PermissionError) else ""
+        raise SettingsError(f"{path}: {error.strerror}; expected a file with the kind {kind_of(owner)}{readable}") from None
     if len(data) > _MOST_BYTES:
         raise SettingsError(f"{path}: found more than {_MOST_BYTES} bytes; expected a file with the kind {kind_of(owner)}")
     return parse(data, owner, str(path))

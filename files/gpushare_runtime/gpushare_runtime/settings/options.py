@@ -19,6 +19,7 @@ from gpushare_runtime.settings.document import SettingsError
 from gpushare_runtime.settings.schema import ChoiceType, ListType, NumberType, Setting, SwitchType, settings_of
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,18 @@ class Given(Generic[T]):
         """End the process with a message."""
         self.parser.error(words if self.file is None else f"{self.file}: {words}")
 
+    def together(self, one: str, other: str, without: str) -> None:
+        """End the process with a message where one of two settings is given alone. without: what neither means."""
+        if (getattr(self.settings, one) is None) != (getattr(self.settings, other) is None):
+            self.reject(f"{self.name(one)} and {self.name(other)} go together: give both, or none for {without}")
+
+    def made(self, field: str, make: Callable[[], M]) -> M:
+        """What follows from a setting. Ends the process with its name and the message of a ValueError."""
+        try:
+            return make()
+        except ValueError as error:
+            self.reject(f"{self.name(field)}: {error}")
+
     def checked(self) -> None:
         """End the process where it was asked only what a file means, with the answer."""
         if self.options.check_config:
@@ -50,7 +63,9 @@ class Given(Generic[T]):
 def add_options(parser: argparse.ArgumentParser, owner: type) -> None:
     """The options of a daemon with these settings."""
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-    parser.add_argument("--config", help=f"the file with the settings, a {document.kind_of(owner)}; without other options", **file)
+    parser.add_argument(
+        "--config", help=f"the file with the settings, of the kind {document.kind_of(owner)}; without other options", **file
+    )
     parser.add_argument("--check-config", help="say what this file means, or what is wrong with it, and end", **file)
     for each in settings_of(owner):
         default = "" if each.default in (None, "", [], False) or "default" in each.doc else f" (default {each.default})"

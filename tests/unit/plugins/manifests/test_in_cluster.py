@@ -32,7 +32,8 @@ VALUES = Values(image="localhost/gpushare:1", scheduler_image="registry.k8s.io/k
 SETS = (
     VALUES,
     replace(VALUES, namespace="kube-system", runtime_class="", mutating=False),
-    replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict", gpu_placement="spread", most_nodes=5),
+    replace(VALUES, namespace="gpushare-other", api_server="https://10.0.0.1:6443", overuse="evict"),
+    replace(VALUES, settings={"gpuPlacement": "spread", "mostNodes": 5}),
     replace(VALUES, scheduler_on_gpu_nodes=True, metrics=True),
     replace(VALUES, prometheus="https://prometheus.monitoring:9090"),
     replace(VALUES, driver_root="/opt/driver", cdi_dir="/run/cdi", selinux_type="spc_t", runtime_class=""),
@@ -73,10 +74,10 @@ def test_the_module_applies_nothing_that_only_looks_like_one_of_them() -> None:
     assert [one for one in bad if foreign([one], "gpushare-system") is None] == []
 
 
-def plugin_settings(template: Json, folder: Path) -> plugin_options.PluginSettings:
-    """The settings that the device plugin reads where kubelet has made the volumes of its pod."""
+def config(template: Json, name: str, folder: Path) -> list[str]:
+    """The command line of a daemon's container where kubelet has made the volumes of its pod."""
     spec = template["spec"]
-    (daemon,) = spec["containers"]
+    (daemon,) = (each for each in spec["containers"] if each["name"] == name)
     (word,) = daemon["args"]
     path = PurePath(word.removeprefix("--config="))
     (volume,) = (each["name"] for each in daemon["volumeMounts"] if each["mountPath"] == str(path.parent))
@@ -85,8 +86,16 @@ def plugin_settings(template: Json, folder: Path) -> plugin_options.PluginSettin
     assert item["path"] == path.name
     (annotation,) = re.findall(r"metadata\.annotations\['(.+)'\]", item["fieldRef"]["fieldPath"])
     (folder / item["path"]).write_text(template["metadata"]["annotations"][annotation])
+    return ["--config", str(folder / item["path"])]
+
+
+def plugin_settings(template: Json, folder: Path) -> plugin_options.PluginSettings:
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
-        return plugin_options.parse_arguments(["--config", str(folder / item["path"])])
+        return plugin_options.parse_arguments(config(template, "device-plugin", folder))
+
+
+def extender_settings(template: Json, folder: Path) -> extender_options.ExtenderSettings:
+    return extender_options.parse_arguments(config(template, "extender", folder))
 
 
 @pytest.mark.parametrize("values", [*SETS, replace(VALUES, overuse_grace=90)])
@@ -103,7 +112,9 @@ def test_the_programs_know_their_arguments(values: Values, tmp_path: Path) -> No
     )
     assert (plugin.choose, str(plugin.cdi_dir or "")) == (values.device_strategy == "auto", values.cdi_dir if values.writes_cdi else "")
     assert (plugin.driver_root, plugin.runtime_class) == (values.driver_root if values.writes_cdi else "", values.runtime_class)
-    extender = extender_options.parse_arguments(container(values, "extender")["args"])
+    extender = extender_settings(of("Deployment", values)["spec"]["template"], tmp_path)
+    given = {"gpuPlacement": "", "mostNodes": 0, **values.settings}
+    assert (extender.gpu_placement, extender.most_nodes) == (given["gpuPlacement"], given["mostNodes"])
     assert extender.lease == f"{values.namespace}/gpushare-scheduler"
     assert extender.listen.loopback
     assert str(extender.listen) == workloads.EXTENDER_URL.removeprefix("http://")
@@ -131,22 +142,23 @@ def test_the_dashboards_objects_are_applied_and_taken_away_as_ours() -> None:
     assert foreign(made, VALUES.namespace) is None
 
 
-def test_the_extender_beside_the_clusters_scheduler() -> None:
+def test_the_extender_beside_the_clusters_scheduler(tmp_path: Path) -> None:
     """It has the host's name and loopback address, the certificates that kube-scheduler believes, and no right that it needs not."""
     made = {key(one): one for one in in_cluster.objects(BESIDE)}
     assert foreign(list(made.values()), BESIDE.namespace) is None
     assert not [name for name in made if "gpushare-scheduler" in name[2] and name[0] != "ValidatingAdmissionPolicy"]
     assert ("ValidatingAdmissionPolicy", "", "gpushare-extender") in made
-    pod = made["DaemonSet", "gpushare-system", "gpushare-extender"]["spec"]["template"]["spec"]
+    template = made["DaemonSet", "gpushare-system", "gpushare-extender"]["spec"]["template"]
+    pod = template["spec"]
     assert (pod["hostNetwork"], pod.get("hostPID", False)) == (True, False)
     extender, renewal = pod["containers"]
-    settings = extender_options.parse_arguments(extender["args"])
+    settings = extender_settings(template, tmp_path)
     assert (settings.lease, str(settings.listen)) == ("kube-system/kube-scheduler", "127.0.0.1:32766")
     assert settings.tls is not None
     assert settings.health is not None
     assert {one["httpGet"]["host"] for name, one in extender.items() if name.endswith("Probe")} == {"127.0.0.1"}
     # The key of the CA stays where the extender does not see it.
-    assert [one["mountPath"] for one in extender["volumeMounts"]] == [str(settings.tls.key.parent)]
+    assert [one["mountPath"] for one in extender["volumeMounts"]] == ["/etc/gpushare/settings", str(settings.tls.key.parent)]
     for one in (*pod["initContainers"], renewal):
         with mock.patch("sys.stderr"):
             options = pki._parser().parse_args(one["args"])
@@ -334,7 +346,7 @@ def test_prometheus_finds_each_daemon_and_has_its_token(values: Values, tmp_path
         assert monitors[name]["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
         (daemon,) = (one for one in template["spec"]["containers"] if one.get("ports"))
         own = daemon["name"] == "device-plugin"
-        address = plugin_settings(template, tmp_path).metrics if own else extender_options.parse_arguments(daemon["args"]).metrics
+        address = plugin_settings(template, tmp_path).metrics if own else extender_settings(template, tmp_path).metrics
         assert address is not None
         assert daemon["ports"] == [{"name": endpoint["port"], "containerPort": address.port, "protocol": "TCP"}]
         # The token that the daemon wants is the one that Prometheus sends, and no other container sees it.

@@ -187,7 +187,7 @@ async def test_a_lease_that_may_not_be_read_names_the_cure(world: World, golden:
     world.server.rejects = 403
     await asyncio.sleep(30)
     golden(world.leadership.problem())
-    assert "--lease none" in world.leadership.problem()
+    assert "lease: none" in world.leadership.problem()
 
 
 async def test_no_such_lease_is_one_scheduler_without_election(world: World) -> None:

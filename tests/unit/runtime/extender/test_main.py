@@ -26,8 +26,9 @@ from gpushare_runtime.extender import cache, leadership, requeue, sizes
 from gpushare_runtime.extender import main as extender
 from gpushare_runtime.extender.cache import incomplete
 from gpushare_runtime.extender.main import main
-from gpushare_runtime.extender.options import Address, ExtenderSettings, parse_arguments
+from gpushare_runtime.extender.options import ExtenderSettings, parse_arguments
 from gpushare_runtime.kube.client import KubeClient
+from gpushare_runtime.settings.common import Address
 from unit.fakes.runtime.extender.process import free_port, start
 from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
 from unit.fakes.runtime.kube.tokens import TokenApi, jwt
@@ -46,17 +47,14 @@ async def served(settings: ExtenderSettings) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--listen", "32766"], "'32766' has no IP address; write address and port, such as 127.0.0.1:32766"),
-        (["--listen", "localhost:32766"], "'localhost:32766' has no IP address"),
-        (["--listen", "127.0.0.1:0"], "has no port from 1 to 65535"),
-        (["--listen", "127.0.0.1:x"], "has no port from 1 to 65535"),
-        (["--log-level", "warn"], "'warn' is not a log level; expected one of debug, info, warning, error"),
-        (["--most-nodes", "all"], "'all' is not a number of nodes; write for example 100, or 0 for no limit"),
+        (["--listen", "32766"], "'32766' is not an IP address and a port from 1 to 65535, such as 127.0.0.1:32766"),
+        (["--listen", "localhost:32766"], "'localhost:32766' is not an IP address and a port"),
+        (["--listen", "127.0.0.1:0"], "'127.0.0.1:0' is not an IP address and a port"),
+        (["--listen", "127.0.0.1:x"], "'127.0.0.1:x' is not an IP address and a port"),
+        (["--log-level", "warn"], "'warn' is not one of debug, info, warning, error"),
+        (["--most-nodes", "all"], "'all' is not a number from 0 to 100000"),
         (["--port", "1"], "unrecognized arguments: --port"),
-        (
-            ["--lease", "kube-scheduler"],
-            "'kube-scheduler' names no lease; write namespace and name, such as kube-system/kube-scheduler, or none",
-        ),
+        (["--lease", "kube-scheduler"], "'kube-scheduler' is not namespace and name, such as kube-system/kube-scheduler, or none"),
         (["--token-file", "/t"], "--seed-token-file and --token-file go together"),
         (["--metrics-listen", "0.0.0.0:9441"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],
@@ -81,7 +79,7 @@ def test_log_level_of_the_environment_is_checked_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LOG_LEVEL", "loud")
     with pytest.raises(SystemExit):
         main([])
-    assert "'loud' is not a log level" in capsys.readouterr().err
+    assert "LOG_LEVEL: found 'loud'; expected one of debug, info, warning, error" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

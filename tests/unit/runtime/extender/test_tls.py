@@ -306,8 +306,8 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--tls-cert", "a"], "--tls-key and --client-ca not given: TLS takes all of --tls-cert, --tls-key, --client-ca"),
-        (["--tls-cert", "a", "--tls-key", "b"], "--client-ca not given"),
+        (["--tls-cert", "/a"], "--tls-key and --client-ca not given: TLS takes all of --tls-cert, --tls-key, --client-ca"),
+        (["--tls-cert", "/a", "--tls-key", "/b"], "--client-ca not given"),
         (["--listen", "0.0.0.0:32766"], "--listen 0.0.0.0:32766: plain http is for loopback addresses"),
         (["--listen", "[::]:32766"], "--listen [::]:32766: plain http is for loopback addresses"),
     ],

@@ -4,18 +4,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.config_document import document, field, written
 
 from gpushare_runtime.device_plugin.options import parse_arguments
+from gpushare_runtime.extender import options as extender
 from gpushare_runtime.settings.device_plugin import AUTO, DevicePluginConfig
 from gpushare_runtime.settings.document import SettingsError, load, parse
-from gpushare_runtime.settings.schema import ChoiceType, ListType, Setting, SwitchType, TextType, settings_of
+from gpushare_runtime.settings.extender import ExtenderConfig
+from gpushare_runtime.settings.schema import ChoiceType, ListType, NumberType, Setting, SwitchType, TextType, settings_of
 
 KIND = "DevicePluginConfig"
-TEXTS = {"nodeName": "gpu1", "runtimeClass": "nvidia", "metricsListen": "10.0.0.5:9440", "healthListen": "[::1]:9443"}
+TEXTS = {
+    "nodeName": "gpu1",
+    "runtimeClass": "nvidia",
+    "metricsListen": "10.0.0.5:9440",
+    "healthListen": "[::1]:9443",
+    "listen": "[::1]:32766",
+    "lease": "infra/mine",
+}
 HEAD = f"apiVersion: gpushare.kubernetes/v1\nkind: {KIND}\n"
 
 
@@ -47,17 +57,25 @@ def example(each: Setting) -> object:
         return TEXTS.get(each.key, f"/{each.key}")
     if isinstance(kind, ChoiceType):
         return next(word for word in kind.words if word not in (each.default, AUTO))
-    return True if isinstance(kind, SwitchType) else getattr(kind, "least", None)
+    if isinstance(kind, NumberType):
+        return kind.most if kind.least == each.default else kind.least
+    return isinstance(kind, SwitchType)
 
 
-def test_each_setting_means_the_same_in_a_file_and_as_an_option(tmp_path: Path) -> None:
-    every = settings_of(DevicePluginConfig)
+@pytest.mark.parametrize(
+    ("owner", "parse_arguments", "further"),
     # What isolation measures is evicted.
-    values = {each.key: example(each) for each in every} | {"isolation": "watch"}
+    [(DevicePluginConfig, parse_arguments, {"isolation": "watch"}), (ExtenderConfig, extender.parse_arguments, {})],
+)
+def test_each_setting_means_the_same_in_a_file_and_as_an_option(
+    owner: type, parse_arguments: Callable[[Sequence[str]], object], further: dict[str, object], tmp_path: Path
+) -> None:
+    every = settings_of(owner)
+    values = {each.key: example(each) for each in every} | further
     assert [each.key for each in every if values[each.key] == each.default] == []
     names = {each.key: each.option for each in every}
     file = tmp_path / "x.yaml"
-    file.write_text(written("gpushare-device-plugin", KIND, values))
+    file.write_text(written("a program", owner.__name__, values))
     by_file = parse_arguments(["--config", str(file)])
     assert by_file == parse_arguments([word for key, value in values.items() for word in option(value, names[key])])
     assert {key: field(file.read_text(), key) for key in values} == values
@@ -156,3 +174,32 @@ def test_what_a_file_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [line.split(" (")[0].split(":")[0] for line in lines] == [one.key for one in settings_of(DevicePluginConfig)]
     assert any(line.startswith("memoryUnit: GiB (given): ") for line in lines)
     assert any(line.startswith("overuseGrace: 60 (default): ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tlsCert": "/a"}, "tlsKey and clientCa not given: TLS takes all of tlsCert, tlsKey, clientCa"),
+        ({"listen": "0.0.0.0:32766"}, "listen 0.0.0.0:32766: plain http is for loopback addresses; give tlsCert, tlsKey, clientCa"),
+        ({"listen": "localhost:32766"}, "x:3: listen: found 'localhost:32766'; expected an IP address and a port from 1 to 65535"),
+        ({"lease": "kube-scheduler"}, "x:3: lease: found 'kube-scheduler'; expected namespace and name, such as"),
+        ({"tokenFile": "/t"}, "seedTokenFile and tokenFile go together"),
+    ],
+)
+def test_settings_of_the_extender_that_cannot_be(
+    fields: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x").write_text(document("ExtenderConfig", fields))
+    with pytest.raises(SystemExit) as ended:
+        extender.parse_arguments(["--check-config", str(tmp_path / "x")])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_the_process_may_not_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(SettingsError, match=r"Permission denied; expected .* that this user may read, in folders that all may enter"):
+        load(tmp_path / "x", ExtenderConfig)
