@@ -19,8 +19,8 @@ options:
   what:
     description:
       - V(service) writes the daemon's unit, kubeconfig and seed token, enables and starts it, and waits until it reports that it is
-        healthy. Restarts it only if its running process was started from another unit, kubeconfig or environment than those on the disk.
-        If only files differ that the unit copies, reloads it. A seed alone restarts nothing.
+        healthy. Restarts it only if its running process was started from another unit, kubeconfig, settings or environment than those on
+        the disk, or before they were written. If only files differ that the unit copies, reloads it. A seed alone restarts nothing.
       - V(service) enables and starts a socket unit, C(<name>.socket) and C(<name>-metrics.socket), for each address that the daemon's
         settings have for itself and for its metrics. root holds the address, so that no other user gets it while the daemon restarts.
       - V(service) restores the previous files and returns the daemon's own log, if the daemon does not start. A unit that has changed
@@ -184,7 +184,8 @@ def service(module: AnsibleModule) -> dict:
         def hurt() -> "str | None":
             return exposed(run)
 
-        daemon = Daemon(params["name"], health, run, read_environ, copies=wanted.copied, settings=folder, exposed=hurt)
+        own = {"copies": wanted.copied, "settings": folder, "exposed": hurt, "read": wanted.read_at_start}
+        daemon = Daemon(params["name"], health, run, read_environ, **own)
         units = {
             **sockets(params["name"], params["unit"], params["config"]),
             **{name: content or None for name, content in params["companions"].items()},

@@ -43,6 +43,11 @@ class DaemonFiles:
         return os.path.join(os.path.dirname(self.kubeconfig_path), self.name + CONFIG)
 
     @property
+    def read_at_start(self) -> Sequence[str]:
+        """The files of its own that the process reads at its start, and not again."""
+        return [self.kubeconfig_path, *([self.config_path] if self.config else [])]
+
+    @property
     def config_text(self) -> Optional[str]:
         """The content of its file of settings, None without one."""
         fields = {key: value for key, value in self.config.items() if key != "kind"}
@@ -99,7 +104,7 @@ class InstalledDaemon(Subject[None]):
         hurt = self._hurt() if daemon.needs_reload(changes) or companions.needs_reload(changes) else None
         if hurt:
             raise Rejected(rejection(daemon.unit, hurt))
-        if {daemon.path, daemon.settings} & set(changes) or daemon.is_stale():
+        if set(daemon.read_at_start) & set(changes) or daemon.is_stale():
             return LastWord(f"{daemon.unit} is not as its files are")
         return LastWord(f"{daemon.unit} does not have its sockets" if companions.sockets_are_due(changes) else "")
 

@@ -24,7 +24,7 @@ from .._change.undo import Texts
 from .._formats.failure import Failure
 from .._host.command import Run
 from .._host.files import read_state
-from .._host.systemd import UNITS, show
+from .._host.systemd import UNITS, show, unix_time
 from .health import fetch_json, unhealthy
 
 VARIABLE = "GPUSHARE_GENERATION"
@@ -143,7 +143,8 @@ class Daemon(Service):
     """A systemd service of ours. `run` executes systemctl and journalctl, `environ` reads a process's environment.
 
     copies: file to the copy that the unit makes of it, at its start and when it is told to reload, for a process that may not read it.
-    settings: the folder of the file that the unit reads at each start; exposed: as for `Systemd`.
+    settings: the folder of the file that the unit reads at each start. exposed: as for `Systemd`. read: further files that the process
+    reads at its start, and not again.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class Daemon(Service):
         copies: Optional[Mapping[str, str]] = None,
         settings: str = SETTINGS,
         exposed: Callable[[], Optional[str]] = lambda: None,
+        read: Sequence[str] = (),
     ) -> None:
         self.unit = f"{name}.service"
         self.path = os.path.join(units, self.unit)
@@ -165,6 +167,8 @@ class Daemon(Service):
         self._run = run
         self._environ = environ
         self._copies = dict(copies or {})
+        #: All that the process is as old as.
+        self.read_at_start = (self.path, self.settings, *read)
 
     def due(self) -> bool:
         """Whether what runs is older than the files on the disk, or is not started at boot."""
@@ -173,12 +177,20 @@ class Daemon(Service):
     def is_stale(self) -> bool:
         """Whether what runs was not started from the unit on the disk, whose hash covers all that it reads but its copies.
 
-        Or systemd knows another unit: a person changed it by hand, and it may run so.
+        Or a file was written after its start, or systemd knows another unit: a person changed them by hand, and it may run so. The hash
+        stands in one of the files, and says nothing of a person's changes in the others.
         """
         wanted, found = self.wanted_generation(), self._show()
         if wanted is None:
             return found.get("ActiveState", "inactive") not in ("inactive", "failed")
-        return wanted != self.running_generation() or found.get("NeedDaemonReload") == "yes"
+        return wanted != self.running_generation() or found.get("NeedDaemonReload") == "yes" or self._is_older(found)
+
+    def _is_older(self, found: Mapping[str, str]) -> bool:
+        """Whether a file that the process reads at its start was written after that. A time that is still to come is none of a write."""
+        started = found.get("ExecMainStartTimestampMonotonic", "0")
+        if not started.isdigit() or started == "0":
+            return False
+        return any(unix_time(started) < written <= time.time() for written in map(_written, self.read_at_start[1:]))
 
     def has_old_copies(self) -> bool:
         """Whether a file differs from the copy that the process reads."""
@@ -285,7 +297,7 @@ class Daemon(Service):
         return f"its status must say {missing[0]!r}; it says {status[:_SHOWN]!r}" if missing else None
 
     def _show(self) -> Dict[str, str]:
-        return show(self._run, self.unit, "LoadState", "ActiveState", "MainPID", "NeedDaemonReload")
+        return show(self._run, self.unit, "LoadState", "ActiveState", "MainPID", "NeedDaemonReload", "ExecMainStartTimestampMonotonic")
 
     def _must(self, *args: str) -> None:
         try:
@@ -298,6 +310,14 @@ def content_of(path: str) -> Optional[bytes]:
     """The file's bytes, None if there is none."""
     state = read_state(path)
     return None if state is None else state.content
+
+
+def _written(path: str) -> float:
+    """The Unix time at which a file was written, 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_environ(pid: str) -> bytes:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -210,6 +212,31 @@ def test_a_converged_node_is_only_asked(tmp_path: Path) -> None:
     assert daemon.due()
     daemon.restart()
     assert (systemd.enabled, systemd.calls, daemon.due()) == (True, ["enable"], False)
+
+
+@pytest.mark.parametrize("restored", ["gpushare-x.yaml", "gpushare-x.env"])
+def test_a_process_that_a_person_started_with_other_settings_is_started_again_with_ours(tmp_path: Path, restored: str) -> None:
+    """The hash of the settings stands beside them, where a change by hand leaves it as it is."""
+    systemd, file = Systemd(tmp_path), tmp_path / restored
+    config = tmp_path / "gpushare-x.yaml"
+    config.write_text("ours")
+    systemd.write(UNIT, "g1")
+    systemd.daemon(config).restart()
+    assert not systemd.daemon(config).due()
+    ours, theirs = file.read_text(), file.read_text() + "# by hand\n"
+    file.write_text(theirs)
+    systemd.on_restart()
+    assert not systemd.daemon(config).due()
+    file.write_text(ours)
+    # The kernel's own time of a write is a few milliseconds old.
+    os.utime(file, (time.time(),) * 2)
+    systemd.calls.clear()
+    systemd.daemon(config).restart()
+    assert systemd.calls == ["enable", "restart"]
+    assert not systemd.daemon(config).due()
+    # On a host whose clock was ahead.
+    os.utime(file, (time.time() + 3600,) * 2)
+    assert not systemd.daemon(config).due()
 
 
 INVOCATION = "0123456789abcdef" * 2

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ class Systemd:
         self.hurts: str | None = None
         self.loaded: str | None = None
         self.running: str | None = None
+        # systemd's clock, in seconds.
+        self.started = 0.0
         self.enabled = False
         self.status = ""
         self.calls: list[str] = []
@@ -39,6 +42,7 @@ class Systemd:
         reload_due = "no" if self.loaded in (None, on_disk) else "yes"
         load = "not-found" if self.loaded is None else "loaded"
         found = f"LoadState={load}\nMainPID={pid}\nActiveState={active}\nNeedDaemonReload={reload_due}\nStatusText={self.status}\n"
+        found += f"ExecMainStartTimestampMonotonic={int(self.started * 1e6)}\n"
         return 0, found, ""
 
     def on_is_enabled(self) -> tuple[int, str, str]:
@@ -76,6 +80,7 @@ class Systemd:
         if self.loaded is None:  # a unit that is new to systemd is read when it is started
             self.loaded = self.path.read_text()
         self.running = self.settings.read_text() if self.starts else None
+        self.started = time.monotonic()
         self.copy()
         return (0, "", "") if self.starts else (1, "", "Job failed.")
 
@@ -89,6 +94,7 @@ class Systemd:
         self.path.write_text(text)
         self.settings.write_text(settings)
 
-    def daemon(self) -> Daemon:
-        folder = str(self.path.parent)
-        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, folder, self.copies, folder, lambda: self.hurts)
+    def daemon(self, *read: Path) -> Daemon:
+        """read: further files that the process reads at its start."""
+        folder, further = str(self.path.parent), list(map(str, read))
+        return Daemon("gpushare-x", Health(None, "synced", 0), self, self.environ, folder, self.copies, folder, lambda: self.hurts, further)
