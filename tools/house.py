@@ -34,6 +34,8 @@ TABLE = "plugins/module_utils/_change/subjects.py"
 #: The rows of the daemons' settings, which are made.
 SETTINGS = "plugins/plugin_utils/_settings/table.py"
 _ROW = re.compile(r'DaemonSetting\(\s*"(\w+)",\s*"(\w+)",[^)]*?variable="(\w+)"')
+#: Between the rows of daemons and those of variables that no daemon reads.
+_SHARED = "\nSHARED = "
 #: In the head of a file of the chart that is made.
 _MADE_BY, _HEAD = "Made by tools/manifests.py", 300
 #: A part of a file that is made from the settings.
@@ -48,7 +50,8 @@ MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 LIMITS = {
     "modules": 22,
     "files of the product that name the public variable which most name": 58,
-    "files by hand that name the setting of a daemon which most name": 34,
+    "files by hand that name the setting of a daemon which most name": 33,
+    "files by hand that name the shared variable which most name": 37,
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
     "public docstrings of runtime that begin with a pronoun": 0,
@@ -102,6 +105,7 @@ def measures(texts: Mapping[str, str]) -> dict[str, int]:
         found[f"roots of errors in {area}"] = len(error_roots(python, AREAS[area]))
     found["files of the product that name the public variable which most name"] = max(product_files(texts).values(), default=0)
     found["files by hand that name the setting of a daemon which most name"] = max(map(len, setting_places(texts).values()), default=0)
+    found["files by hand that name the shared variable which most name"] = max(map(len, shared_places(texts).values()), default=0)
     found["class names used twice"] = len(twice(python))
     found["imports of a test by a test"] = len(test_imports(python))
     found["sentences in asserts and matches of unit tests"] = len(pinned_sentences(python))
@@ -339,19 +343,31 @@ def setting_places(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
     Its names are the field, its key in a file, the variable, and the option. Tests and pages are no places: a setting has its own there.
     """
-    written = {
-        path: _MADE_FROM.sub("", text)
-        for path, text in texts.items()
-        if path.startswith((*PRODUCT, AREAS["tools"])) and not path.endswith(".md") and path != SETTINGS and _MADE_BY not in text[:_HEAD]
-    }
+    written = _by_hand(texts)
     found = {}
-    for field, key, variable in _ROW.findall(texts.get(SETTINGS, "")):
+    for field, key, variable in _ROW.findall(texts.get(SETTINGS, "").partition(_SHARED)[0]):
         option = re.sub("([A-Z])", lambda letter: f"-{letter[1].lower()}", key)
         own = rf"\b{variable}\b|--{option}\b|[\"'`]{key}[\"'`]|^ +{key}: |\.Values\.{key}\b|\b(?:settings|config|values)\.{field}\b"
         name = re.compile(rf"{own}|^    {field}: [^\n]*= (?:setting|common\.)", re.MULTILINE)
         words = {field, key, variable, option}
         found[variable] = sorted(path for path, text in written.items() if any(word in text for word in words) and name.search(text))
     return found
+
+
+def shared_places(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The variables that several roles read and no daemon does, and the files in which a person has written the name of each."""
+    written = _by_hand(texts)
+    variables = [variable for _field, _key, variable in _ROW.findall(texts.get(SETTINGS, "").partition(_SHARED)[2])]
+    return {name: sorted(path for path, text in written.items() if re.search(rf"\b{name}\b", text)) for name in variables}
+
+
+def _by_hand(texts: Mapping[str, str]) -> dict[str, str]:
+    """The files of product and tools without what is made."""
+    return {
+        path: _MADE_FROM.sub("", text)
+        for path, text in texts.items()
+        if path.startswith((*PRODUCT, AREAS["tools"])) and not path.endswith(".md") and path != SETTINGS and _MADE_BY not in text[:_HEAD]
+    }
 
 
 def registers(commits: Collection[Collection[str]]) -> dict[str, int]:
@@ -432,6 +448,9 @@ def _say_places(texts: Mapping[str, str]) -> None:
     print("\nplaces in playbooks and other roles for each subject:", ", ".join(f"{name} {count}" for name, count in subjects.most_common()))
     print("\nfiles by hand that name the setting of a daemon, those of its definition and its use included:")
     for name, paths in sorted(setting_places(texts).items(), key=lambda row: -len(row[1])):
+        print(f"{len(paths):7,}  {name}")
+    print("\nfiles by hand that name a variable which several roles read and no daemon does:")
+    for name, paths in sorted(shared_places(texts).items(), key=lambda row: -len(row[1])):
         print(f"{len(paths):7,}  {name}")
     files_of, product = named_in(texts), product_files(texts)
     print(f"\nfiles that name a public variable: {median(product.values()):g} of the product in the median, and most:")

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "files/gpushare_runtime"))
 
 from gpushare_runtime.settings import document  # noqa: E402
+from gpushare_runtime.settings.cluster import ClusterConfig  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
 from gpushare_runtime.settings.extender import ExtenderConfig  # noqa: E402
-from gpushare_runtime.settings.schema import HOST, NumberType, Setting, settings_of  # noqa: E402
+from gpushare_runtime.settings.schema import HOST, NumberType, Setting, TextType, settings_of  # noqa: E402
 
 TABLE: Final = "plugins/plugin_utils/_settings/table.py"
 IN_CLUSTER: Final = "in_cluster"
@@ -73,6 +74,11 @@ DAEMONS: Final = (
 )
 
 
+#: Of the cluster, and of no daemon: each with the role that describes it.
+SHARED: Final = settings_of(ClusterConfig)
+_TOPIC_OF_SHARED: Final = "Hosts, clusters and access"
+
+
 def default(each: Setting) -> Any:
     """The default of the variable and of the value of the chart."""
     return each.default if each.preset is None else each.preset
@@ -80,7 +86,8 @@ def default(each: Setting) -> Any:
 
 def topics() -> dict[str, str]:
     """The variables of settings, and the heading of each on the page of variables, where no other one fits its name."""
-    return {each.variable: daemon.topic for daemon in DAEMONS for each in daemon.settings if each.variable}
+    of_daemons = {each.variable: daemon.topic for daemon in DAEMONS for each in daemon.settings if each.variable}
+    return {**{each.variable: _TOPIC_OF_SHARED for each in SHARED}, **of_daemons}
 
 
 def files() -> dict[str, str]:
@@ -98,36 +105,65 @@ def files() -> dict[str, str]:
             (f"{CHART}/values.yaml", [line for each in daemon.of_chart for line in _value(each)]),
         ):
             found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(daemon.owner), lines, path)
+    for role in sorted({each.role for each in SHARED}):
+        own = [each for each in SHARED if each.role == role]
+        for path, lines in (
+            (f"roles/{role}/meta/argument_specs.yml", [line for each in own for line in spec(each)]),
+            (f"roles/{role}/defaults/main.yml", [_default(each) for each in own]),
+        ):
+            found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(ClusterConfig), lines, path)
     found[f"{CHART}/values.schema.json"] = schema((ROOT / CHART / "values.schema.json").read_text())
     return found
 
 
-def filled(text: str, kind: str, lines: Iterable[str], path: str) -> str:
-    """A text with other lines between the marks of a kind."""
-    block = re.compile(rf"^( *)# made from {kind}[^\n]*\n.*?^ *# end\n", re.MULTILINE | re.DOTALL)
+def filled(text: str, kind: str, lines: Iterable[str], path: str, source: str = "") -> str:
+    """A text with other lines between the marks of a kind. source: in the first mark, by default the dataclass of that name."""
+    block = re.compile(rf"^( *)# made from {kind}\b[^\n]*\n.*?^ *# end\n", re.MULTILINE | re.DOTALL)
     found = block.search(text)
     if found is None:
         raise SystemExit(f"{path} has no part # made from {kind}; expected one that ends with # end")
-    body = "".join(f"{found[1]}{line}\n" for line in lines)
-    head = f"{found[1]}# made from {kind} of the runtime by tools/variables.py\n"
+    around = text[: found.start()] + text[found.end() :]
+    body = "".join(f"{found[1]}{_anchored(line, around)}\n" for line in lines)
+    head = f"{found[1]}# made from {source or f'{kind} of the runtime'} by tools/variables.py\n"
     return text[: found.start()] + f"{head}{body}{found[1]}# end\n" + text[found.end() :]
+
+
+def _anchored(line: str, text: str) -> str:
+    """A line with the anchor that the rest of the text has an alias of: another entry point has the same option."""
+    name, colon, value = line.partition(":")
+    alias = re.search(rf"^ +{name}: \*(\w+)$", text, re.MULTILINE) if colon and re.fullmatch(r"gpushare_\w+", name) else None
+    return f"{name}: &{alias[1]}{value}" if alias and f"&{alias[1]}" not in text else line
 
 
 def spec(each: Setting, described_in: str = "") -> Iterator[str]:
     """The option of a variable in an argument specification. described_in: the role that has its description."""
-    kind = dict(each.kind.ansible)
-    parts = [f"type: {kind['type']}", *([f"elements: {kind['elements']}"] if "elements" in kind else [])]
-    parts += [f"choices: [{', '.join(map(_yaml, kind['choices']))}]"] if "choices" in kind else []
-    parts.append(f"default: {_yaml(default(each))}")
+    option = {**each.kind.ansible, "default": default(each)}
     if described_in:
-        short = f"{{description: See P(gpushare.kubernetes.{described_in}#role)., {', '.join(parts)}}}"
-        fits = len(each.variable) + len(short) < _WIDTH - 10
-        yield from [f"{each.variable}: {short}"] if fits else [f"{each.variable}:", f"  {short}"]
+        yield from reference(each.variable, described_in, option)
         return
     yield f"{each.variable}:"
     yield "  description: >-"
     yield from (f"    {line}" for line in textwrap.wrap(description(each), _WIDTH - 10, break_long_words=False, break_on_hyphens=False))
-    yield from (f"  {part}" for part in parts)
+    yield from (f"  {part}" for part in _parts(option))
+
+
+def reference(variable: str, role: str, option: Mapping[str, Any]) -> Iterator[str]:
+    """The option of a variable whose description is another role's."""
+    short = f"{{description: See P(gpushare.kubernetes.{role}#role)., {', '.join(_parts(option))}}}"
+    if len(variable) + len(short) < _WIDTH - 10:
+        yield f"{variable}: {short}"
+    elif len(short) < _WIDTH:
+        yield from [f"{variable}:", f"  {short}"]
+    else:
+        yield from [f"{variable}:", f"  description: See P(gpushare.kubernetes.{role}#role)."]
+        lines = (line for part in _parts(option) for line in textwrap.wrap(part, _WIDTH - 10, subsequent_indent=" " * (part.find("[") + 1)))
+        yield from (f"  {line}" for line in lines)
+
+
+def _parts(option: Mapping[str, Any]) -> list[str]:
+    """The fields of an option, each as people write it."""
+    names = sorted(option.keys() - {"description"}, key=("type", "elements", "choices", "no_log", "default", "required").index)
+    return [f"{name}: {yaml_of(option[name])}" for name in names]
 
 
 def description(each: Setting) -> str:
@@ -136,16 +172,18 @@ def description(each: Setting) -> str:
 
 
 def _default(each: Setting) -> str:
-    return f"{each.variable}: {_yaml(default(each))}"
+    return f"{each.variable}: {yaml_of(default(each))}"
 
 
 def _value(each: Setting) -> list[str]:
     """The lines of a value of the chart."""
-    return [*(f"# {line}" for line in textwrap.wrap(each.remark, _WIDTH - 2)), f"{each.chart}: {_yaml(default(each))}"]
+    return [*(f"# {line}" for line in textwrap.wrap(each.remark, _WIDTH - 2)), f"{each.chart}: {yaml_of(default(each))}"]
 
 
-def _yaml(value: Any) -> str:
+def yaml_of(value: Any) -> str:
     """A value as people write it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(yaml_of, value))}]"
     plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/][A-Za-z0-9/_.-]*|[0-9]+[A-Za-z][A-Za-z0-9]*", value)
     return value if plain and value not in ("true", "false", "null", "yes", "no", "on", "off") else json.dumps(value)
 
@@ -167,20 +205,26 @@ def table() -> str:
     for daemon in DAEMONS:
         rows = ", ".join(_row(each) for each in daemon.settings if each.variable)
         parts.append(f'"{daemon.role}": ConfiguredDaemon("{document.kind_of(daemon.owner)}", "{daemon.role}", ({rows},))')
-    text = f"{_HEAD}DAEMONS = {{{', '.join(parts)}}}\n"
+    shared = ", ".join(_row(each) for each in SHARED)
+    text = f"{_HEAD}DAEMONS = {{{', '.join(parts)}}}\n#: Of the cluster, and of no daemon.\nSHARED = ({shared},)\n"
     ruff = [str(Path(sys.executable).parent / "ruff"), "format", "--stdin-filename", TABLE, "-"]
     return subprocess.run(ruff, cwd=ROOT, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def _row(each: Setting) -> str:
-    least, most = (each.kind.least, each.kind.most) if isinstance(each.kind, NumberType) else (None, None)
+    kind = each.kind
+    number, text = kind if isinstance(kind, NumberType) else None, kind if isinstance(kind, TextType) and not kind.path else None
+    pattern = text.pattern if text and text.pattern != TextType.pattern else ""
     further = {
         "variable": each.variable,
         "hosts": None if each.hosts else False,
         "scope": each.scope if each.scope != HOST else "",
         "chart": each.chart,
-        "least": least,
-        "most": most,
+        "least": number.least if number else None,
+        "most": number.most if number else None,
+        "zero": True if number and number.zero else None,
+        "pattern": pattern,
+        "expected": kind.expected if number or pattern else "",
     }
     given = "".join(f", {name}={value!r}" for name, value in further.items() if value not in ("", None))
     return f"DaemonSetting({each.name!r}, {each.key!r}, {default(each)!r}{given})"

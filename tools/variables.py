@@ -29,6 +29,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 )
 
 import settings_files  # noqa: E402
+import shared_variables  # noqa: E402
+from shared_variables import SEE, described, files, names_in_expressions  # noqa: E402
 
 DOCUMENT = Path("docs/operate/variables.md")
 INTRODUCTION = """\
@@ -76,32 +78,12 @@ TOPICS = {
     "Verification": "verify_",
     "Taking over and removing": "take_over takeover hand_over gpu_operator remove_ uninstall_",
 }
-NAME = re.compile(r"\bgpushare_[a-z0-9_]+\b")
-EXPRESSION = re.compile(
-    r"\{\{.*?\}\}|\{%.*?%\}|^ *(?:-? *(?:when|that|until|failed_when|changed_when): |- [^:]*$).*?$", re.DOTALL | re.MULTILINE
-)
-LITERAL = re.compile(r"'[^'\n]*'")
 SET_BY_TASK = re.compile(r"^ *register: *(gpushare_\w+)|set_fact:\n +(gpushare_\w+):", re.MULTILINE)
-# Made by group_by; groups live in the same expressions.
-GROUPS = {"gpushare_control_planes", "gpushare_gpu_nodes"}
-#: A description that names the role with the variable's own one.
-SEE = re.compile(r"See P\(gpushare\.kubernetes\.(\w+)#role\)\.")
 
 
 def defaults(role: Path) -> dict[str, Any]:
     path = role / "defaults/main.yml"
     return (yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
-
-
-def names_in_expressions(text: str) -> set[str]:
-    """Variables of ours in the Jinja of a task file or template, without those in quotes."""
-    text = text.replace("gpushare.kubernetes.gpushare_", "")
-    return {name for found in EXPRESSION.findall(text) for name in NAME.findall(LITERAL.sub("", found))} - GROUPS
-
-
-def files(folder: Path) -> Iterator[Path]:
-    for part in ("tasks", "handlers", "templates", "vars"):
-        yield from sorted(path for path in (folder / part).rglob("*") if path.is_file())
 
 
 def role_problems(role: Path) -> Iterator[str]:
@@ -157,12 +139,6 @@ def collection_problems() -> Iterator[str]:
             yield f"{path.relative_to(ROOT)} sets {name}, which is in no role's argument_specs"
 
 
-def described(spec: Mapping[str, Any]) -> str:
-    """The description as one paragraph."""
-    text = spec.get("description", "")
-    return " ".join(text) if isinstance(text, list) else str(text)
-
-
 def cell(spec: Mapping[str, Any]) -> str:
     """A description for one cell of a Markdown table."""
     text = re.sub(r"\bP\(gpushare\.kubernetes\.(\w+)#role\)", r"the role `\1`", described(spec))
@@ -191,10 +167,16 @@ def topic_of(name: str) -> str:
     return max([*own, *fitting])[1]
 
 
+def made() -> dict[str, str]:
+    """Path to what it must be, of files with parts that are made."""
+    found = settings_files.files()
+    return {**found, **shared_variables.filled(ROOT, found)}
+
+
 def main() -> None:
     path = ROOT / DOCUMENT
     if sys.argv[1:] == ["--write"]:
-        for name, text in settings_files.files().items():
+        for name, text in made().items():
             (ROOT / name).write_text(text)
         variables.cache_clear()
         path.parent.mkdir(exist_ok=True)
@@ -204,8 +186,8 @@ def main() -> None:
     problems += [f"_preflight_values gives a scope to {name}, which no role has" for name in sorted(set(SCOPES) - set(variables(ROOT)))]
     problems += [f"{name} has no topic in TOPICS of tools/variables.py" for name in variables(ROOT) if not topic_of(name)]
     problems += [
-        f"{name} is not what the settings of the daemons say; run `python tools/variables.py --write`"
-        for name, text in settings_files.files().items()
+        f"{name} is not what the settings of the daemons and the other roles say; run `python tools/variables.py --write`"
+        for name, text in made().items()
         if not (ROOT / name).is_file() or (ROOT / name).read_text() != text
     ]
     if not path.is_file() or path.read_text() != document():

@@ -49,6 +49,7 @@ def test_each_measure_counts_what_it_says() -> None:
         "lines of tests + tools": 9,
         "modules": 1,
         "files by hand that name the setting of a daemon which most name": 0,
+        "files by hand that name the shared variable which most name": 0,
         "files of the product that name the public variable which most name": 2,
         "breaches of the language in the code of runtime": 1,
         "breaches of the language in the code of plugins": 3,
@@ -102,6 +103,20 @@ def test_a_setting_has_the_files_in_which_somebody_wrote_its_name() -> None:
     }
     mine = [f"{house.RUNTIME}/x.py", runtime, "plugins/module_utils/_a/f.py", "roles/a/tasks/main.yml", "roles/a/templates/u.j2"]
     assert house.setting_places(texts) == {"gpushare_grace": sorted([*mine, "roles/b/vars/main.yml", "tools/chart.py"])}
+
+
+def test_a_shared_variable_has_the_files_that_name_it() -> None:
+    """By its own name alone: its field may be any word, such as kubectl."""
+    row = 'DaemonSetting("kubectl", "kubectl", "kubectl", variable="gpushare_kubectl")'
+    texts = {
+        house.SETTINGS: f"DAEMONS = {{}}\nSHARED = (\n    {row},\n)\n",
+        f"{house.RUNTIME}/settings/cluster.py": 'kubectl: str = setting("kubectl", variable="gpushare_kubectl")\n',
+        f"{house.RUNTIME}/x.py": "run('kubectl')\n",
+        "roles/a/defaults/main.yml": "# made from other roles by tools/variables.py\ngpushare_kubectl: kubectl\n# end\n",
+        "roles/a/vars/main.yml": "a: '{{ gpushare_kubectl }}'\n",
+    }
+    assert house.shared_places(texts) == {"gpushare_kubectl": [f"{house.RUNTIME}/settings/cluster.py", "roles/a/vars/main.yml"]}
+    assert house.setting_places(texts) == {}
 
 
 def test_a_register_is_counted_once_for_a_commit() -> None:

@@ -22,8 +22,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: 
 from ...module_utils._cluster.public import EXPECTED, is_address
 from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
-from .._settings.rows import every
-from .._settings.table import DAEMONS
+from .._settings.rows import DaemonSetting, every
+from .._settings.table import DAEMONS, SHARED
 
 COLLECTION = Path(__file__).resolve().parents[3]
 # Every worker of Ansible reads them again, for each host.
@@ -41,22 +41,16 @@ LONGEST_HTTP_TIMEOUT = 1.0
 #: on every host of that scope; others may differ from host to host.
 CLUSTER, GROUP, CONTROL_PLANES, GPU_NODES, HOST = "cluster", "group", "control planes", "GPU nodes", "host"
 SCOPES: Mapping[str, str] = {
-    **{each.variable: each.scope for each in every(DAEMONS) if each.scope != HOST},
+    **{each.variable: each.scope for each in every(DAEMONS, SHARED) if each.scope != HOST},
     "gpushare_annotation_writers": CLUSTER,
-    "gpushare_api_server": GROUP,
     "gpushare_bundle": CLUSTER,
     "gpushare_bundle_key": CLUSTER,
-    "gpushare_control_plane_group": CLUSTER,
     "gpushare_deploy_mode": CLUSTER,
     "gpushare_extender_http_timeout": CONTROL_PLANES,
-    "gpushare_extender_port": CONTROL_PLANES,
-    "gpushare_extender_tls": CONTROL_PLANES,
     "gpushare_extender_weight": CONTROL_PLANES,
-    "gpushare_gpu_group": CLUSTER,
     "gpushare_gpu_operator": CLUSTER,
     "gpushare_max_fail_percentage": GPU_NODES,
     "gpushare_percentage_of_nodes_to_score": CONTROL_PLANES,
-    "gpushare_pki_dir": CONTROL_PLANES,
     "gpushare_preflight_accept": CLUSTER,
     "gpushare_preflight_report": CLUSTER,
     "gpushare_prometheus": CLUSTER,
@@ -228,7 +222,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
         seen = f"gpushare_node_schedule: {mode} with gpushare_isolation: {isolation}"
         reject(seen, f"gpushare_isolation: {' or '.join(_MODES[mode])}", "correct one of the two: pods select the node by what it says")
     address = str(values.get("gpushare_metrics_address") or "")
-    extender, plugin = values.get("gpushare_metrics_extender_port", 9441), values.get("gpushare_metrics_plugin_port", 9440)
+    extender, plugin = (_value(values, f"gpushare_metrics_{name}_port") for name in ("extender", "plugin"))
     if not address or _ip(address) is not None:
         return found
     if not ipaddress.ip_address(address).is_loopback and not values.get("gpushare_metrics_token"):
@@ -236,7 +230,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
         reject(seen, "a token where others than this host can ask for the metrics", "set gpushare_metrics_token (in a vault), or 127.0.0.1")
     if extender and extender == plugin:
         reject(f"port {extender} for the metrics of both daemons", "two ports", "correct one of gpushare_metrics_*_port")
-    if extender and extender == values.get("gpushare_extender_port", 32766):
+    if extender and extender == _value(values, "gpushare_extender_port"):
         reject(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
     return found
 
@@ -277,13 +271,18 @@ def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None
     if _ip(address) is None and ipaddress.ip_address(address).is_unspecified and not values.get("gpushare_dashboard_host_names"):
         seen = f"gpushare_dashboard_address: {address!r} without gpushare_dashboard_host_names"
         reject(seen, "the names of the server, because requests for others are rejected", "set gpushare_dashboard_host_names")
-    ports = {"gpushare_extender_port": 32766}
+    ports = ["gpushare_extender_port"]
     if values.get("gpushare_metrics_address"):
-        ports.update(gpushare_metrics_extender_port=9441, gpushare_metrics_plugin_port=9440)
+        ports += ["gpushare_metrics_extender_port", "gpushare_metrics_plugin_port"]
     port = values.get("gpushare_dashboard_port", 9442)
-    for name, default in ports.items():
-        if values.get(name, default) == port:
+    for name in ports:
+        if _value(values, name) == port:
             reject(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
+
+
+def _value(values: Mapping[str, Any], name: str) -> Any:
+    """A shared variable's value or default."""
+    return values.get(name, next(each.default for each in SHARED if each.variable == name))
 
 
 def is_secret(name: str, spec: Mapping[str, Any]) -> bool:
@@ -307,6 +306,10 @@ def _between(least: int, most: int) -> Rule:
     return lambda value: None if least <= value <= most else (f"a number from {least} to {most}", ERROR)
 
 
+def _of_row(row: DaemonSetting) -> Rule:
+    return lambda value: None if row.fits(value) else (row.expected, ERROR)
+
+
 def _absolute(value: Any) -> tuple[str, str] | None:
     # Such paths stand in units and in commands of theirs.
     good = re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+/?", str(value))
@@ -322,11 +325,6 @@ def _http_timeout(value: Any) -> tuple[str, str] | None:
         if found <= LONGEST_HTTP_TIMEOUT
         else ("at most 1s: a dead extender holds the scheduler up for so long at each GPU pod", WARNING)
     )
-
-
-def _url(value: Any) -> tuple[str, str] | None:
-    # Not http: the daemons send it their tokens.
-    return None if value == "" or re.match(r"https://[^/\s]+", str(value)) else ("a URL such as https://10.0.0.1:6443", ERROR)
 
 
 def _release(value: Any) -> tuple[str, str] | None:
@@ -346,16 +344,6 @@ def _ip(value: Any) -> tuple[str, str] | None:
     except ValueError:
         return "an IP address such as 10.0.0.5 or fd00::5, or nothing", ERROR
     return None
-
-
-def _port_or_none(value: Any) -> tuple[str, str] | None:
-    # The daemons may not take those of the system.
-    return None if value == 0 or 1024 <= value <= 65535 else ("a number from 1024 to 65535, or 0 for none", ERROR)
-
-
-def _lease(value: Any) -> tuple[str, str] | None:
-    good = re.fullmatch(r"none|[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?", str(value))
-    return None if good else ("namespace and name such as kube-system/kube-scheduler, or none", ERROR)
 
 
 def _namespace(value: Any) -> tuple[str, str] | None:
@@ -429,7 +417,7 @@ def _version(value: Any) -> tuple[str, str] | None:
 
 
 _RULES: dict[str, Rule] = {
-    **{each.variable: _between(each.least, each.most) for each in every(DAEMONS) if each.least is not None and each.most is not None},
+    **{each.variable: _of_row(each) for each in every(DAEMONS, SHARED) if each.bounded},
     "gpushare_dashboard_address": _address,
     "gpushare_dashboard_host_names": _host_names,
     "gpushare_dashboard_port": _between(1024, 65535),
@@ -442,13 +430,10 @@ _RULES: dict[str, Rule] = {
     "gpushare_expect_memory_mib": _between(0, 2**24),
     "gpushare_minimum_driver": _version,
     "gpushare_metrics_address": _ip,
-    "gpushare_metrics_extender_port": _port_or_none,
-    "gpushare_metrics_plugin_port": _port_or_none,
     "gpushare_metrics_token": _token,
     "gpushare_mps_canary_seconds": _between(0, 86400),
     "gpushare_mps_shared_memory_mib": _between(16, 2**20),
     "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
-    "gpushare_scheduler_lease": _lease,
     "gpushare_driver_root": _file_or_none,
     "gpushare_node_selector": _labels,
     "gpushare_selinux_type": _selinux_type,
@@ -456,10 +441,8 @@ _RULES: dict[str, Rule] = {
     "gpushare_tolerations": _tolerations,
     "gpushare_target_kubernetes": _release,
     "gpushare_max_fail_percentage": _between(0, 100),
-    "gpushare_extender_port": _between(1, 65535),
     "gpushare_extender_weight": _between(1, 1000),
     "gpushare_extender_http_timeout": _http_timeout,
-    "gpushare_api_server": _url,
     VERIFY_NAMESPACE: _namespace,
 }
 

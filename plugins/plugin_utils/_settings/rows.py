@@ -8,7 +8,8 @@ no Python that imports the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ class DaemonSetting:
     """One setting. field: of the runtime's dataclass. key: in its file. default: of variable and chart, or the daemon's, None for none.
 
     variable: "" for none. hosts: whether the daemon's role on hosts has it. scope: where its value must be the same. chart: the value of
-    the chart, "" for none. least, most: bounds of a number, None for another type.
+    the chart, "" for none. least, most: bounds of a number, None for another type. pattern: of a text, "" for any. expected: what a value
+    must be, where it has bounds or a pattern.
     """
 
     field: str
@@ -30,6 +32,19 @@ class DaemonSetting:
     chart: str = ""
     least: int | None = None
     most: int | None = None
+    zero: bool = False
+    pattern: str = ""
+    expected: str = ""
+
+    @property
+    def bounded(self) -> bool:
+        return bool(self.pattern) or self.least is not None
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value of the right type is within the bounds."""
+        if self.least is not None and self.most is not None:
+            return self.least <= value <= self.most or (self.zero and value == 0)
+        return re.fullmatch(self.pattern, str(value)) is not None
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,7 @@ class ConfiguredDaemon:
         return {"kind": self.kind, **given, **{key: each for key, each in decided.items() if each not in (None, "")}}
 
 
-def every(daemons: Mapping[str, ConfiguredDaemon]) -> Iterator[DaemonSetting]:
-    """The settings of all daemons that follow a variable."""
-    return (each for daemon in daemons.values() for each in daemon.settings if each.variable)
+def every(daemons: Mapping[str, ConfiguredDaemon], shared: Iterable[DaemonSetting] = ()) -> Iterator[DaemonSetting]:
+    """The settings of all daemons that follow a variable, and the shared ones."""
+    yield from (each for daemon in daemons.values() for each in daemon.settings if each.variable)
+    yield from shared

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Protocol
 from gpushare_runtime.core.bounds import quote
 
 #: The hosts that must have the same value.
-HOST, CONTROL_PLANES, GPU_NODES, CLUSTER = "host", "control planes", "GPU nodes", "cluster"
+HOST, CONTROL_PLANES, GPU_NODES, GROUP, CLUSTER = "host", "control planes", "GPU nodes", "group", "cluster"
 _METADATA: Final = "setting"
 _LONGEST: Final = 4096
 _MOST_ITEMS: Final = 1000
@@ -103,18 +103,21 @@ class ChoiceType:
 
 @dataclass(frozen=True)
 class NumberType:
-    """A whole number. unit: of what, such as seconds."""
+    """A whole number. unit: of what, such as seconds. zero: whether 0 is one as well, for none."""
 
     least: int
     most: int
     unit: str = ""
+    zero: bool = False
 
     @property
     def expected(self) -> str:
-        return f"a number{f' of {self.unit}' if self.unit else ''} from {self.least} to {self.most}"
+        none = ", or 0 for none" if self.zero else ""
+        return f"a number{f' of {self.unit}' if self.unit else ''} from {self.least} to {self.most}{none}"
 
     def read(self, value: object) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+        fits = isinstance(value, int) and not isinstance(value, bool) and (self.least <= value <= self.most or (self.zero and value == 0))
+        if not fits:
             raise ValueError(self.expected)
         return value
 
@@ -123,7 +126,8 @@ class NumberType:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        return {"type": "integer", "minimum": self.least, "maximum": self.most}
+        bounds = {"type": "integer", "minimum": self.least, "maximum": self.most}
+        return {"anyOf": [{"const": 0}, bounds]} if self.zero else bounds
 
     @property
     def ansible(self) -> Mapping[str, Any]:

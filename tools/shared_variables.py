@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The variables that a role reads and another one describes: tools/variables.py writes them into the first entry point of its
+specification and into its defaults, between `# made from other roles` and `# end`.
+
+So each variable has one place, every role still has a default of its own and its whole list for ansible-doc, and no play includes a role
+for the sake of defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+import settings_files
+
+KIND: Final = "other"
+#: A description that names the role with the variable's own one.
+SEE: Final = re.compile(r"See P\(gpushare\.kubernetes\.(\w+)#role\)\.")
+_NAME: Final = re.compile(r"\bgpushare_[a-z0-9_]+\b")
+_EXPRESSION: Final = re.compile(
+    r"\{\{.*?\}\}|\{%.*?%\}|^ *(?:-? *(?:when|that|until|failed_when|changed_when): |- [^:]*$).*?$", re.DOTALL | re.MULTILINE
+)
+_LITERAL: Final = re.compile(r"'[^'\n]*'")
+# Made by group_by; groups live in the same expressions.
+_GROUPS: Final = {"gpushare_control_planes", "gpushare_gpu_nodes"}
+_SPECS, _DEFAULTS = "meta/argument_specs.yml", "defaults/main.yml"
+
+
+def names_in_expressions(text: str) -> set[str]:
+    """Variables of ours in the Jinja of a task file or template, without those in quotes."""
+    text = text.replace("gpushare.kubernetes.gpushare_", "")
+    return {name for found in _EXPRESSION.findall(text) for name in _NAME.findall(_LITERAL.sub("", found))} - _GROUPS
+
+
+def files(role: Path) -> Iterator[Path]:
+    """The files of a role that read variables."""
+    for part in ("tasks", "handlers", "templates", "vars"):
+        yield from sorted(path for path in (role / part).rglob("*") if path.is_file())
+
+
+def described(spec: Mapping[str, Any]) -> str:
+    """The description as one paragraph."""
+    text = spec.get("description", "")
+    return " ".join(text) if isinstance(text, list) else str(text)
+
+
+def filled(root: Path, made: Mapping[str, str]) -> dict[str, str]:
+    """Path to what it must be, of the roles that have such a part. made: the texts that other parts of them must be."""
+    roles = sorted(path for path in (root / "roles").iterdir() if (path / _SPECS).is_file())
+    texts = {role: {name: _bare(root, f"roles/{role.name}/{name}", made) for name in (_SPECS, _DEFAULTS)} for role in roles}
+    entries = {role: _entries(text[_SPECS]) for role, text in texts.items()}
+    homes: dict[str, tuple[str, dict[str, Any]]] = {}
+    for role, options in ((role, options) for role, of_role in entries.items() for options in of_role):
+        own = {name: (role.name, spec) for name, spec in options.items() if SEE.fullmatch(described(spec)) is None}
+        homes = {**own, **homes}
+    found = {}
+    for role, text in texts.items():
+        reads = set().union(*(names_in_expressions(path.read_text()) for path in files(role)))
+        part = _has_part(text[_SPECS])
+        named = set().union(*entries[role])
+        lacking = [name for name in sorted(homes) if name in reads - named and homes[name][0] != role.name]
+        if lacking and not part:
+            raise SystemExit(f"roles/{role.name}/{_SPECS} lacks {lacking[0]}; expected it, or # made from {KIND} … # end")
+        if part:
+            specs = [line for name in lacking for line in settings_files.reference(name, *homes[name])]
+            defaults = [f"{name}: {settings_files.yaml_of(homes[name][1]['default'])}" for name in lacking if "default" in homes[name][1]]
+            for name, lines in ((_SPECS, specs), (_DEFAULTS, defaults)):
+                path = f"roles/{role.name}/{name}"
+                found[path] = settings_files.filled(text[name], KIND, lines, path, "other roles")
+    return found
+
+
+def _bare(root: Path, path: str, made: Mapping[str, str]) -> str:
+    """A file without its part of this kind."""
+    file = root / path
+    text = made.get(path) or (file.read_text() if file.is_file() else "")
+    return settings_files.filled(text, KIND, [], path, "other roles") if _has_part(text) else text
+
+
+def _has_part(text: str) -> bool:
+    return f"# made from {KIND}" in text
+
+
+def _entries(text: str) -> list[dict[str, dict[str, Any]]]:
+    """The options of each entry point, less those whose anchor is in the part that is made."""
+    text = re.sub(r"^ +gpushare_\w+: \*(\w+)\n", lambda line: line[0] if f"&{line[1]}" in text else "", text, flags=re.MULTILINE)
+    entries = (yaml.safe_load(text) or {}).get("argument_specs") or {}
+    return [(entry or {}).get("options") or {} for entry in entries.values()]
