@@ -9,6 +9,7 @@ kind: ExtenderConfig
 {{- if eq .Values.overuse "evict" }}
 evict: true
 {{- end }}
+evictionPause: {{ .Values.evictionPause | toJson }}
 gpuPlacement: {{ .Values.gpuPlacement | toJson }}
 healthListen: "0.0.0.0:9443"
 lease: "{{ .Release.Namespace }}/gpushare-scheduler"

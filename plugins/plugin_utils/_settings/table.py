@@ -76,6 +76,17 @@ DAEMONS = {
             ),
             DaemonSetting("preempt", "preempt", True, variable="gpushare_preemption", scope="control planes", chart="preemption"),
             DaemonSetting(
+                "eviction_pause",
+                "evictionPause",
+                0,
+                variable="gpushare_eviction_pause",
+                scope="control planes",
+                chart="evictionPause",
+                least=0,
+                most=3600,
+                expected="a number of seconds from 0 to 3600",
+            ),
+            DaemonSetting(
                 "lease",
                 "lease",
                 "kube-system/kube-scheduler",

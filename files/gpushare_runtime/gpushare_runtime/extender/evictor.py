@@ -72,7 +72,10 @@ def rejected(pod: AllocatedPod, node: str, request: EvictionRequest) -> str:
 
 
 class Evictor:
-    """One Eviction at a time. active: whether this extender is the leader. now: Unix time. clock: monotonic seconds."""
+    """One Eviction at a time. active: whether this extender is the leader. now: Unix time. clock: monotonic seconds.
+
+    pause: seconds from one pod that was evicted to the next.
+    """
 
     def __init__(
         self,
@@ -82,12 +85,15 @@ class Evictor:
         active: Callable[[], bool] = lambda: True,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        pause: float = 0.0,
     ) -> None:
         self._cluster = cluster
         self._emit = emit
         self._active = active
         self._now = now
         self._clock = clock
+        self._pause = pause
+        self._next = 0.0
         self._waits: dict[str, tuple[float, Backoff]] = {}
         self._said: Set[str] = set()
         self._results: Counter[str] = Counter()
@@ -97,7 +103,8 @@ class Evictor:
         while True:
             if self._active():
                 for pod, request in self.due():
-                    await self._evict(client, pod, request)
+                    if self._clock() >= self._next:
+                        await self._evict(client, pod, request)
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def due(self) -> list[tuple[AllocatedPod, EvictionRequest]]:
@@ -155,6 +162,7 @@ class Evictor:
             self._emit(pod, protocol.EVENT_NOT_EVICTED, f"It is to be evicted, because {request.cause}. But {cause}")
             return
         self._results[EVICTED] += 1
+        self._next = self._clock() + self._pause
         log.warning("evicted pod %s on node %s: %s", name, pod.node, request, extra=about(pod, pod.node))
         self._emit(pod, protocol.EVENT_EVICTED, f"It is evicted, because {request}; {request.advice}")
 

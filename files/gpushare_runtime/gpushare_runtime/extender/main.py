@@ -70,7 +70,8 @@ class Extender:
         self._cluster.on_foreign_binding = self._leadership.foreign_binding
         self._requeue = Requeue(self._cluster, policy, active=lambda: not self._leadership.problem())
         self._cluster.on_capacity_freed = self._requeue.on_capacity_freed
-        self._evictor = Evictor(self._cluster, self._emit, active=lambda: not self._leadership.problem())
+        pause, leads = settings.eviction_pause, lambda: not self._leadership.problem()
+        self._evictor = Evictor(self._cluster, self._emit, active=leads, pause=pause)
         self._sizes = SizesWriter(self._cluster, active=lambda: not self._leadership.problem())
         self._binder = Binder(client, self._cluster, policy, send_window=self._leadership.send_window)
         service = Verbs(

@@ -77,6 +77,21 @@ class ExtenderConfig:
         SwitchType(),
         agrees="requires the right to evict, and `overuse: evict` or `unstartable: evict` of the device plugins",
     )
+    eviction_pause: int = setting(
+        0,
+        "time between two evictions of pods",
+        NumberType(0, 3600, "seconds"),
+        metavar="SECONDS",
+        variable="gpushare_eviction_pause",
+        scope=CONTROL_PLANES,
+        chart="evictionPause",
+        agrees="has an effect with `evict`",
+        description="Seconds from 0 to 3600 between two evictions of pods by the extender, with C(gpushare_overuse=evict) or "
+        "C(gpushare_unstartable=evict). With 0 all pods that are due are evicted at once. With a pause a wrong limit of many pods costs a "
+        "few of them before somebody sees the Events.",
+        meaning="Seconds from 0 to 3600 between two evictions of pods by the extender, with `overuse: evict`. With 0 all pods that are due "
+        "are evicted at once. With a pause a wrong limit of many pods costs a few of them before somebody sees the Events.",
+    )
     lease: str = setting(
         DEFAULT_LEASE,
         f"Lease of kube-scheduler's leader election, or {NO_LEASE} where one scheduler runs alone without it",

@@ -44,7 +44,7 @@ class World:
     passes: how often the evictor has asked whether it is the leader.
     """
 
-    def __init__(self, *pods: AllocatedPod) -> None:
+    def __init__(self, *pods: AllocatedPod, pause: float = 0.0) -> None:
         self.now, self.clock, self.active, self.passes = float(NOW), 100.0, True, 0
         self.events: list[tuple[str, str, str]] = []
         self.cluster = ClusterCache()
@@ -57,6 +57,7 @@ class World:
             active=self._asked,
             now=lambda: self.now,
             clock=lambda: self.clock,
+            pause=pause,
         )
 
     def _asked(self) -> bool:
@@ -313,6 +314,19 @@ async def test_a_pod_whose_budget_keeps_it_for_ever_hinders_no_other(tmp_path: P
     async with running(world, tmp_path, Kept()) as api:
         await until(lambda: results(world) == {"evicted": 1, "blocked": 1, "failed": 0})
         assert [path.split("/")[-2] for path, _ in api.asked] == ["b"]
+
+
+async def test_a_pause_lies_between_two_pods_and_none_after_one_that_stays(tmp_path: Path) -> None:
+    world, api = World(*map(on_a_gpu, "abc"), pause=300.0), Answers()
+    api.answers = [budget()]
+    async with running(world, tmp_path, api):
+        await until(lambda: results(world) == {"evicted": 1, "blocked": 1, "failed": 0})
+        await stays(lambda: results(world)["evicted"] == 1, lambda: world.passes)
+        world.clock += 299.0
+        await stays(lambda: results(world)["evicted"] == 1, lambda: world.passes)
+        world.clock += 1.0
+        await until(lambda: results(world)["evicted"] == 2)
+        await stays(lambda: results(world)["evicted"] == 2, lambda: world.passes)
 
 
 async def test_a_request_that_was_withdrawn_and_comes_again_does_not_wait_for_the_former_one(tmp_path: Path) -> None:
