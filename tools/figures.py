@@ -62,11 +62,11 @@ def saved(name: str) -> Any:
 
 
 def unit(name: str, key: str) -> str:
-    """The value of a key in the unit of a daemon."""
+    """The value of a key in the unit of a daemon, the default of a variable."""
     (template,) = (REPOSITORY / "roles").glob(f"*/templates/{name}.service.j2")
-    found = re.search(rf"^{key}=(\S+)$", template.read_text(), re.M)
+    found = re.search(rf"^{key}=(?:\{{\{{ (gpushare_\w+) \}}\}}|(\S+))$", template.read_text(), re.M)
     assert found, f"{template} has no {key}"
-    return found[1]
+    return default(found[1]) if found[1] else found[2]
 
 
 def default(name: str) -> str:
