@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -176,8 +177,13 @@ def made() -> dict[str, str]:
 def main() -> None:
     path = ROOT / DOCUMENT
     if sys.argv[1:] == ["--write"]:
-        for name, text in made().items():
+        parts = made()
+        stale = (ROOT / settings_files.TABLE).read_text() != parts[settings_files.TABLE]
+        for name, text in parts.items():
             (ROOT / name).write_text(text)
+        if stale:
+            # This process has the former scopes.
+            os.execv(sys.executable, [sys.executable, *sys.argv])
         variables.cache_clear()
         path.parent.mkdir(exist_ok=True)
         path.write_text(document())
