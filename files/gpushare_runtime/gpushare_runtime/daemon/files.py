@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def replace_file(path: Path, data: bytes, folder_mode: int = 0o777) -> None:
         with contextlib.suppress(OSError):
             _new(path).unlink()
         raise
+
+
+def age_of(path: Path) -> float:
+    """Seconds since the file was written, by the host's clock; 0 if it does not exist, or is of the future."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _new(path: Path) -> Path:

@@ -23,7 +23,7 @@ import orjson
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.inventory import HEALTHY, Inventory
-from gpushare_runtime.daemon.files import replace_file
+from gpushare_runtime.daemon.files import age_of, replace_file
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -90,7 +90,7 @@ class StateFile:
         # A release without this field had no MPS.
         self.isolation = (gpus.isolation or protocol.ISOLATION_WATCH) if gpus else ""
         self._node.limits.restore(limited, limited_gpus, exempt)
-        self._node.recorder.restore(snapshot, names, kept)
+        self._node.recorder.restore(snapshot, names, kept, age_of(self.path))
 
     async def run(self) -> NoReturn:
         """Keep the file up to date. Never returns; cancel it."""

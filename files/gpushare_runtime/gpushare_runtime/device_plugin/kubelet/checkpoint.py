@@ -13,7 +13,6 @@ import base64
 import binascii
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from google.protobuf.message import DecodeError
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import MOST_GPUS
 from gpushare_runtime.core.quantity import Unit
+from gpushare_runtime.daemon.files import age_of
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.sync import any_after, in_thread
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
@@ -161,10 +161,7 @@ class CheckpointFile:
 
     def age(self) -> float:
         """Seconds since kubelet wrote it; 0 if it does not exist."""
-        try:
-            return max(0.0, time.time() - self.path.stat().st_mtime)
-        except OSError:
-            return 0.0
+        return age_of(self.path)
 
 
 class RecordFile(Protocol):

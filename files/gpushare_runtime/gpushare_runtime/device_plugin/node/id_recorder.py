@@ -249,9 +249,14 @@ class UsageRecorder:
         snapshot: Mapping[DeviceKey, frozenset[str]],
         names: Mapping[str, str],
         kept: Mapping[DeviceKey, tuple[frozenset[str], str | None]] | None = None,
+        age: float = 0.0,
     ) -> None:
-        """Take what was in use when the previous process ended. Call it before the first checkpoint, which is newer."""
-        now = self._usage.clock()
+        """Take what was in use when the previous process ended. Call it before the first checkpoint, which is newer.
+
+        age: seconds since that process wrote it; kubelet has had these pods for at least that long. Else those that ended between the two
+        processes would keep their units until the watch of a quiet node has something to say, which may take a minute.
+        """
+        now = self._usage.clock() - age
         for key, ids in snapshot.items():
             self._usage.table[key] = ContainerUsage(ids, gpu_uuids_of(key.resource, ids))
             self._usage.states.setdefault(key.pod, PodState(now, name=names.get(key.pod, "")))

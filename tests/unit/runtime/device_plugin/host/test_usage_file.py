@@ -8,6 +8,7 @@ import asyncio
 import errno
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_gpus_are_remembered_as_good_ones(tmp_path: Path) -> None:
     file._write(file._render(bad))
     file.load()
     assert file.gpus == GPUS
+
+
+def test_its_pods_are_as_old_as_the_file(tmp_path: Path) -> None:
+    written(tmp_path, A)
+    past = time.time() - 500
+    os.utime(tmp_path / "held.json", (past, past))
+    held = node_state()
+    state(tmp_path, held).load()
+    [known] = held.usage.states.values()
+    assert 499 < held.usage.clock() - known.seen_at < 999
 
 
 @pytest.mark.parametrize("gpus", [3, {"v": 9}, {"v": 1, "unit": "GiB", "gpus": [{}]}])

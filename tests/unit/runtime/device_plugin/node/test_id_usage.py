@@ -215,6 +215,19 @@ def test_what_was_held_before_the_start_by_pods_that_nobody_knows_gets_the_same_
         assert case.release() - {"other"} == held
 
 
+@pytest.mark.parametrize(("age", "held"), [(WATCH_GRACE + 1, set()), (WATCH_GRACE - 1, {"old"})])
+def test_a_pod_of_the_process_before_has_gone_if_the_first_list_lacks_it_and_is_late_enough(age: float, held: set[str], case: Case) -> None:
+    # The API server says nothing after its first list, and kubelet has forgotten all pods at once.
+    listed = case.now
+    case.pods.last_contact = lambda: listed
+    case.recorder.restore({DeviceKey("old", "main", MEMORY): units(0)}, {}, age=age)
+    case.record()
+    for seconds in (0.0, BURST, START_GRACE):
+        case.wait(seconds)
+        left = case.release()
+    assert left == held
+
+
 def test_only_those_that_were_doubtful_before_the_look_are_decided_by_it(case: Case) -> None:
     pods = {uid: case.add(uid) for uid in "ab"}
     case.record(entry("a", 0), entry("b", 1))
