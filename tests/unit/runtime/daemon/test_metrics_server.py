@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import os
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare_runtime.daemon import metrics_server, page_server
+from gpushare_runtime.daemon import page_server
 from gpushare_runtime.daemon.listener import RateLimit
 from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
 from unit.fakes.runtime.daemon.raw_http import get
@@ -213,30 +213,21 @@ async def test_a_long_page_lets_others_run_between_its_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("text", "said"),
     [
-        (["--metrics-listen=9440"], "'9440' is not an address and port, such as 127.0.0.1:9440"),
-        (["--metrics-listen=127.0.0.1:0"], "'127.0.0.1:0' is not an address and port"),
-        (["--metrics-listen=localhost:9440"], "'localhost:9440' is not an address and port"),
-        (["--metrics-listen=0.0.0.0:9440"], "metrics on 0.0.0.0 would be open to the network: give --metrics-token-file as well"),
+        ("9440", "'9440' is not an address and port, such as 127.0.0.1:9440"),
+        ("127.0.0.1:0", "'127.0.0.1:0' is not an address and port"),
+        ("localhost:9440", "'localhost:9440' is not an address and port"),
+        ("0.0.0.0:9440", "metrics on 0.0.0.0 would be open to the network: give --metrics-token-file as well"),
     ],
 )
-def test_addresses_that_cannot_be(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    metrics_server.add_options(parser)
-    with pytest.raises(SystemExit):
-        metrics_server.from_options(parser, parser.parse_args(argv))
-    assert said in capsys.readouterr().err
+def test_addresses_that_cannot_be(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        MetricsAddress.of(text)
 
 
 def test_addresses() -> None:
-    parser = argparse.ArgumentParser()
-    metrics_server.add_options(parser)
-
-    def parsed(*argv: str) -> MetricsAddress | None:
-        return metrics_server.from_options(parser, parser.parse_args(argv))
-
-    assert parsed() is None
-    assert parsed("--metrics-listen=[::1]:9440") == MetricsAddress("::1", 9440)
+    assert MetricsAddress.of("") is None
+    assert MetricsAddress.of("[::1]:9440") == MetricsAddress("::1", 9440)
     token = Path("/etc/token")
-    assert parsed("--metrics-listen=0.0.0.0:9440", f"--metrics-token-file={token}") == MetricsAddress("0.0.0.0", 9440, token)
+    assert MetricsAddress.of("0.0.0.0:9440", token) == MetricsAddress("0.0.0.0", 9440, token)
