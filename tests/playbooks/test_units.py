@@ -50,6 +50,7 @@ HOSTS: dict[str, dict[str, Any]] = {
         "gpushare_placement": "spread",
         "gpushare_gpu_placement": "binpack",
         "gpushare_most_nodes": "100",
+        "gpushare_extender_memory": "3G",
         "gpushare_preemption": "no",
         "gpushare_scheduler_lease": "infra/mine",
         "gpushare_dashboard_address": "0.0.0.0",
@@ -249,6 +250,11 @@ def test_the_extender_reads_its_options(
     copies = [line for line in unit(units, host, "extender").splitlines() if line.startswith("ExecStartPre=")]
     assert ("/etc/gpushare/extender-metrics.token" in copies[0]) == token
     assert (settings.metrics and settings.metrics.token_file) == (folder / "extender-metrics.token" if token else None)
+
+
+@pytest.mark.parametrize(("host", "most"), [("plain", "1G"), ("open", "3G")])
+def test_the_extender_has_the_memory_of_its_variable(units: Path, host: str, most: str) -> None:
+    assert [line for line in unit(units, host, "extender").splitlines() if line.startswith("MemoryMax=")] == [f"MemoryMax={most}"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

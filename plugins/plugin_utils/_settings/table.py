@@ -150,6 +150,15 @@ SHARED = (
     ),
     DaemonSetting("extender_tls", "extenderTls", True, variable="gpushare_extender_tls", scope="control planes"),
     DaemonSetting(
+        "extender_memory",
+        "extenderMemory",
+        "1G",
+        variable="gpushare_extender_memory",
+        scope="control planes",
+        pattern="[1-9][0-9]{0,5}[MG]",
+        expected="an amount of memory such as 1G or 1536M",
+    ),
+    DaemonSetting(
         "metrics_address",
         "metricsAddress",
         "",

@@ -90,6 +90,16 @@ class ClusterConfig:
         description="Whether kube-scheduler and the extender authenticate each other by certificates. Without them, any process on the "
         "control plane can make the extender bind pods. Set V(false) only to take over from the original.",
     )
+    extender_memory: str = setting(
+        "1G",
+        "most memory of the extender",
+        TextType("an amount of memory such as 1G or 1536M", "[1-9][0-9]{0,5}[MG]"),
+        variable="gpushare_extender_memory",
+        role="extender",
+        scope=CONTROL_PLANES,
+        description="Most memory of the extender as a service, such as C(1536M). systemd ends a process that needs more, and starts it "
+        "again. Raise it where the cluster has more than 5000 nodes or 50,000 pods. Pods have C(resources) of the chart.",
+    )
     metrics_address: str = setting(
         "",
         "IP address on which the daemons serve their metrics",
