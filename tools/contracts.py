@@ -119,7 +119,7 @@ RUNTIME: Final = Area(
         "device_plugin.kubelet": ("core", "daemon", "device_plugin.node"),
         "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
         "device_plugin.host": ("core", "daemon", "device_plugin.node"),
-        "kubectl_gpushare": ("core", "kube"),
+        "kubectl_gpushare": ("core", "dra.pods", "dra.slices", "kube"),
         # It shows what the views compute.
         "dashboard": ("core", "daemon", "kube", "kubectl_gpushare"),
         # A command starts the dashboard.

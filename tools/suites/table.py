@@ -352,6 +352,7 @@ _TABLE = (
         paths=(
             f"{RUNTIME}/dra/*",
             f"{RUNTIME}/device_plugin/*",
+            f"{RUNTIME}/kubectl_gpushare/*",
             f"{PLUGIN_UTILS}/_manifests/*",
             "docs/manifests/gpushare-dra.yaml",
             "docs/use/dra.md",

@@ -22,12 +22,7 @@ from gpushare_runtime.core.reservation import group_of, seconds_to_bind
 
 T = TypeVar("T")
 
-_ALLOCATED: Final = (
-    protocol.ANNOTATION_ALLOCATION,
-    protocol.ANNOTATION_INDEX,
-    protocol.ANNOTATION_GPU_UNITS,
-    protocol.ANNOTATION_POD_UNITS,
-)
+ALLOCATED: Final = (protocol.ANNOTATION_ALLOCATION, protocol.ANNOTATION_INDEX, protocol.ANNOTATION_GPU_UNITS, protocol.ANNOTATION_POD_UNITS)
 """The annotations that say which GPUs a pod has."""
 _REMEMBERED: Final = 10_000
 _SHARED_TEXT: Final = 4096
@@ -116,7 +111,7 @@ class PodReader:
     def _allocation(
         self, metadata: Mapping[str, Any], annotations: Mapping[str, Any], node: str, request: Request, asked: str
     ) -> Allocation | None:
-        texts = asked, *map(annotations.get, _ALLOCATED)
+        texts = asked, *map(annotations.get, ALLOCATED)
         known: Allocation | None = self._same.get(texts)  # type: ignore[assignment]
         if known is not None:
             return known

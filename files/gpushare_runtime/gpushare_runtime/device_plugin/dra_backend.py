@@ -14,6 +14,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
@@ -95,9 +96,10 @@ class DraBackend:
         )
         self.slices = SlicePublisher(client, name, lambda: node.devices.inventory, node.changes, status)
 
-    def parts(self) -> list[Any]:
-        """Run them below everything else: they answer kubelet's last requests."""
-        return [self.slices.reflector().run(), self.slices.run()]
+    async def start(self) -> tuple[list[Any], list[Any]]:
+        """(what serves kubelet, what runs below everything else), once the claims of the process before are read."""
+        await in_thread(self.claims.load)
+        return [self.driver.run()], [self.slices.reflector().run(), self.slices.run()]
 
     def _changed(self) -> None:
         if self.record.refresh():

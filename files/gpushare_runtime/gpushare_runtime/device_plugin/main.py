@@ -19,7 +19,6 @@ from gpushare_runtime.core.mps import ENDING_NAME
 from gpushare_runtime.daemon import exposition, health_server, metrics_server
 from gpushare_runtime.daemon.inotify import DirectoryWatch
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
-from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin import dra_backend
 from gpushare_runtime.device_plugin.dra_backend import DraBackend
 from gpushare_runtime.device_plugin.gpu import pod_limits
@@ -194,13 +193,14 @@ class DevicePlugin:
                 specs.start()
             asyncio.get_running_loop().call_later(START_SECONDS, self.status.wait_no_longer)
             ids = KubeletIds(socket, self._check_scale)
-            registrations = [
-                Registration(resource, self._service_maker(resource), self.node, watch, self.status, ids) for resource in SOCKETS
-            ]
             if self._dra:
-                await in_thread(self._dra.claims.load)
+                serving, beside = await self._dra.start()
+            else:
+                makers = {resource: self._service_maker(resource) for resource in SOCKETS}
+                serving = [Registration(resource, makers[resource], self.node, watch, self.status, ids).run() for resource in SOCKETS]
+                beside = [unhealthy.run(), cross_check.run(), ids.run(), publisher.run(), assigner.run(), evictions.run()]
             await run_all(
-                [self._dra.driver.run()] if self._dra else [registration.run() for registration in registrations],
+                serving,
                 stop,
                 # The responses to kubelet's last requests need these.
                 base=[
@@ -211,9 +211,8 @@ class DevicePlugin:
                     self._state.run(),
                     *([specs.run()] if specs else []),
                     *([self._mps.run(), self._endings.run()] if self._mps else []),
-                    *([] if self._dra else [unhealthy.run()]),
                     self._reader.run(watch),
-                    *(self._dra.parts() if self._dra else [cross_check.run(), ids.run(), publisher.run(), assigner.run(), evictions.run()]),
+                    *beside,
                     self._pods.run(),
                     publisher.reflector().run(),
                     reports.run(),

@@ -30,9 +30,9 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """Of the file that keeps them."""
 _UID: Final = re.compile(r"[0-9a-zA-Z][-0-9a-zA-Z]{0,62}")
 _REQUEST: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:/[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?")
-_POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 #: How admission names claims for limits of memory: their pods have each container's own amount.
-_OF_LIMITS: Final = "gpushare-m"
+OF_LIMITS: Final = "gpushare-m"
 
 
 class ClaimError(GpushareError, ValueError):
@@ -83,7 +83,7 @@ def parse_claim(value: Mapping[str, Any], node: str, inventory: Inventory) -> Cl
     reserved = status.get("reservedFor")
     pods = [as_mapping(entry) for entry in reserved[:MOST_RESULTS]] if isinstance(reserved, list) else []
     uids = (str(entry.get("uid", "")) for entry in pods if entry.get("resource") == "pods")
-    of_limits = str(as_mapping(metadata.get("annotations")).get(_POD_CLAIM_NAME, "")).startswith(_OF_LIMITS)
+    of_limits = str(as_mapping(metadata.get("annotations")).get(POD_CLAIM_NAME, "")).startswith(OF_LIMITS)
     return Claim(uid, namespace, name, parts, of_limits, tuple(found for found in uids if _UID.fullmatch(found)))
 
 
@@ -211,6 +211,9 @@ def from_checkpoint(data: bytes) -> list[PreparedClaim]:
         if read["v"] != VERSION or len(read["claims"]) > MOST_CLAIMS:
             raise ClaimError(f"version {quote(read['v'])} with {len(read['claims'])} claims; expected {VERSION} with at most {MOST_CLAIMS}")
         return [_entry(entry) for entry in read["claims"]]
+    except ClaimError:
+        # It is a ValueError, too, and says what is wrong.
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ClaimError(f"it is not a file of claims: {error!r}"[:300]) from None
 

@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from gpushare_runtime.core import protocol
+from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, ReportError, as_mapping, as_text, quote
 from gpushare_runtime.core.constraints import model_words
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
-from gpushare_runtime.core.quantity import Unit
+from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_quantity
 
 DRIVER: Final = "gpushare.kubernetes"
 """Of the slices; attributes and capacities without a prefix are its own."""
@@ -23,11 +25,14 @@ API: Final = f"apis/{API_VERSION}"
 """Its path at the API server."""
 MEMORY: Final = "memory"
 """The capacity."""
+CLASS: Final = "gpushare"
+"""The DeviceClass, and the ResourceClaimTemplate of each namespace."""
 TAINT: Final = "gpushare.kubernetes/unusable"
 # The API server allows 64 devices in a slice of which one has a taint, which each may get.
 _MOST_DEVICES: Final = 64
 # Of an attribute's text.
 _MOST_TEXT: Final = 64
+_MIB: Final = 1024 * 1024
 _PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 _PCI: Final = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _DEVICE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -52,7 +57,7 @@ def words(model: str) -> str:
 
 def slices(node: str, node_uid: str, inventory: Inventory, generation: int) -> list[dict[str, Any]]:
     """The slices of a node, without what the API server adds. generation: of the pool. A GPU without a whole unit has no device."""
-    devices = [_device(gpu, inventory.unit) for gpu in inventory.gpus if gpu.units > 0 and _DEVICE.fullmatch(device_name(gpu.uuid))]
+    devices = [_device(gpu, inventory) for gpu in inventory.gpus if gpu.units > 0 and _DEVICE.fullmatch(device_name(gpu.uuid))]
     parts = [devices[start : start + _MOST_DEVICES] for start in range(0, max(1, len(devices)), _MOST_DEVICES)]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
     return [
@@ -71,13 +76,19 @@ def slices(node: str, node_uid: str, inventory: Inventory, generation: int) -> l
     ]
 
 
-def _device(gpu: Gpu, unit: Unit) -> dict[str, Any]:
-    all_of_it, step = quantity(gpu.units, unit), quantity(1, unit)
+def _device(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
+    all_of_it, step = quantity(gpu.units, inventory.unit), quantity(1, inventory.unit)
     attributes: dict[str, Any] = {
         "uuid": {"string": gpu.uuid[:_MOST_TEXT]},
         "index": {"int": gpu.index},
         "model": {"string": gpu.model[:_MOST_TEXT]},
         "words": {"string": words(gpu.model)},
+        "minor": {"int": gpu.minor},
+        "mib": {"int": gpu.mib},
+        **({"isolation": {"string": inventory.isolation[:_MOST_TEXT]}} if inventory.isolation else {}),
+        # For people: kube-scheduler goes by the taint.
+        **({"health": {"string": as_text(gpu.health, _MOST_TEXT)}} if gpu.health != HEALTHY else {}),
+        **({"cordoned": {"bool": True}} if gpu.cordoned else {}),
         **({"numa": {"int": gpu.numa}} if gpu.numa is not None else {}),
         **({_PCI_BUS_ID: {"string": gpu.pci.lower()}} if _PCI.fullmatch(gpu.pci) else {}),
     }
@@ -116,3 +127,84 @@ def _comparable(those: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         owners = [owner.get("uid") for owner in (part.get("metadata") or {}).get("ownerReferences") or ()]
         found[str((part.get("metadata") or {}).get("name"))] = ({**spec, "pool": pool, "devices": devices}, owners)
     return found
+
+
+def read_inventory(parts: Iterable[Mapping[str, Any]]) -> Inventory:
+    """The GPUs of one node, from its slices as the API server has them. ReportError says what is wrong with them.
+
+    Links between GPUs are not in them.
+    """
+    specs = [as_mapping(part.get("spec")) for part in parts]
+    generations = [_number(as_mapping(spec.get("pool")).get("generation"), "generation") for spec in specs]
+    # While a pool is written anew it has some of both.
+    newest = [spec for spec, generation in zip(specs, generations, strict=True) if generation == max(generations)]
+    devices = [as_mapping(device) for spec in newest for device in spec.get("devices") or ()]
+    if len(devices) > MOST_GPUS:
+        raise ReportError(f"{len(devices)} devices are more than a node has; expected at most {MOST_GPUS}")
+    unit = _unit_of(devices)
+    gpus = tuple(sorted((_gpu(device, unit) for device in devices), key=lambda gpu: gpu.index))
+    isolations = {_text(device, "isolation") for device in devices}
+    return Inventory(unit, gpus, strategy=protocol.STRATEGY_CDI, isolation=isolations.pop() if len(isolations) == 1 else "")
+
+
+def read_memory(value: object) -> int:
+    """Bytes of a capacity. ReportError."""
+    try:
+        found = parse_quantity(value)
+    except ValueError as error:
+        raise ReportError(f"memory is {quote(value)}: {error}") from None
+    if not 0 < found <= MOST_UNITS * _MIB:
+        raise ReportError(f"memory is {quote(value)}; expected a quantity such as 16Gi")
+    return found
+
+
+def _capacity(device: Mapping[str, Any]) -> Mapping[str, Any]:
+    return as_mapping(as_mapping(device.get("capacity")).get(MEMORY))
+
+
+def _unit_of(devices: Sequence[Mapping[str, Any]]) -> Unit:
+    """The step in which memory is given; a GPU of one unit has none, and is the unit."""
+    steps = [as_mapping(as_mapping(_capacity(device).get("requestPolicy")).get("validRange")).get("step") for device in devices]
+    stated = {read_memory(step) for step in steps if step is not None} or {
+        read_memory(_capacity(device).get("value")) for device in devices
+    }
+    by_size = {unit.mib * _MIB: unit for unit in UNITS.values()}
+    if not stated:
+        return GIB
+    if len(stated) > 1 or not stated & by_size.keys():
+        raise ReportError(f"memory has steps of {quote(sorted(stated))} bytes; expected one of {', '.join(UNITS)} for all devices")
+    return by_size[stated.pop()]
+
+
+def _gpu(device: Mapping[str, Any], unit: Unit) -> Gpu:
+    units = read_memory(_capacity(device).get("value")) // (unit.mib * _MIB)
+    numa = _attribute(device, "numa", "int")
+    return Gpu(
+        index=_number(_attribute(device, "index", "int"), "index"),
+        uuid=_text(device, "uuid"),
+        minor=_number(_attribute(device, "minor", "int"), "minor"),
+        pci=_text(device, _PCI_BUS_ID),
+        model=_text(device, "model"),
+        mib=_number(_attribute(device, "mib", "int"), "mib"),
+        units=units,
+        numa=None if numa is None else _number(numa, "numa"),
+        health=_text(device, "health") or HEALTHY,
+        cordoned=_attribute(device, "cordoned", "bool") is True,
+    )
+
+
+def _attribute(device: Mapping[str, Any], name: str, kind: str) -> object:
+    return as_mapping(as_mapping(device.get("attributes")).get(name)).get(kind)
+
+
+def _text(device: Mapping[str, Any], name: str) -> str:
+    return as_text(str(_attribute(device, name, "string") or ""), _MOST_TEXT)
+
+
+def _number(value: object, name: str) -> int:
+    """A release before this one has no `minor` and `mib`: 0."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_UNITS * _MIB:
+        raise ReportError(f"{name} is {quote(value)}; expected a whole number")
+    return value

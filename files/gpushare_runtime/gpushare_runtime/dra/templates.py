@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from gpushare_runtime.daemon import health_server, runner
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.dra.slices import API, API_VERSION
+from gpushare_runtime.dra.slices import API, API_VERSION, CLASS
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import connect
@@ -28,7 +28,7 @@ from gpushare_runtime.kube.service_account import connect
 log = logging.getLogger(__name__)
 
 NAME: Final = "gpushare-claims"
-TEMPLATE: Final = "gpushare"
+TEMPLATE: Final = CLASS
 PART: Final = "templates"
 """Of the status."""
 _SECONDS: Final = 10.0

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 import yaml
@@ -17,15 +17,21 @@ import yaml
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import OBJECT_NAME, ReportError, as_text, quote
 from gpushare_runtime.core.placement.gpu_sizes import GpuSizes
+from gpushare_runtime.dra.slices import API as RESOURCE_API
+from gpushare_runtime.dra.slices import DRIVER
 from gpushare_runtime.kube.client import LOST, METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.errors import InputError
 
 Objects = list[dict[str, Any]]
+K = TypeVar("K")
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
+SLICES: Final = path(RESOURCE_API, "resourceslices")
+OF_OURS: Final = f"spec.driver={DRIVER}"
+"""The field selector of our ResourceSlices."""
 TIMEOUT_SECONDS: Final = 15.0
 MOST_OBJECTS: Final = 1_000_000
 """Nodes and pods of one cluster; Kubernetes is built for 5000 and 150,000."""
@@ -44,12 +50,30 @@ FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 
 
-async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
-    """(all nodes, the unfinished bound pods: of the node if `names` has one, else of all). KubeError if that fails."""
+async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects, Objects]:
+    """(all nodes; the unfinished bound pods: of the node if `names` has one, else of all; our ResourceSlices and all ResourceClaims, where
+    there are any of the first). KubeError if that fails."""
     bound = f"spec.nodeName={names[0]}" if len(names) == 1 else "spec.nodeName!="
     async with KubeClient(credentials, user_agent="kubectl-inspect-gpushare", timeout=TIMEOUT_SECONDS) as client:
         nodes, pods = await asyncio.gather(_list(client, NODES), _list(client, PODS, f"{protocol.UNFINISHED},{bound}"))
-    return nodes, pods
+        return nodes, pods, await _slices_and_claims(client)
+
+
+async def slices_of(client: KubeClient, node: str = "") -> Objects:
+    """Our ResourceSlices, of one node or all; none where that API is not served, or the user may not list them."""
+    try:
+        return await _list(client, SLICES, f"{OF_OURS},spec.nodeName={node}" if node else OF_OURS)
+    except KubeError as error:
+        if error.status not in (FORBIDDEN, NOT_FOUND):
+            raise
+        return []
+
+
+async def _slices_and_claims(client: KubeClient) -> Objects:
+    slices = await slices_of(client)
+    # Items of a list have no kind.
+    claims = await _list(client, claims_path("")) if slices else []
+    return [*({**one, "kind": "ResourceSlice"} for one in slices), *({**one, "kind": "ResourceClaim"} for one in claims)]
 
 
 async def _list(client: KubeClient, path: str, selector: str = "") -> Objects:
@@ -66,6 +90,11 @@ async def pods_named(client: KubeClient, namespace: str, name: str) -> Objects:
     """The pods of this name, ended ones too; namespace: "" for all. A name that no pod can have has none."""
     found = await _list(client, pods_path(namespace), f"metadata.name={name}") if _A_NAME.fullmatch(name) else []
     return [raw for raw in found if raw["metadata"]["name"] == name]
+
+
+def claims_path(namespace: str) -> str:
+    """Where the ResourceClaims of a namespace are listed; of all for ""."""
+    return path(RESOURCE_API, *(("namespaces", namespace) if namespace else ()), "resourceclaims")
 
 
 def pods_path(namespace: str) -> str:
@@ -94,12 +123,42 @@ async def fill(client: KubeClient, cluster: Cluster, namespace: str, own: str) -
         await _read_into(client, pods_path(own), protocol.UNFINISHED, cluster.set_pod, cluster.remove_pod)
     if namespace:
         cluster.complete = False
+    await _read_claims(client, cluster, namespace)
     cluster.settle()
     if not cluster.knows_nodes:
         await _read_sizes(client, cluster)
         if cluster.sizes is None and cluster.waiting:
             await _read_verdicts(client, cluster, namespace or own)
     return namespace
+
+
+async def _read_claims(client: KubeClient, cluster: Cluster, namespace: str) -> None:
+    """What the back end DRA has in the place of annotations; nothing where it is not in use, or the user may not read it.
+
+    Kubernetes' role `view` reads claims, and not slices.
+    """
+    if not await _read_slices(client, cluster) and not cluster.claims.in_use:
+        return
+    try:
+        await _read_into(client, claims_path(namespace), "", cluster.set_claim, cluster.remove_claim)
+    except KubeError as error:
+        if error.status != FORBIDDEN:
+            raise
+        cluster.warnings.append("you may not list ResourceClaims, so it is not known which GPUs pods have")
+
+
+async def _read_slices(client: KubeClient, cluster: Cluster) -> bool:
+    """Whether there are any of ours."""
+    try:
+        await _read_into(client, SLICES, OF_OURS, cluster.set_slice, cluster.remove_slice)
+    except KubeError as error:
+        # The API server of a release without DRA has no such path.
+        if error.status not in (FORBIDDEN, NOT_FOUND):
+            raise
+        if error.status == FORBIDDEN and cluster.knows_nodes and cluster.claims.in_use:
+            cluster.knows_nodes = cluster.complete = False
+            cluster.warnings.append("you may not list ResourceSlices, so the GPUs of nodes are not known")
+    return bool(cluster.claims.slices)
 
 
 async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
@@ -119,6 +178,7 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
         await client.get(pods_path(own), accept=METADATA_LIST, limit=1)
         _without_others_pods(cluster, own)
         namespace = own
+    await _read_slices(client, cluster)
     if not cluster.knows_nodes:
         await _read_sizes(client, cluster)
     return namespace
@@ -166,12 +226,12 @@ def _without_others_pods(cluster: Cluster, own: str) -> None:
 
 
 async def _read_into(
-    client: KubeClient, path: str, selector: str, put: Callable[[Mapping[str, Any]], str], remove: Callable[[str], None]
+    client: KubeClient, path: str, selector: str, put: Callable[[Mapping[str, Any]], K], remove: Callable[[K], None]
 ) -> None:
     """As `_list`, without ever having all raw objects at once, and only with the fields that are read."""
     from gpushare_runtime.kubectl_gpushare.fields import read_page
 
-    keys: set[str] = set()
+    keys: set[K] = set()
     try:
         async for page in client.list_pages(path, decode=read_page, fieldSelector=selector):
             _put(page.get("items") or (), keys, put)
@@ -185,7 +245,7 @@ async def _read_into(
         remove(gone)
 
 
-def _put(items: Iterable[Mapping[str, Any]], keys: set[str], put: Callable[[Mapping[str, Any]], str]) -> None:
+def _put(items: Iterable[Mapping[str, Any]], keys: set[K], put: Callable[[Mapping[str, Any]], K]) -> None:
     try:
         keys.update(map(put, items))
     except orjson.JSONDecodeError as error:
@@ -195,8 +255,15 @@ def _put(items: Iterable[Mapping[str, Any]], keys: set[str], put: Callable[[Mapp
 
 
 def fill_from_files(cluster: Cluster, files: Sequence[str]) -> None:
-    """From what `kubectl get nodes -o json` and `kubectl get pods -A -o json` have written; "-" is the standard input."""
-    found = {"Node": 0, "Pod": 0}
+    """From what `kubectl get nodes -o json` and `kubectl get pods -A -o json` have written, and with the back end DRA
+    `kubectl get resourceslices,resourceclaims -A -o json`; "-" is the standard input."""
+    found = {"Node": 0, "Pod": 0, "ResourceSlice": 0, "ResourceClaim": 0}
+    put: dict[str, Callable[[Mapping[str, Any]], object]] = {
+        "Node": cluster.set_node,
+        "Pod": cluster.set_pod,
+        "ResourceSlice": cluster.set_slice,
+        "ResourceClaim": cluster.set_claim,
+    }
     for file in files:
         for kind, item in _items(file):
             if kind in found:
@@ -204,13 +271,13 @@ def fill_from_files(cluster: Cluster, files: Sequence[str]) -> None:
                 if found[kind] > MOST_OBJECTS:
                     raise InputError(f"{file}: found more than {MOST_OBJECTS} objects of kind {kind}; no cluster has so many")
                 try:
-                    _ = cluster.set_node(item) if kind == "Node" else cluster.set_pod(item)
+                    put[kind](item)
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
                     raise InputError(
                         f"{file}: found a {kind} that cannot be read ({error!r:.80}); expected it as kubectl writes it"
                     ) from None
-    for kind, count in found.items():
-        if not count:
+    for kind in ("Node", "Pod"):
+        if not found[kind]:
             raise InputError(f"found no {kind} in {', '.join(files)[:80]}; expected nodes and pods: kubectl get nodes,pods -A -o json")
     cluster.settle()
 

@@ -16,11 +16,13 @@ from gpushare_runtime.core.constraints import Labels, labels_of
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, NodeRecord
 from gpushare_runtime.core.ledger_json import MOST_REASON, why_pending
+from gpushare_runtime.core.node_report import NOTHING_HELD
 from gpushare_runtime.core.objects import PodReader, read_node
 from gpushare_runtime.core.placement.explain import Largest, largest_of, too_large
 from gpushare_runtime.core.placement.gpu_sizes import GpuSizes
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import UNITS, Unit, parse_quantity
+from gpushare_runtime.dra.pods import ClaimedPods
 from gpushare_runtime.kubectl_gpushare.stalls import Stall, not_ready_since, stall_in
 
 SYSTEM: Final = "kube-system"
@@ -106,7 +108,8 @@ NOTHING_KNOWN: Final = Used()
 
 
 class Cluster:
-    """The cluster, filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well.
+    """The cluster, filled by `set_node` and `set_pod`, kept current with `remove_node` and `remove_pod` as well. Of one whose own scheduler
+    counts GPU memory also by `set_slice` and `set_claim`, in any order; `claims` makes of them what the others would have said.
 
     schedulers: UID → name of each pod of kube-system that is a kube-scheduler by its name or image.
     named: the pods with the name `remember`, as they were set, whatever they request.
@@ -132,6 +135,8 @@ class Cluster:
         self.schedulers: dict[str, str] = {}
         self.remember = ""
         self.named: list[Mapping[str, Any]] = []
+        self.claims = ClaimedPods(self._warn)
+        self._loose: set[str] = set()
         self._read_pod = PodReader(self._warn)
 
     def _warn(self, text: str) -> None:
@@ -140,13 +145,43 @@ class Cluster:
 
     def set_node(self, raw: Mapping[str, Any]) -> str:
         """A v1.Node as it is now; its name. A node without GPUs is kept only where pods have some there."""
-        record, _ = read_gpus(raw, self._warn)
+        record, _ = read_gpus(raw, self._warn, self.claims)
         self.ledger.set_node(record)
         self.changed.nodes.add(record.name)
         spec = raw.get("spec") or {}
         labels, cordoned = labels_of(raw["metadata"]), bool(spec.get("unschedulable"))
         self.infos[record.name] = NodeInfo(address_of(raw), labels, cordoned, _is_ready(raw), _offered(raw))
         return record.name
+
+    def set_slice(self, raw: Mapping[str, Any]) -> str:
+        """A v1.ResourceSlice as it is now; its name."""
+        self._renew(self.claims.set_slice(raw))
+        return str(raw["metadata"]["name"])
+
+    def remove_slice(self, name: str) -> None:
+        """The slice is gone."""
+        self._renew(self.claims.remove_slice(name))
+
+    def _renew(self, node: str) -> None:
+        """The slices of a node have changed: its GPUs, and what its pods have of them."""
+        if node:
+            self.ledger.set_inventory(node, self.claims.inventories.get(node), self.claims.errors.get(node, ""))
+            self.changed.nodes.add(node)
+            for raw in self.claims.pods_on(node):
+                self._set_pod(raw)
+
+    def set_claim(self, raw: Mapping[str, Any]) -> tuple[str, str]:
+        """A v1.ResourceClaim as it is now; its namespace and name."""
+        key = self.claims.set_claim(raw)
+        for pod in self.claims.pods_of(key):
+            self._set_pod(pod)
+        return key
+
+    def remove_claim(self, key: tuple[str, str]) -> None:
+        """The claim is gone."""
+        self.claims.remove_claim(key)
+        for pod in self.claims.pods_of(key):
+            self._set_pod(pod)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; its pods go by themselves."""
@@ -158,7 +193,11 @@ class Cluster:
         """A v1.Pod as it is now; its UID. A pod that requests no GPUs, and one that has ended, is not kept."""
         if self.remember and raw["metadata"]["name"] == self.remember:
             self.named.append(raw)
-        record, uid = self._read_pod(raw), str(raw["metadata"]["uid"])
+        return self._set_pod(raw)
+
+    def _set_pod(self, raw: Mapping[str, Any]) -> str:
+        uid, asked = str(raw["metadata"]["uid"]), self.claims.pod(raw)
+        record = self._read_pod(asked) if not isinstance(asked, str) else _invalid(raw["metadata"], asked)
         if raw["metadata"]["namespace"] == SYSTEM and _is_kube_scheduler(raw):
             self.schedulers[uid] = str(raw["metadata"]["name"])
         self._touch(uid)
@@ -189,6 +228,7 @@ class Cluster:
     def remove_pod(self, uid: str) -> None:
         """The pod is gone."""
         self.schedulers.pop(uid, None)
+        self.claims.forget(uid)
         self._touch(uid)
         self.waiting.pop(uid, None)
         self.pods.pop(uid, None)
@@ -196,7 +236,18 @@ class Cluster:
         self.ledger.remove(uid)
 
     def settle(self) -> None:
-        """Count pods of unknown GPUs as the extender does when it has known of them for a while: by their nodes' word."""
+        """Count pods of unknown GPUs as the extender does when it has known of them for a while: by their nodes' word. Of claims without a
+        pod on a node each counts as one."""
+        loose = {str(raw["metadata"]["uid"]): raw for raw in self.claims.loose(lambda uid: self.ledger.pod(uid) is not None)}
+        for uid in self._loose - loose.keys():
+            self.remove_pod(uid)
+        for uid, raw in loose.items():
+            record = self._read_pod(raw)
+            if isinstance(record, AllocatedPod) and record != self.ledger.pod(uid):
+                self.ledger.apply(record)
+                self.changed.nodes.add(record.node)
+                self.pods[uid] = PodInfo(owner=f"ResourceClaim/{record.name}")
+        self._loose = set(loose)
         self.ledger.expire(0.0)
         self.ledger.expire(UNKNOWN_SECONDS)
 
@@ -240,6 +291,10 @@ def why_never(pod: PendingPod | InvalidPod, largest: Largest | None) -> str:
 def reason_of(wait: Waiting, largest: Largest | None, told: str = "") -> str:
     """The reason that keeps a pod from a GPU: its own fault, or no GPU is as large, or kube-scheduler's words. told: by the extender."""
     return as_text(why_never(wait.pod, largest) or told or wait.reported, MOST_REASON)
+
+
+def _invalid(metadata: Mapping[str, Any], why: str) -> InvalidPod:
+    return InvalidPod(str(metadata["uid"]), str(metadata["namespace"]), str(metadata["name"]), why)
 
 
 def stall_of(raw: Mapping[str, Any]) -> Stall | None:
@@ -320,9 +375,12 @@ def address_of(raw: Mapping[str, Any]) -> str:
     return as_text(next(addresses, "unknown"), _MOST_ADDRESS)
 
 
-def read_gpus(raw: Mapping[str, Any], warn: Callable[[str], None]) -> tuple[NodeRecord, int]:
-    """The node, and the units of all its GPUs. A node of the original plugin publishes totals only: its GPUs are of equal size."""
+def read_gpus(raw: Mapping[str, Any], warn: Callable[[str], None], claims: ClaimedPods) -> tuple[NodeRecord, int]:
+    """The node, and the units of all its GPUs. A node of the original plugin publishes totals only: its GPUs are of equal size. One with
+    ResourceSlices has no annotations that are still true."""
     record = read_node(raw)
+    if record.name in claims.inventories or record.name in claims.errors:
+        record = replace(record, inventory=claims.inventories.get(record.name), error=claims.errors.get(record.name, ""), held=NOTHING_HELD)
     if record.inventory is not None:
         return record, record.inventory.units
     status = raw.get("status") or {}

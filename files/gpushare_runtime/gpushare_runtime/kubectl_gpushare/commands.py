@@ -18,6 +18,7 @@ from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import Largest, amount
+from gpushare_runtime.core.placement.policies import FIRST_FIT
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare import simulate, status
@@ -75,6 +76,10 @@ MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 _ASKED: Final = 3
 _HOUR: Final = 3600.0
+_NO_POLICY: Final = (
+    "kube-scheduler counts GPU memory here (DRA): it takes the first GPU with room, and chooses between nodes by other things than GPUs; "
+    "here the first one by name stands for them"
+)
 
 
 @dataclass
@@ -174,7 +179,7 @@ def _explain_one(cluster: Cluster, wait: Waiting, form: Format, beside: Beside) 
         sentence, known = headline(pod, verdicts, reported, largest, wait.scheduler), True
     else:
         sentence, known = alone(pod, reported, cluster.told.get(pod.uid, ""), largest, wait.scheduler)
-    unled = _nothing_scheduled(cluster, wait, beside, largest)
+    unled = _nothing_scheduled(cluster, wait, beside, largest) or _has_claimed(cluster, pod)
     sentence, known = unled or sentence, known or bool(unled)
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(document(pod, reported, verdicts, sentence, complete), form.name))
@@ -191,6 +196,14 @@ def _explain_one(cluster: Cluster, wait: Waiting, form: Format, beside: Beside) 
         if not complete:
             print(f"\n{ALONE}")
     return 0 if any(verdict.fits for verdict in verdicts) else FITS_NOWHERE if known else UNKNOWN
+
+
+def _has_claimed(cluster: Cluster, pod: PendingPod) -> str:
+    """The sentence about a pod whose ResourceClaim has GPUs already, though it is on no node; "" for any other."""
+    for node, indexes in cluster.claims.reserved(pod.uid).items():
+        gpus = ",".join(map(str, sorted(indexes))) or "that are not known"
+        return f"its ResourceClaim has GPU {gpus} of node {node} already: it waits for something else there, as kube-scheduler reports"
+    return ""
 
 
 def _explain_all(cluster: Cluster, form: Format, beside: Beside) -> int:
@@ -266,13 +279,19 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str, beside: Beside) -> i
         return 0
     others = [raw for raw in cluster.named if namespace in ("", (raw.get("metadata") or {}).get("namespace"))]
     for raw in others[:_LISTED]:
-        print(as_text(f"pod {raw['metadata'].get('namespace')}/{name}: {sentence(raw)}", 4096))
+        print(as_text(f"pod {raw['metadata'].get('namespace')}/{name}: {_in_words(cluster, raw)}", 4096))
     if others:
         return FITS_NOWHERE
     waiting = sorted(wait.pod.name for wait in cluster.waiting.values() if namespace in ("", wait.pod.namespace))
     there = ", ".join(waiting[:_LISTED]) or "none"
     where = f"in namespace {quote(namespace)}" if namespace else "in any namespace"
     raise InputError(f"found no pod {quote(name)} {where}; waiting for GPUs there: {as_text(there, 1000)}")
+
+
+def _in_words(cluster: Cluster, raw: Mapping[str, Any]) -> str:
+    """The sentence about a pod that is not in the ledger."""
+    shared = cluster.claims.shared(raw)
+    return f"it shares the ResourceClaim {quote(shared)} with another pod, which has its GPUs here" if shared else sentence(raw)
 
 
 def _stalled(stall: Stall, event: PodEvent | None, cluster: Cluster) -> str:
@@ -318,9 +337,11 @@ def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.Sim
     def takes_pods(pod: PendingPod, node: str) -> bool:
         return not cluster.infos.get(node, UNKNOWN_NODE).cordoned
 
-    return {
-        policy: simulate.run(policy, cluster.ledger.copy(), pods, has_room=takes_pods, largest=largest) for policy in arguments.policies
-    }
+    policies = arguments.policies
+    if cluster.claims.in_use:
+        policies = (FIRST_FIT,)
+        print(f"warning: {_NO_POLICY}", file=sys.stderr)
+    return {policy: simulate.run(policy, cluster.ledger.copy(), pods, has_room=takes_pods, largest=largest) for policy in policies}
 
 
 def _judged_alone(pods: list[PendingPod], largest: Largest | None) -> list[PendingPod]:
@@ -373,7 +394,7 @@ def run_cordon(arguments: argparse.Namespace) -> int:
     what = f"{arguments.command}ed" if changed else f"already {arguments.command}ed"
     print(as_text(f"node/{arguments.node} GPU {','.join(arguments.gpus)} {what}", 1000))
     if not followed:
-        print("kubectl gpushare: gpushare/gpus does not show it yet; is gpushare-device-plugin running on that node?", file=sys.stderr)
+        print("kubectl gpushare: the GPUs of that node do not show it yet; is gpushare-device-plugin running there?", file=sys.stderr)
     return 0 if followed else 1
 
 

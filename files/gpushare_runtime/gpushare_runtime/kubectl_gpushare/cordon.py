@@ -15,8 +15,9 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import ReportError, quote
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.overuse import STATIC
+from gpushare_runtime.dra.slices import read_inventory
 from gpushare_runtime.kube.client import METADATA_LIST, KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare.api import FORBIDDEN, NOT_FOUND
+from gpushare_runtime.kubectl_gpushare.api import FORBIDDEN, NOT_FOUND, slices_of
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_POD, Cluster
 from gpushare_runtime.kubectl_gpushare.errors import InputError
 from gpushare_runtime.kubectl_gpushare.views import Share, shares
@@ -64,7 +65,7 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
     where = path("api/v1", "nodes", node)
     for attempt in range(_ATTEMPTS):
         raw = await _get(client, where, node)
-        inventory = _inventory(raw, node)
+        inventory = await _inventory(client, raw, node)
         gpus = chosen_gpus(inventory, node, names)
         before = str((raw["metadata"].get("annotations") or {}).get(protocol.ASK_CORDON) or "")
         after = annotation(before, inventory, gpus, cordon)
@@ -81,7 +82,7 @@ async def set_cordon(client: KubeClient, node: str, names: Sequence[str], cordon
     deadline = time.monotonic() + wait
     uuids = {gpu.uuid for gpu in gpus}
     while True:
-        states = {gpu.uuid: gpu.cordoned for gpu in _inventory(await client.get(where), node).gpus}
+        states = {gpu.uuid: gpu.cordoned for gpu in (await _inventory(client, await client.get(where), node)).gpus}
         if all(states.get(uuid, cordon) is cordon for uuid in uuids):
             return after != before, True
         if time.monotonic() >= deadline:
@@ -111,10 +112,17 @@ async def _nodes(client: KubeClient) -> str:
     names = sorted(
         str(item["metadata"]["name"]) for item in found if protocol.ANNOTATION_GPUS in (item["metadata"].get("annotations") or {})
     )
+    names = names or sorted({str(one["spec"].get("nodeName")) for one in await slices_of(client)})
     return ", ".join(names)[:400] or "none with shared GPUs"
 
 
-def _inventory(raw: dict[str, Any], node: str) -> Inventory:
+async def _inventory(client: KubeClient, raw: dict[str, Any], node: str) -> Inventory:
+    """As the device plugin publishes it: in ResourceSlices, or in an annotation."""
+    try:
+        if slices := await slices_of(client, node):
+            return read_inventory(slices)
+    except ReportError as error:
+        raise InputError(f"node {quote(node)}: its ResourceSlices cannot be used: {error}") from None
     text = (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_GPUS)
     if text is None:
         raise InputError(f"node {quote(node)} has no annotation {protocol.ANNOTATION_GPUS}; gpushare-device-plugin has not run there")
@@ -138,7 +146,7 @@ async def drain(client: KubeClient, cluster: Cluster, arguments: argparse.Namesp
     if not arguments.dry_run:
         done = await set_cordon(client, node.name, arguments.gpus, True)
         if not done[1]:
-            say(f"{names}: gpushare/gpus does not show the cordon yet; is gpushare-device-plugin running on that node?")
+            say(f"{names}: they do not show the cordon yet; is gpushare-device-plugin running on that node?")
     say(f"{names} cordoned{dry}")
     left, deadline = 0, time.monotonic() + arguments.timeout
     for share in sorted(shares(node), key=lambda share: (share.namespace, share.name)):

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, numbers, reserved_for, reserving
-from gpushare_runtime.core.placement.policies import Placement
+from gpushare_runtime.core.placement.policies import FIRST_FIT, Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
@@ -32,6 +32,7 @@ _LESSER: Final = (
 _LESSER_OF_GROUP: Final = (
     "fits on no node: pods of lower priority are in the way; kube-scheduler from 1.37 on evicts none for a group, as it asks no extender"
 )
+_LESSER_OF_CLAIM: Final = "fits on no node: pods of lower priority are in the way, and kube-scheduler evicts none for a claim"
 NOT_JUDGED: Final = "Only GPUs are judged: not CPU, main memory, taints, selectors or volumes."
 MOST_NAMED: Final = 3
 _MOST_SPANS: Final = 6
@@ -48,6 +49,10 @@ _OTHER_REASONS: Final = (
     (re.compile(r"Too many pods"), "a node with room for one more pod"),
     (re.compile(r"pod (anti-)?affinity|topology spread"), "its rules about other pods"),
     (re.compile(r"volume|PersistentVolume|persistentvolume"), "a volume"),
+    (
+        re.compile(r"ResourceClaim not created yet"),
+        "its ResourceClaim, which is not made yet: kubectl describe pod has an Event with the reason",
+    ),
     (GATED, "the removal of its scheduling gates"),
     (re.compile(rf"{RESERVED_FOR}([^\s,;]{{1,80}})"), r"the group \1, for which room is reserved"),
     (re.compile(r"\bminCount\b|pod group is unschedulable"), "room for all pods of its group at once"),
@@ -58,7 +63,7 @@ _EXCLUDING: Final = (
 )
 _COUNTED: Final = re.compile(r"(\d{1,7}) ([^,]+)")
 # In kube-scheduler's words and in the extender's, that GPUs are the reason, and what a pod could have had.
-_NO_GPUS: Final = re.compile(r"needs [^,;]{1,80} (?:on one GPU|GPUs?)|no node has |Insufficient aliyun\.com/gpu")
+_NO_GPUS: Final = re.compile(r"needs [^,;]{1,80} (?:on one GPU|GPUs?)|no node has |Insufficient aliyun\.com/gpu|cannot allocate all claims")
 _FREE: Final = re.compile(r"at most (\d{1,9}) are free on one")
 ALONE: Final = "Only the pod itself was judged: to say which node has room, explain needs to list nodes and all pods."
 
@@ -83,7 +88,8 @@ class NodeVerdict:
 
     reason: why not, apart from `groups`: those for which room is reserved that it needs; where it fits, the links of several GPUs.
     alike: the reason without sums of the node, "" for one that has none. cures: each alone makes it fit. kept: for whom its GPUs are kept,
-    where it fits. lesser: pods of lower priority whose end makes room, where kube-scheduler cannot evict them.
+    where it fits. lesser: pods of lower priority whose end makes room, where kube-scheduler cannot evict them. by_claim: whether it counts
+    GPU memory itself.
     """
 
     node: str
@@ -94,6 +100,7 @@ class NodeVerdict:
     lesser: Sequence[str] = ()
     groups: Sequence[str] = ()
     alike: str = ""
+    by_claim: bool = False
 
     @property
     def fits(self) -> bool:
@@ -121,7 +128,9 @@ def explain(cluster: Cluster, pod: PendingPod, placement: Placement | None = Non
 
 
 def usual(cluster: Cluster) -> Placement:
-    """The default policy, which has seen the requests of all pods."""
+    """The default policy, which has seen the requests of all pods; that of kube-scheduler where it counts GPU memory itself."""
+    if cluster.claims.in_use:
+        return Placement(FIRST_FIT)
     scarcity = Scarcity(cluster.ledger.classes)
     scarcity.observe(pod.request for node in cluster.nodes for pod in node.pods)
     scarcity.observe(wait.pod.request for wait in cluster.waiting.values() if isinstance(wait.pod, PendingPod))
@@ -161,9 +170,12 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
     if allocation is not None:
         gpus, links = sorted(allocation.by_gpu), node.inventory.links if node.inventory is not None else None
         return NodeVerdict(node.name, gpus, links.in_words(gpus) if links is not None else "", kept=placement.kept_for(request, node))
-    lesser = tuple(_in_the_way(node, request, pod.priority)) if _of_group(pod) or _counts_as_room(node, request) else ()
+    by_claim = cluster.claims.in_use
+    lesser = tuple(_in_the_way(node, request, pod.priority)) if by_claim or _of_group(pod) or _counts_as_room(node, request) else ()
     words, alike = numbers(request, node)
-    return NodeVerdict(node.name, (), words, tuple(_cures(node, request)), lesser=lesser, groups=reserving(request, node), alike=alike)
+    return NodeVerdict(
+        node.name, (), words, tuple(_cures(node, request)), lesser=lesser, groups=reserving(request, node), alike=alike, by_claim=by_claim
+    )
 
 
 def _of_group(pod: PendingPod) -> bool:
@@ -342,7 +354,8 @@ def _conclude(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
     lesser = min((verdict.lesser for verdict in found if verdict.lesser), key=len, default=())
     if lesser:
         end = Cure("end", f"end {some(lesser)}", tuple(lesser))
-        return Conclusion(f"{_LESSER_OF_GROUP if _of_group(pod) else _LESSER}: {end.text}", end)
+        by_claim = any(verdict.by_claim for verdict in found)
+        return Conclusion(f"{_LESSER_OF_CLAIM if by_claim else _LESSER_OF_GROUP if _of_group(pod) else _LESSER}: {end.text}", end)
     return _cheapest(pod.request, found)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""JSON of nodes and pods → only the fields that `Cluster` reads. A pod of the API server has ten times as much, such as managedFields,
-and most of the time and memory that 50,000 of them need went into building fields that are never read.
+"""JSON of nodes, pods, slices and claims → only the fields that `Cluster` reads. A pod of the API server has ten times as much, such as
+managedFields, and most of the time and memory that 50,000 of them need went into building fields that are never read.
 
 An object that does not have the types below is parsed whole, so its reader finds what is wrong with it, and says so.
 """
@@ -57,6 +57,10 @@ class _Spec(TypedDict, total=False):
     resourceClaims: Any
     schedulingGroup: Any
     workloadRef: Any
+    # Of ResourceSlices and ResourceClaims.
+    driver: Any
+    pool: Any
+    devices: Any
 
 
 class _ContainerStatus(TypedDict, total=False):
@@ -83,6 +87,11 @@ class _Status(TypedDict, total=False):
     initContainerStatuses: list[_ContainerStatus] | None
     addresses: Any
     allocatable: Any
+    resourceClaimStatuses: Any
+    extendedResourceClaimStatus: Any
+    # Of ResourceClaims.
+    allocation: Any
+    reservedFor: Any
 
 
 class _Object(TypedDict, total=False):

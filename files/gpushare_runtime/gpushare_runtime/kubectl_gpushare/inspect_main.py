@@ -26,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         credentials = load_kubeconfig(find_kubeconfig(arguments.kubeconfig), context=arguments.context)
-        nodes, pods = _read(credentials, arguments.nodes)
-        shown, warnings = _select(nodes, pods, arguments.nodes)
+        nodes, pods, by_claims = _read(credentials, arguments.nodes)
+        shown, warnings = _select(nodes, pods, by_claims, arguments.nodes)
     except GpushareError as error:
         print(f"kubectl inspect gpushare: {error}", file=sys.stderr)
         return 1
@@ -50,29 +50,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects]:
+def _read(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects, Objects]:
     try:
         return asyncio.run(read_cluster(credentials, names))
     except KubeError as error:
         raise InputError(explain_error(error, credentials.server, "nodes, and pods in all namespaces")) from None
 
 
-def _select(nodes: Objects, pods: Objects, names: Sequence[str]) -> tuple[Sequence[NodeUsage], Sequence[str]]:
+def _select(nodes: Objects, pods: Objects, by_claims: Objects, names: Sequence[str]) -> tuple[Sequence[NodeUsage], Sequence[str]]:
     """The nodes to show, and the warnings."""
     existing = {node["metadata"]["name"] for node in nodes}
-    usage = read_usage([node for node in nodes if not names or node["metadata"]["name"] in names], pods)
+    usage = read_usage([node for node in nodes if not names or node["metadata"]["name"] in names], pods, by_claims)
     shown = {node.name for node in usage.nodes}
     for name in names:
         if name not in shown:
             fault = f"has no {protocol.RESOURCE_MEMORY}" if name in existing else "does not exist"
-            raise InputError(f"node {name!r} {fault}; {_known(nodes)}")
+            raise InputError(f"node {name!r} {fault}; {_known(nodes, by_claims)}")
     if not shown:
         return usage.nodes, [*usage.warnings, f"no node publishes {protocol.RESOURCE_MEMORY}: is gpushare-device-plugin running on any?"]
     return usage.nodes, usage.warnings
 
 
-def _known(nodes: Objects) -> str:
-    known: ClusterUsage = read_usage(nodes, [])
+def _known(nodes: Objects, by_claims: Objects) -> str:
+    known: ClusterUsage = read_usage(nodes, [], by_claims)
     if not known.nodes:
         return "no node has shared GPUs"
     return f"nodes with shared GPUs: {', '.join(node.name for node in known.nodes)}"

@@ -14,6 +14,7 @@ from gpushare_runtime.core.ledger import Ledger, NodeLedger
 from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.dra.pods import ClaimedPods
 from gpushare_runtime.kubectl_gpushare.cluster import address_of, read_gpus
 
 
@@ -64,19 +65,24 @@ class ClusterUsage:
     warnings: Sequence[str]
 
 
-def read_usage(nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> ClusterUsage:
-    """From v1.Node and v1.Pod objects as JSON. Pods that are finished or not bound have nothing."""
+def read_usage(
+    nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], by_claims: Iterable[Mapping[str, Any]] = ()
+) -> ClusterUsage:
+    """From v1.Node and v1.Pod objects as JSON. Pods that are finished or not bound have nothing. by_claims: the slices and claims."""
     warnings: list[str] = []
-    ledger, read_pod = Ledger(), PodReader(warnings.append)
+    ledger, read_pod, claims = Ledger(), PodReader(warnings.append), ClaimedPods(warnings.append)
+    for raw in by_claims:
+        _ = claims.set_slice(raw) if raw["kind"] == "ResourceSlice" else claims.set_claim(raw)
     found: dict[str, tuple[str, int]] = {}
     for raw in nodes:
-        record, total = read_gpus(raw, warnings.append)
+        record, total = read_gpus(raw, warnings.append, claims)
         if total > 0:
             ledger.set_node(record)
             found[record.name] = address_of(raw), total
     for raw in pods:
         if (raw.get("spec") or {}).get("nodeName") in found:
-            pod = read_pod(raw)
+            asked = claims.pod(raw)
+            pod = read_pod(asked) if not isinstance(asked, str) else None
             if isinstance(pod, AllocatedPod):
                 ledger.apply(pod)
     usages = [_usage(ledger.nodes[name], *found[name]) for name in sorted(found)]

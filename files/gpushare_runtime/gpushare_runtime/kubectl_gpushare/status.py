@@ -20,7 +20,7 @@ from gpushare_runtime.core.pods import AllocatedPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.causes import EXTENDER, FOREIGN, POLICY, UNLED, WEBHOOK, Cause, cause_in
 from gpushare_runtime.kubectl_gpushare.cluster import SYSTEM, UNKNOWN_POD, Cluster, Waiting, restart_of, why_never
 from gpushare_runtime.kubectl_gpushare.events import PodEvent
-from gpushare_runtime.kubectl_gpushare.explain import GATED, OUR_SCHEDULERS, explain, headline, names_in_words, some
+from gpushare_runtime.kubectl_gpushare.explain import GATED, OUR_SCHEDULERS, explain, headline, names_in_words, some, usual
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, WARN, Cell, Column, Table, TableRow
 from gpushare_runtime.kubectl_gpushare.stalls import CRASHES, HANGS_SECONDS, MOST_EVIDENCE, STARTING, Stall
 from gpushare_runtime.kubectl_gpushare.views import Selection, gone_gpus, gpus_of, lost_records, orphans, selected_waiting, shares
@@ -129,10 +129,12 @@ def judge(cluster: Cluster, evidence: StatusEvidence) -> list[StatusEntry]:
     """Everything, what is worst first. evidence: empty where there is no cluster to ask."""
     leases = evidence.leases
     pods = next((f"-n {lease.namespace} -l app.kubernetes.io/part-of=gpushare" for lease in leases if lease.scheduler == IN_CLUSTER), "")
+    # With claims there is no extender that a second scheduler could do without.
+    of_extender = [] if cluster.claims.in_use else [*_second_scheduler(cluster, evidence)]
     found = [
         *(finding for lease in leases for finding in _scheduler(lease, cluster.now(), pods, cluster)),
         *_controllers(evidence.controllers, cluster.now()),
-        *_second_scheduler(cluster, evidence),
+        *of_extender,
         *_stopped(cluster, pods),
         *_nodes(cluster, pods),
         *_gpus(cluster),
@@ -221,7 +223,7 @@ def _stopped(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:
             cure = f"{start} except pods/binding in it: kubectl get {lists} -o yaml"
             severity = ERROR if cause.silent else WARNING
             yield StatusEntry(severity, "admission", "", f"the {cause.kind} {cause.name} {what} for {many}: {words}", cure)
-    if not any(cause.kind in (EXTENDER, FOREIGN) for cause in stopped):
+    if not any(cause.kind in (EXTENDER, FOREIGN) for cause in stopped) and not cluster.claims.in_use:
         yield StatusEntry(OK, "extender", "", "no waiting pod reports an extender error")
 
 
@@ -388,7 +390,7 @@ def _waiting(cluster: Cluster) -> Iterator[StatusEntry]:
         created = cluster.pods.get(pod.uid, UNKNOWN_POD).created
         if GATED.search(wait.reported) or (created and now - created < WAITED_SECONDS):
             continue
-        verdicts = explain(cluster, pod, Placement())
+        verdicts = explain(cluster, pod, usual(cluster) if cluster.claims.in_use else Placement())
         if any(verdict.fits for verdict in verdicts):
             found += 1
             yield StatusEntry(

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A `Cluster` kept current by two watches, of nodes and of unfinished pods."""
+"""A `Cluster` kept current by watches of nodes and unfinished pods; with the back end DRA of ResourceSlices and ResourceClaims, too."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.kubectl_gpushare.api import NODES, pods_path
+from gpushare_runtime.kubectl_gpushare.api import NODES, OF_OURS, SLICES, claims_path, pods_path
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+
+K = TypeVar("K")
 
 
 class Watcher:
@@ -32,7 +36,23 @@ class Watcher:
         nodes: Reflector[str] = Reflector(
             client, NODES, transform=cluster.set_node, on_replace=self._replace_nodes, on_event=self._node_event
         )
-        self._reflectors = [pods, *([nodes] if cluster.knows_nodes else [])]
+        slices: Reflector[str] = Reflector(
+            client,
+            SLICES,
+            field_selector=OF_OURS,
+            transform=cluster.set_slice,
+            on_replace=lambda names: self._replace(set(cluster.claims.slices) - set(names), cluster.remove_slice),
+            on_event=lambda kind, name: self._replace({name} if kind == "DELETED" else (), cluster.remove_slice),
+        )
+        claims: Reflector[tuple[str, str]] = Reflector(
+            client,
+            claims_path(namespace),
+            transform=cluster.set_claim,
+            on_replace=lambda keys: self._replace(set(cluster.claims.claims) - set(keys), cluster.remove_claim),
+            on_event=lambda kind, key: self._replace({key} if kind == "DELETED" else (), cluster.remove_claim),
+        )
+        by_claims: list[Reflector[Any]] = [*([slices] if cluster.claims.slices else []), *([claims] if cluster.claims.in_use else [])]
+        self._reflectors: list[Reflector[Any]] = [pods, *([nodes] if cluster.knows_nodes else []), *by_claims]
 
     @property
     def synced(self) -> bool:
@@ -47,6 +67,11 @@ class Watcher:
     async def run(self) -> None:
         """Until it is cancelled."""
         await asyncio.gather(*(reflector.run() for reflector in self._reflectors))
+
+    def _replace(self, gone: Iterable[K], remove: Callable[[K], None]) -> None:
+        for key in gone:
+            remove(key)
+        self.changed.set()
 
     def _replace_pods(self, uids: list[str]) -> None:
         present = set(uids)

@@ -153,3 +153,8 @@ def test_the_next_process_reads_what_this_one_wrote() -> None:
 def test_a_file_that_is_none_of_ours(data: bytes) -> None:
     with pytest.raises(ClaimError):
         from_checkpoint(data)
+
+
+def test_a_file_of_another_version_is_not_called_broken() -> None:
+    with pytest.raises(ClaimError, match=r"^version 2 with 0 claims; expected 1"):
+        from_checkpoint(b'{"v":2,"claims":[]}')

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS
-from gpushare_runtime.dra.slices import changes, device_name, quantity, slices, words
+from gpushare_runtime.dra.slices import changes, device_name, quantity, read_inventory, slices, words
 
 T4 = Gpu(0, "GPU-6406b1ff-e486-da64-8a09-584683bdfe67", 3, "0000:3B:00.0", "Tesla T4", 15360, 15, numa=1)
 A30 = Gpu(1, "GPU-404966e9-8716-c392-9c97-aff857c46602", 0, "0000:0b:00.0", "NVIDIA A30", 24576, 24)
@@ -40,6 +41,8 @@ def test_a_gpu_is_a_device_that_claims_share_by_memory() -> None:
             "index": {"int": 0},
             "model": {"string": "Tesla T4"},
             "words": {"string": "-tesla-t4-"},
+            "minor": {"int": 3},
+            "mib": {"int": 15360},
             "numa": {"int": 1},
             "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
         },
@@ -123,6 +126,47 @@ def test_what_the_api_server_adds_is_no_difference() -> None:
     assert changes(wanted, [found, {**found, "metadata": {"name": "gpu1-gpushare.kubernetes-1"}}])
     found["metadata"]["ownerReferences"][0]["uid"] = "of a node before"
     assert changes(wanted, [found])
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_an_inventory_is_read_back_from_its_slices(unit: str) -> None:
+    gpus = [replace(T4, health="XID 79: it has fallen off the bus", cordoned=True), replace(A30, cordoned=True)]
+    gpus += [replace(T4, index=index, uuid=f"GPU-{index:032}", pci="", numa=None, units=index) for index in range(2, 80)]
+    inventory = Inventory(UNITS[unit], tuple(replace(gpu, pci=gpu.pci.lower()) for gpu in gpus), strategy="cdi", isolation="watch")
+    assert read_inventory(reversed(slices("gpu1", "node-uid", inventory, 3))) == inventory
+
+
+def test_a_gpu_of_one_unit_says_what_the_unit_is() -> None:
+    assert read_inventory(slices("gpu1", "uid", Inventory(UNITS["64MiB"], (replace(T4, units=1),)), 1)).unit == UNITS["64MiB"]
+    assert read_inventory(made()).gpus == ()
+
+
+def test_of_a_pool_that_is_written_anew_the_newest_part_counts() -> None:
+    assert [gpu.index for gpu in read_inventory([*made(T4, generation=1), *made(A30, generation=2)]).gpus] == [1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("value", "a lot"), ("value", "-1Gi"), ("value", f"{2**70}"), ("requestPolicy", {"validRange": {"step": "3Gi"}})]
+)
+def test_memory_that_cannot_be_is_told(field: str, value: object) -> None:
+    (one,) = made(T4, A30)
+    one["spec"]["devices"][0]["capacity"]["memory"][field] = value
+    with pytest.raises(ReportError, match="memory"):
+        read_inventory([one])
+
+
+@pytest.mark.parametrize(("name", "value"), [("index", {"int": -1}), ("minor", {"int": True}), ("index", {"int": 2**63})])
+def test_numbers_that_cannot_be_are_told(name: str, value: dict[str, Any]) -> None:
+    (one,) = made(T4)
+    one["spec"]["devices"][0]["attributes"][name] = value
+    with pytest.raises(ReportError, match=name):
+        read_inventory([one])
+
+
+def test_a_node_has_no_more_gpus_than_a_node_has() -> None:
+    many = made(*(replace(T4, index=index, uuid=f"GPU-{index:032}") for index in range(129)))
+    with pytest.raises(ReportError, match="129 devices"):
+        read_inventory(many)
 
 
 def test_the_device_name_stays_when_the_index_changes() -> None:

@@ -118,7 +118,7 @@ def test_a_node_on_which_nobody_follows(tmp_path: Path, monkeypatch: pytest.Monk
     api.follows = False
     monkeypatch.setattr(cordon.set_cordon, "__defaults__", (0.0,))
     assert run(tmp_path, "cordon", "a", "all", api=api)[0] == 1
-    assert "gpushare/gpus does not show it yet; is gpushare-device-plugin running on that node?" in capsys.readouterr().err
+    assert "the GPUs of that node do not show it yet; is gpushare-device-plugin running there?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

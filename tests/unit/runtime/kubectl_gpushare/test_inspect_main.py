@@ -52,6 +52,7 @@ def test_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted((path, query.get("fieldSelector"), query["limit"]) for _, path, query in api.requests) == [
         ("/api/v1/nodes", None, "500"),
         ("/api/v1/pods", "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=", "500"),
+        ("/apis/resource.k8s.io/v1/resourceslices", "spec.driver=gpushare.kubernetes", "500"),
     ]
 
 

@@ -60,6 +60,7 @@ def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sorted((path, query.get("fieldSelector")) for _, path, query in api.requests) == [
         ("/api/v1/nodes", None),
         ("/api/v1/pods", protocol.UNFINISHED),
+        ("/apis/resource.k8s.io/v1/resourceslices", "spec.driver=gpushare.kubernetes"),
     ]
 
 

@@ -16,6 +16,8 @@ from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
 from gpushare_runtime.core.placement.scarcity import Scarcity, Surcharge
 from gpushare_runtime.core.request import Request
 
+FIRST_FIT: Final = "first-fit"
+"""Of the back end DRA; no extender has it."""
 _ALIKE: Final = 1024
 """Costs that are remembered by what nodes have free."""
 
@@ -187,6 +189,20 @@ class Spread(Rule):
         return ledger.derived(("spread", request.key), lambda: Ranking(ledger.nodes, partial(self.node_cost, request)))
 
 
+class FirstFit(Rule):
+    """What Kubernetes' own scheduler does with claims: the first GPU with room. Between nodes it goes by other things than GPUs: here the
+    first by name."""
+
+    def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
+        return candidates[: request.gpus]
+
+    def node_cost(self, request: Request, node: NodeLedger) -> NodeCost | None:
+        return None if node.remaining_after(request) is None else (0, 0, node.name)
+
+    def ranking(self, request: Request, ledger: Ledger) -> Ranking:
+        return ledger.derived(("first-fit", request.key), lambda: Ranking(ledger.nodes, partial(self.node_cost, request)))
+
+
 class Placement:
     """The cluster's policy. GPUs: between the GPUs of a node, where its label does not say otherwise; nodes: between nodes.
 
@@ -195,7 +211,7 @@ class Placement:
     """
 
     def __init__(self, nodes: str = "binpack", gpus: str = "", scarcity: Scarcity | None = None) -> None:
-        self._rules: Mapping[str, Rule] = {"binpack": Binpack(scarcity), "spread": Spread()}
+        self._rules: Mapping[str, Rule] = {"binpack": Binpack(scarcity), "spread": Spread(), FIRST_FIT: FirstFit()}
         self._nodes, self._gpus = self._rule(nodes), self._rule(gpus or nodes)
 
     def choose(self, request: Request, node: NodeLedger) -> Allocation | None:
