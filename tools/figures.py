@@ -195,9 +195,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{OPERATE}/visibility.md": [
         ("A spec may have {} MiB; a folder may have {} specs", (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES))
     ],
-    "README.md": [
-        ("later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE))),
-    ],
+    "README.md": [("later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE)))],
     f"{OPERATE}/footprint.md": [
         ("other pods at most {}", (default("gpushare_extender_http_timeout").replace("s", " s"),)),
         (
