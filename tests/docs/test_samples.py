@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import yaml
 
@@ -77,6 +79,10 @@ def tenant(installed: Cluster) -> Api:
     return somebody(installed, "anna")
 
 
+def is_up(cluster: Cluster, name: str) -> bool:
+    return cluster.pod(name, TENANT)["status"].get("phase") == "Running"
+
+
 def test_a_tenant_has_its_quota_and_no_more(installed: Cluster, tenant: Api) -> None:
     path = f"/api/v1/namespaces/{TENANT}/pods"
 
@@ -89,7 +95,7 @@ def test_a_tenant_has_its_quota_and_no_more(installed: Cluster, tenant: Api) -> 
     # The LimitRange has a maximum, which is the default of each container where it has no other one.
     create("plain")
     for name, units in (("fits", "6"), ("plain", "0")):
-        installed.until("the pod runs", lambda name=name: installed.pod(name, TENANT)["status"].get("phase") == "Running", 60)
+        installed.until(f"{name} runs", partial(is_up, installed, name), 60)
         assert installed.pod(name, TENANT)["spec"]["containers"][0]["resources"]["limits"] == {MEMORY: units}
     assert "exceeded quota: gpu" in forbidden(lambda: create("second", memory=3))
     assert f"maximum {MEMORY} usage per Container is 6" in forbidden(lambda: create("large", memory=7))
