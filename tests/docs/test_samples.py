@@ -80,7 +80,7 @@ def tenant(installed: Cluster) -> Api:
 
 
 def is_up(cluster: Cluster, name: str) -> bool:
-    return cluster.pod(name, TENANT)["status"].get("phase") == "Running"
+    return bool(cluster.pod(name, TENANT)["status"].get("phase") == "Running")
 
 
 def test_a_tenant_has_its_quota_and_no_more(installed: Cluster, tenant: Api) -> None:
