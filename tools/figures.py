@@ -28,7 +28,7 @@ from gpu_proof import pack as gpu_pack
 from gpu_proof import simulated as gpu_simulated
 from gpu_proof import steps as gpu_steps
 from gpushare_lab import components
-from gpushare_runtime.core import bounds, ledger, mps, overuse, reservation
+from gpushare_runtime.core import bounds, ledger, mps, overuse, reservation, use_report
 from gpushare_runtime.core import request as core_request
 from gpushare_runtime.core.placement import budgets, ranking, scarcity
 from gpushare_runtime.daemon import page_server
@@ -350,6 +350,8 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     f"{REFERENCE}/events.md": [("at most every {:g} minutes", (events.REPEAT_SECONDS / 60,))],
     f"{REFERENCE}/kubectl.md": [
+        ("would notice: {} percent of the SMs", (use_report.NOTED_PERCENT,)),
+        ("that has been idle for {:g} minutes", (use_report.IDLE_SECONDS / 60,)),
         ("it is read every {:g} s", (live.USED_SECONDS,)),
         ("that have not run for {:g} minutes", (stalls.HANGS_SECONDS / 60,)),
         ("such an Event of the last {:g} minutes", (status.RECENT_SECONDS / 60,)),
@@ -363,6 +365,9 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{REFERENCE}/http.md": [("Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,))],
     f"{REFERENCE}/image.md": [("each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB))],
     f"{REFERENCE}/metrics.md": [
+        ("The device plugin reads NVML every {:g} seconds", (pod_memory.INTERVAL_SECONDS,)),
+        ("The sensors of GPUs are read every {:g} seconds", (pod_memory.INTERVAL_SECONDS * pod_memory.SENSORS_EVERY,)),
+        ("A GPU that does not answer within {:g} seconds", (pod_memory.SLOW_SECONDS,)),
         ("At most {} requests are answered at a time", (page_server.MOST,)),
         ("or after {:g} s. It lasts {:g} s for a pod of", (reservation.RESERVED_SECONDS, reservation.GROUP_SECONDS)),
         ("It lasts {:g} minutes for a pod with volumes", (reservation.VOLUME_SECONDS / 60,)),
@@ -400,6 +405,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("| `gpushare/held` as a whole | {:.0f} KiB |", (bounds.MOST_REPORT_BYTES / 1024,)),
         ("| `gpushare/held` | {} entries and {} rejections |", (bounds.MOST_HELD, bounds.MOST_HELD)),
         ("| `gpushare/evictions` | {} pods, {:.0f} KiB |", (bounds.MOST_EVICTIONS, bounds.MOST_REPORT_BYTES / 1024)),
+        ("| `gpushare/use` | {} pods, {:.0f} KiB", (use_report.MOST_PODS, bounds.MOST_REPORT_BYTES / 1024)),
         ("| disruption budgets that may cover one pod | {} |", (budgets.MOST_BUDGETS,)),
         ("| {} labels and expressions, {} values |", (budgets.MOST_REQUIREMENTS, budgets.MOST_VALUES)),
         ("| labels of a pod that budgets are compared with | {} |", (budgets.MOST_LABELS,)),

@@ -20,6 +20,8 @@ NODES: Final = 'instance=~"$instance"'
 GPU: Final = "{{instance}} GPU {{gpu}}"
 ALLOCATED: Final = f"sum by (namespace, pod) (pod_gpu:gpushare_memory_allocated_bytes{{{NAMESPACES}}})"
 USED: Final = f"sum by (namespace, pod) (pod_gpu:gpushare_memory_used_bytes{{{NAMESPACES}}})"
+BUSY: Final = f"sum by (namespace, pod) (gpushare_device_plugin_pod_sm_utilization_ratio{{{NAMESPACES}}})"
+IDLE: Final = f"sum by (namespace, pod, gpu) (time() - gpushare_device_plugin_pod_idle_since_timestamp_seconds{{{NAMESPACES}}})"
 XIDS: Final = f"sum by (instance, uuid, xid) (increase(gpushare_device_plugin_xid_errors_total{{{NODES}}}[1h]))"
 
 
@@ -86,6 +88,31 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 ((f"gpushare_device_plugin_gpu_memory_used_bytes{{{NODES}}}", GPU),), "bytes",
             ),
             Panel(
+                "Load of the SMs by GPU", "timeseries", ((f"gpushare_device_plugin_gpu_sm_utilization_ratio{{{NODES}}}", GPU),),
+                "percentunit", most=1, description="Part of the time in which an SM of the GPU was busy. None of GPUs with MIG.",
+            ),
+            Panel(
+                "Load of the memory's bus by GPU", "timeseries",
+                ((f"gpushare_device_plugin_gpu_memory_bandwidth_utilization_ratio{{{NODES}}}", GPU),), "percentunit", most=1,
+            ),
+            Panel(
+                "Temperature", "timeseries", ((f"gpushare_device_plugin_gpu_temperature_celsius{{{NODES}}}", GPU),), "celsius", 8,
+            ),
+            Panel(
+                "Power of what each GPU may take", "timeseries",
+                (
+                    (
+                        f"gpushare_device_plugin_gpu_power_watts{{{NODES}}} / gpushare_device_plugin_gpu_power_limit_watts{{{NODES}}}",
+                        GPU,
+                    ),
+                ),
+                "percentunit", 8, most=1,
+            ),
+            Panel(
+                "GPUs whose clocks are held back", "timeseries",
+                ((f"sum by (reason) (gpushare_device_plugin_gpu_clocks_limited{{{NODES}}})", "{{reason}}"),), "none", 8,
+            ),
+            Panel(
                 "Largest free part of a node's GPUs, in units", "timeseries",
                 (("max by (node) (gpushare_extender_node_units_free_largest)", "{{node}}"),), "none",
             ),
@@ -106,6 +133,22 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "Used by namespace", "timeseries",
                 ((f"namespace:gpushare_memory_used_bytes:sum{{{NAMESPACES}}}", "{{namespace}}"),), "bytes",
+            ),
+            Panel(
+                "GPUs by namespace", "timeseries",
+                (
+                    (f"namespace:gpushare_gpus_held:sum{{{NAMESPACES}}}", "{{namespace}} has"),
+                    (f"namespace:gpushare_gpus_used:sum{{{NAMESPACES}}}", "{{namespace}} keeps busy"),
+                ),
+                "none",
+            ),
+            Panel(
+                "Load of the SMs by pod", "timeseries", ((f"topk(20, {BUSY})", "{{namespace}}/{{pod}}"),), "percentunit",
+                description="In GPUs: a pod that keeps two GPUs busy has 200 %.",
+            ),
+            Panel(
+                "Pods that leave a GPU idle, hours", "table", ((f"topk(20, {IDLE} / 3600)", ""),), "h", 24,
+                description="Pods that keep nothing of a GPU busy now, and since when.",
             ),
             Panel(
                 "Pods with the most idle memory", "table",

@@ -10,6 +10,7 @@ import json
 import math
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from datetime import timedelta
 from functools import partial
@@ -21,6 +22,7 @@ import pytest
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.device_plugin.gpu import pod_memory
+from gpushare_runtime.device_plugin.gpu.discovery import Sensors
 from monitoring import dashboard
 from monitoring.scene import MIB, MIB_OF_GPU, Refusing, exactly, scene
 from unit.fakes.runtime.device_plugin.device_manager import AdmissionError
@@ -69,6 +71,8 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             uid = await admitted(it, memory(it.inventory, 0, 6))
             await admitted(it, memory(it.inventory, 1, 8))
             here.uses(0, uid, 2048)
+            uuid = it.inventory.by_index[0].uuid
+            it.nvml.felt[uuid] = Sensors(uuid, sm=50, watts=35.0, watts_limit=70.0, celsius=56, pcie_sent=1, nvlink_sent=1, reasons=4)
             it.nvml.report(1, 31)
             waiting = await here.wait("large", 15)
 
@@ -120,6 +124,16 @@ def test_alerts_fire_with_their_cause_and_clear_after_it(tmp_path: Path) -> None
 
             fires = partial(exactly, server)
             await until(lambda: it.plugin.status.ready)
+            await fires()
+            # As if hours had passed.
+            followed = it.plugin._memory._activity._followed
+            await until(lambda: followed)
+            (key,) = followed
+            followed[key].idle_since = time.time() - 3 * 3600
+            await fires("GPUShareGPUHeldIdle")
+            said = (await server.firing())["GPUShareGPUHeldIdle"]["annotations"]["summary"]
+            assert "has kept nothing of GPU 0 busy for 3h" in said
+            followed[key].idle_since = time.time()
             await fires()
             here.uses(0, uid, 7 * 1024)
             await fires("GPUShareMemoryExceeded")

@@ -61,6 +61,8 @@ def one(alert: str, series: str, good: object, bad: object, near: object, labels
 UNIT: Final = f"gpushare_device_plugin_unit_bytes{{{P}}}"
 UNITS: Final = f"gpushare_device_plugin_pod_units{{{POD}}}"
 USED: Final = f"gpushare_device_plugin_pod_memory_used_bytes{{{POD}}}"
+IDLE: Final = f"gpushare_device_plugin_pod_idle_since_timestamp_seconds{{{POD}}}"
+GPU_UNITS: Final = f"gpushare_device_plugin_gpu_units{{{GPU}}}"
 BUCKETS: Final = tuple(
     f'gpushare_extender_verb_duration_seconds_bucket{{{E},verb="filter",le="{le}"}}' for le in ("0.2", "0.5", "1.0", "+Inf")
 )
@@ -108,6 +110,11 @@ CASES: Final = (
     Case(
         "GPUShareMemoryExceeded", (UNIT, UNITS, USED),
         (str(GIB), "4", str(3 * GIB)), (str(GIB), "4", str(4 * GIB + 1)), (str(GIB), "4", str(4 * GIB)), ("namespace", "pod"),
+    ),
+    Case(
+        "GPUShareGPUHeldIdle", (IDLE, UNITS, GPU_UNITS),
+        # promtool's time begins at 0.
+        (str(DAY), "4", "16"), ("-7200", "4", "16"), ("-7200", "3", "16"), ("namespace", "pod"),
     ),
     one("GPUSharePodsWaitWithRoom", f'gpushare_extender_pods_waiting_room{{{E},room="enough"}}', 0, 1, 9, (), short=True),
     one("GPUShareMemoryFragmented", f'gpushare_extender_pods_waiting_room{{{E},room="fragmented"}}', 0, 1, 9, (), short=True),
@@ -205,6 +212,8 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         f"gpushare_device_plugin_pod_units{{{pod('b1', '1')}}}": 2,
         f"gpushare_device_plugin_pod_memory_used_bytes{{{pod('a1', '0')}}}": 2 * GIB,
         f'gpushare_device_plugin_gpu_memory_used_bytes{{{P},gpu="0",uuid="GPU-0"}}': 3 * GIB,
+        # It uses half of the SMs; of the others nothing is known.
+        f"gpushare_device_plugin_pod_sm_utilization_ratio{{{pod('a1', '0')}}}": 0.5,
         **{f'gpushare_device_plugin_gpu_units{{{P},gpu="{n}",uuid="GPU-{n}"}}': 16 for n in (0, 1)},
         **{f'gpushare_device_plugin_gpu_units_allocated{{{P},gpu="{n}",uuid="GPU-{n}"}}': (12, 2)[n] for n in (0, 1)},
     }
@@ -221,6 +230,12 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         "cluster:gpushare_memory_used_bytes:sum": {"{}": 3 * GIB},
         # Of what is known.
         "cluster:gpushare_memory_idle:ratio * 14": {"{}": 10},
+        "pod_gpu:gpushare_held:ratio": {'{pod="a1"}': 0.5, '{pod="a2"}': 0.25, '{pod="b1"}': 0.125},
+        "namespace:gpushare_gpus_held:sum": {'{namespace="a"}': 0.75, '{namespace="b"}': 0.125},
+        "namespace:gpushare_gpus_used:sum": {'{namespace="a"}': 0.5},
+        # Of the sixty minutes it has been there for six.
+        "namespace:gpushare_gpu_hours_held:sum1h * 80": {'{namespace="a"}': 6, '{namespace="b"}': 1},
+        "namespace:gpushare_gpu_hours_used:sum1h * 120": {'{namespace="a"}': 6},
     }
     assert {name.partition(" ")[0] for name in expected} | {"pod_gpu:gpushare_memory_used_bytes"} == set(RECORDS)
     checks = []
@@ -229,6 +244,32 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         samples = [{"labels": labels, "value": value} for labels, value in found.items()]
         checks.append({"expr": f"sum by ({', '.join(by)}) ({name})", "eval_time": "5m", "exp_samples": samples})
     inputs = [{"series": name, "values": f"{value}+0x10"} for name, value in series.items()]
+    done = judged(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_request_that_a_workload_needs(tmp_path: Path) -> None:
+    """The queries of docs/operate/capacity.md: a Deployment, a StatefulSet and a pod of its own, of which the largest pod counts."""
+    text = (REPOSITORY / "docs/operate/capacity.md").read_text()
+    needed, requested = text.partition("```promql\n")[2].partition("```")[0].strip().splitlines()
+    used = {"web-5d4f6b7c8d-abcde": 1, "web-5d4f6b7c8d-fghij": 2, "db-0": 4, "db-11": 3, "alone": 5}
+
+    def pod(name: str) -> str:
+        return f'{P},namespace="team",pod="{name}",uid="{name}",uuid="GPU-0"'
+
+    series = {UNIT: str(GIB)}
+    series |= {f"gpushare_device_plugin_pod_units{{{pod(name)}}}": "8" for name in used}
+    series |= {f"gpushare_device_plugin_pod_memory_used_bytes{{{pod(name)}}}": str(size * GIB) for name, size in used.items()}
+    sizes = {"web": 2, "db": 4, "alone": 5}
+
+    def check(query: str, values: dict[str, float]) -> dict[str, Any]:
+        # A pod of its own has no workload but itself.
+        workloads = {name: "" if name == "alone" else f', workload="{name}"' for name in values}
+        samples = [{"labels": f'{{namespace="team"{workloads[name]}}}', "value": value} for name, value in values.items()]
+        return {"expr": f"round(10 * ({query}))", "eval_time": "5m", "exp_samples": samples}
+
+    inputs = [{"series": name, "values": f"{value}+0x10"} for name, value in series.items()]
+    checks = [check(needed, {name: size * 11 for name, size in sizes.items()}), check(requested, dict.fromkeys(sizes, 80))]
     done = judged(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}])
     assert done.returncode == 0, done.stdout + done.stderr
 

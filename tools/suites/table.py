@@ -890,6 +890,7 @@ _TABLE = (
             f"{RUNTIME}/kube/reflector.py",
             f"{RUNTIME}/device_plugin/node/cdi.py",
             f"{RUNTIME}/device_plugin/gpu/pod_memory.py",
+            f"{RUNTIME}/device_plugin/gpu/use.py",
             f"{RUNTIME}/kubectl_gpushare/used.py",
         ),
         prepared=True,

@@ -32,6 +32,7 @@ metricsTokenFile: "/etc/gpushare/metrics/token"
 {{- end }}
 overuse: {{ .Values.overuse | toJson }}
 overuseGrace: {{ .Values.overuseGrace | toJson }}
+publishUse: {{ .Values.publishUse | toJson }}
 {{- if .Values.runtimeClass }}
 runtimeClass: {{ .Values.runtimeClass | toJson }}
 {{- end }}

@@ -19,6 +19,7 @@ RESOURCES = (MEMORY, GPUS, COMPUTE)
 # Annotations of nodes: their GPUs, and what the device plugin keeps back.
 ANNOTATION_GPUS = "gpushare/gpus"
 ANNOTATION_HELD = "gpushare/held"
+ANNOTATION_USE = "gpushare/use"
 # Annotations of pods: container to GPU to units; the GPU of the whole pod, as the original writes it.
 ANNOTATION_ALLOCATION = "scheduler.framework.gpushare.allocation"
 ANNOTATION_INDEX = "ALIYUN_COM_GPU_MEM_IDX"

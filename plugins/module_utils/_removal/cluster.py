@@ -19,6 +19,7 @@ from .._cluster.kubectl import Kubectl, KubectlError, as_list
 from .._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_HELD,
+    ANNOTATION_USE,
     EXTENDER,
     FIELD_MANAGER,
     GPUS,
@@ -34,7 +35,7 @@ from .._cluster.names import (
 from .._cluster.public import PUBLIC
 
 POLL_SECONDS = 2.0
-ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD)
+ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD, ANNOTATION_USE)
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"

@@ -33,7 +33,7 @@ _ALLOCATION = (
     "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
     "scheduler.framework.gpushare.allocation",
 )
-_OF_PLUGINS_ON_NODES = ("gpushare/gpus", "gpushare/held", "gpushare/evictions")
+_OF_PLUGINS_ON_NODES = ("gpushare/gpus", "gpushare/held", "gpushare/evictions", "gpushare/use")
 _OF_BINDER_ON_PODS = ("gpushare/requeued",)
 # A variable of containers: as an annotation it belongs to no account.
 _OF_NOBODY = ("ALIYUN_COM_GPU_MEM_CONTAINER",)

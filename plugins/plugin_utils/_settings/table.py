@@ -50,6 +50,7 @@ DAEMONS = {
                 most=43200,
                 expected="a number from 1 to 43200",
             ),
+            DaemonSetting("publish_use", "publishUse", "node", variable="gpushare_publish_use", chart="publishUse"),
             DaemonSetting("cdi_dir", "cdiDir", "/var/run/cdi", variable="gpushare_cdi_dir", hosts=False, chart="cdiDir"),
             DaemonSetting(
                 "driver_root",

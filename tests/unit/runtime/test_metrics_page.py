@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from dataclasses import fields
 from pathlib import Path
 
 import aiohttp
 
-from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit
-from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse
+from gpushare_runtime.core.load import NOTHING
+from gpushare_runtime.device_plugin.gpu.discovery import MemoryLimit, Sensors
+from gpushare_runtime.device_plugin.gpu.use import Use
 from unit.fakes.runtime.device_plugin.local_pods import memory
 from unit.fakes.runtime.device_plugin.plugin import GIB, admitted, world
 from unit.fakes.runtime.exposition import Read, read
@@ -77,7 +80,10 @@ def test_the_device_plugin() -> None:
             uid, uuid = await admitted(it, memory(it.inventory, 0, 4)), it.inventory.gpus[0].uuid
             await until(lambda: it.plugin.node.usage.units_by_pod(it.inventory) == {(uid, uuid): 4})
             it.plugin._limits.use = {(uid, uuid): MemoryLimit(1, 1)}
-            it.plugin._memory.use = MemoryUse({}, {uuid: 1})
+            # One GPU that has all that a GPU may have.
+            every = Sensors(uuid, **dict.fromkeys((each.name for each in fields(Sensors) if each.name != "uuid"), 1))
+            it.plugin._memory.use = Use({}, {uuid: 1}, sensors={0: every})
+            it.plugin._memory._activity.observe({(uid, uuid): NOTHING}, frozenset([(uid, uuid)]), time.monotonic(), 1.0)
             return "".join(it.plugin.metrics_text())
 
     check(asyncio.run(scraped()), "The device plugin", "Both")

@@ -75,12 +75,16 @@ INSTANCE_IDS = {1: (7, 8, 9, 10, 11, 12, 13), 2: (3, 4, 5), 3: (1, 2), 4: (1, 2)
 
 @dataclass(frozen=True)
 class Process:
-    """A process that holds `memory_mib` MiB of a GPU. instance: (GPU instance, compute instance), None without MIG."""
+    """A process that holds `memory_mib` MiB of a GPU. instance: (GPU instance, compute instance), None without MIG.
+
+    load: percent of the SMs, of the memory's bandwidth, of encoder and decoder.
+    """
 
     pid: int
     memory_mib: int
     name: str
     instance: tuple[int, int] | None = None
+    load: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ class Gpu:
     compute_mode: int = 0
     mig_mode: int = 0
     health: str = "ok"
+    loads: str = "new"
     instances: tuple[Instance, ...] = ()
     processes: tuple[Process, ...] = ()
 
@@ -153,6 +158,8 @@ class Gpu:
             raise GpusError(f"GPU {self.uuid} has {self.memory_mib} MiB, {used} MiB would be in use; use less")
         if self.health not in ("ok", "lost"):
             raise GpusError(f'health of GPU {self.uuid} is "{self.health}"; expected ok or lost')
+        if self.loads not in ("new", "old", "none"):
+            raise GpusError(f'loads of GPU {self.uuid} is "{self.loads}"; expected new, old or none')
         if len(self.processes) > MAX_PROCESSES:
             raise GpusError(f"GPU {self.uuid} has {len(self.processes)} processes; at most {MAX_PROCESSES} fit")
         for text in (self.uuid, self.name, self.serial, *(p.name for p in self.processes)):
@@ -253,6 +260,7 @@ def render(state: State) -> str:
             value = getattr(gpu, field.name)
             if field.name == "processes":
                 lines += [f"gpu.{index}.{_process(p)}" for p in value]
+                lines += [f"gpu.{index}.load={p.pid} {' '.join(map(str, p.load))}" for p in value if any(p.load)]
             elif field.name == "instances":
                 lines += [f"gpu.{index}.instance={' '.join(str(getattr(i, f.name)) for f in fields(i))}" for i in value]
             else:
@@ -296,6 +304,12 @@ def parse(text: str) -> State:
                 if name == "process":
                     pid, memory_mib, command = value.split(" ", 2)
                     processes[int(index)].append(Process(int(pid), int(memory_mib), command))
+                elif name == "load":
+                    owner, *percents = map(int, value.split())
+                    sm, memory, encoder, decoder = percents
+                    of_gpu_now = processes[int(index)]
+                    at = next(place for place, one in enumerate(of_gpu_now) if one.pid == owner)
+                    of_gpu_now[at] = replace(of_gpu_now[at], load=(sm, memory, encoder, decoder))
                 elif name == "instance_process":
                     of_gpu, of_compute, pid, memory_mib, command = value.split(" ", 4)
                     processes[int(index)].append(Process(int(pid), int(memory_mib), command, (int(of_gpu), int(of_compute))))
@@ -305,7 +319,7 @@ def parse(text: str) -> State:
                     instances[int(index)].append(one)
                 else:
                     gpus[int(index)][name] = value
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, StopIteration) as error:
             raise GpusError(f'line {number}: found "{line}"; expected a key=value of README.md') from error
     return State(
         gpus=tuple(_gpu_from(c, i, p) for c, i, p in zip(gpus, instances, processes, strict=True)),
@@ -382,6 +396,15 @@ def with_process(state: State, index: int, pid: int, memory_mib: int, name: str,
     with_gpu(state, index)
     others = tuple(p for p in state.gpus[index].processes if p.pid != pid)
     return with_gpu(state, index, processes=others + ((Process(pid, memory_mib, name, instance),) if memory_mib else ()))
+
+
+def with_load(state: State, index: int, pid: int, load: tuple[int, int, int, int]) -> State:
+    """The state with a process of the GPU at `index` so busy, in percent."""
+    with_gpu(state, index)
+    found = state.gpus[index].processes
+    if not any(one.pid == pid for one in found):
+        raise GpusError(f"GPU {index} has no process {pid}; it has {', '.join(str(one.pid) for one in found) or 'none'}")
+    return with_gpu(state, index, processes=tuple(replace(one, load=load) if one.pid == pid else one for one in found))
 
 
 def with_instances(state: State, index: int, layout: str) -> State:
@@ -543,6 +566,7 @@ def _arguments() -> argparse.ArgumentParser:
     command("back", "bring a lost GPU back", index=int)
     command("used", "set the memory in use beyond the listed processes", index=int, mib=int)
     command("process", "put a process on a GPU; 0 MiB ends it", index=int, pid=int, mib=int, name=str)
+    command("load", "say how busy a process is, in percent", index=int, pid=int, sm=int, memory=int, encoder=int, decoder=int)
     command("instances", "give a GPU MIG instances, such as 1g,1g,3g; none, or off", index=int, layout=str)
     command("instance_process", "put a process on a MIG instance; 0 MiB ends it", uuid=str, pid=int, mib=int, name=str)
     command("allocate", "let a process allocate more memory, if the limits of its control groups allow it", index=int, pid=int, mib=int)
@@ -564,6 +588,9 @@ def _changed(state: State, arguments: argparse.Namespace) -> State:
         return with_gpu(state, arguments.index, used_mib=arguments.mib)
     if command == "process":
         return with_process(state, arguments.index, arguments.pid, arguments.mib, arguments.name)
+    if command == "load":
+        load = (arguments.sm, arguments.memory, arguments.encoder, arguments.decoder)
+        return with_load(state, arguments.index, arguments.pid, load)
     if command == "instances":
         return with_instances(state, arguments.index, arguments.layout)
     if command == "instance_process":

@@ -126,6 +126,23 @@ typedef struct {
 } nvmlUtilization_t;
 
 typedef struct {
+    unsigned pid;
+    unsigned long long timeStamp; /* microseconds */
+    unsigned smUtil, memUtil, encUtil, decUtil; /* percent */
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+    unsigned long long timeStamp;
+    unsigned pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+    unsigned version, processSamplesCount;
+    unsigned long long lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+
+typedef struct {
     unsigned version, sensorType;
     int temperature;
 } nvmlTemperature_v1_t;

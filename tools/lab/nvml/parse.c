@@ -68,6 +68,7 @@ static bool add_process(const char *text, struct gpu *gpu)
     if (!copy_text(text + used, process->name))
         return false;
     process->gpu_instance = process->compute_instance = NO_INSTANCE;
+    process->sm = process->memory = process->encoder = process->decoder = 0;
     gpu->process_count++;
     return true;
 }
@@ -82,6 +83,34 @@ static bool add_instance_process(const char *text, struct gpu *gpu)
     gpu->processes[gpu->process_count - 1].gpu_instance = gpu_instance;
     gpu->processes[gpu->process_count - 1].compute_instance = compute_instance;
     return true;
+}
+
+/* `PID SM MEMORY ENCODER DECODER` of a process that stands above it. */
+static bool set_load(const char *text, struct gpu *gpu)
+{
+    unsigned pid, sm, memory, encoder, decoder;
+    int used = 0;
+    if (sscanf(text, "%u %u %u %u %u%n", &pid, &sm, &memory, &encoder, &decoder, &used) != 5 || text[used] != '\0')
+        return false;
+    for (unsigned i = 0; i < gpu->process_count; i++) {
+        struct process *process = &gpu->processes[i];
+        if (process->pid == pid) {
+            process->sm = sm, process->memory = memory, process->encoder = encoder, process->decoder = decoder;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool set_loads(const char *value, struct gpu *gpu)
+{
+    static const char *const names[] = {[LOADS_NEW] = "new", [LOADS_OLD] = "old", [LOADS_NONE] = "none"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(value, names[i]) == 0) {
+            gpu->loads = i;
+            return true;
+        }
+    return false;
 }
 
 /* `GPU_INSTANCE COMPUTE_INSTANCE GPU_SLICES COMPUTE_SLICES MIB UUID` */
@@ -166,6 +195,10 @@ static bool set_gpu(const char *key, const char *value, struct gpu *gpu)
         return set_numa_node(value, gpu);
     if (strcmp(key, "health") == 0)
         return set_health(value, gpu);
+    if (strcmp(key, "loads") == 0)
+        return set_loads(value, gpu);
+    if (strcmp(key, "load") == 0)
+        return set_load(value, gpu);
     if (strcmp(key, "process") == 0)
         return add_process(value, gpu);
     if (strcmp(key, "instance_process") == 0)

@@ -2,6 +2,9 @@
  * SPDX-License-Identifier: Apache-2.0
  * Copyright: gpushare.kubernetes contributors
  */
+#define _POSIX_C_SOURCE 200809L
+#include <time.h>
+
 #include "answer.h"
 
 enum { IDLE_MILLIWATT = 14000, LIMIT_MILLIWATT = 70000, MINIMUM_MILLIWATT = 60000 };
@@ -85,7 +88,68 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 {
     GPU_OR_RETURN(device);
     CHECK_ARGUMENT(utilization != NULL);
-    *utilization = busy(&gpu) ? (nvmlUtilization_t){80, 40} : (nvmlUtilization_t){0, 0};
+    if (gpu.mig_mode)
+        return NVML_ERROR_NOT_SUPPORTED;
+    unsigned sm = 0, memory = 0;
+    for (unsigned i = 0; i < gpu.process_count; i++)
+        sm += gpu.processes[i].sm, memory += gpu.processes[i].memory;
+    /* Of processes of which nothing is said, something. */
+    if (busy(&gpu) && sm + memory == 0)
+        sm = 80, memory = 40;
+    *utilization = (nvmlUtilization_t){sm > 100 ? 100 : sm, memory > 100 ? 100 : memory};
+    return NVML_SUCCESS;
+}
+
+static unsigned long long microseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+}
+
+/* The older call leaves out those that were busy with nothing, and says that it has found nothing where that leaves none. Its samples are
+ * of the moment: the driver's are means since then. On a GPU with MIG neither answers. */
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list, unsigned *count,
+                                                 unsigned long long since)
+{
+    GPU_OR_RETURN(device);
+    CHECK_ARGUMENT(count != NULL);
+    if (gpu.mig_mode || gpu.loads != LOADS_OLD)
+        return NVML_ERROR_NOT_SUPPORTED;
+    unsigned number = 0, room = *count;
+    unsigned long long now = microseconds();
+    for (unsigned i = 0; i < gpu.process_count; i++) {
+        struct process *process = &gpu.processes[i];
+        if (now <= since || process->sm + process->memory + process->encoder + process->decoder == 0)
+            continue;
+        if (list != NULL && number < room)
+            list[number] = (nvmlProcessUtilizationSample_t){process->pid, now, process->sm, process->memory, process->encoder, process->decoder};
+        number++;
+    }
+    *count = number;
+    return number == 0 ? NVML_ERROR_NOT_FOUND : list == NULL || number > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *info)
+{
+    GPU_OR_RETURN(device);
+    CHECK_ARGUMENT(info != NULL);
+    if (info->version != STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (gpu.mig_mode || gpu.loads != LOADS_NEW)
+        return NVML_ERROR_NOT_SUPPORTED;
+    unsigned room = info->processSamplesCount;
+    unsigned long long now = microseconds();
+    info->processSamplesCount = gpu.process_count;
+    if (gpu.process_count == 0 || now <= info->lastSeenTimeStamp)
+        return NVML_ERROR_NOT_FOUND;
+    if (info->procUtilArray == NULL || gpu.process_count > room)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < gpu.process_count; i++) {
+        struct process *process = &gpu.processes[i];
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            now, process->pid, process->sm, process->memory, process->encoder, process->decoder, 0, 0};
+    }
     return NVML_SUCCESS;
 }
 

@@ -18,6 +18,7 @@ struct process {
     unsigned pid;
     unsigned gpu_instance, compute_instance; /* NO_INSTANCE without MIG */
     unsigned long long memory_mib;
+    unsigned sm, memory, encoder, decoder; /* percent */
     char name[TEXT];
 };
 
@@ -39,6 +40,8 @@ struct gpu {
     char pcie[TEXT];    /* "BRIDGE.SWITCH": GPUs that have one of them in common; "none" */
     unsigned persistence_mode, compute_mode, mig_mode;
     bool lost;
+    /* How the driver counts by process: the newer call, the older one, or not at all. */
+    enum { LOADS_NEW, LOADS_OLD, LOADS_NONE } loads;
     unsigned process_count;
     struct process processes[MAX_PROCESSES];
     unsigned instance_count;

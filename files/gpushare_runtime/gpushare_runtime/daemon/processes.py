@@ -13,7 +13,8 @@ _LARGEST = 4096
 def started(pid: int, proc: Path = PROC) -> int | None:
     """When the process started, in the kernel's ticks; None if it does not exist, or /proc hides it. Blocks."""
     try:
-        with (proc / str(pid) / "stat").open("rb") as file:
+        # It is asked about every program on a GPU, every two seconds: no Path.
+        with open(f"{proc}/{pid}/stat", "rb") as file:
             text = file.read(_LARGEST)
     except OSError:
         return None

@@ -17,6 +17,7 @@ from gpushare_runtime.dashboard.rows import MOST_NAME, Row, node_row, waiting_ro
 from gpushare_runtime.dashboard.state import State
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, Cluster, Used
 from gpushare_runtime.kubectl_gpushare.errors import InputError
+from gpushare_runtime.kubectl_gpushare.used import published
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ MOST_WARNINGS: Final = 50
 _STEP_SECONDS: Final = 0.02
 STEP_MIB: Final = 64
 """Of memory in use: what is less is no reason to send a node again."""
+STEP_PERCENT: Final = 5
+"""The same of a load."""
 
 
 class Feed:
@@ -80,6 +83,16 @@ class Feed:
             await self.refresh()
             await asyncio.sleep(EVERY_SECONDS)
 
+    async def follow_published(self) -> NoReturn:
+        """The use that nodes publish, as it comes with the watch of them."""
+        while True:
+            self._used_problem = "" if self.cluster.uses else "off"
+            self.set_used(published(self.cluster))
+            if self.synced:
+                await self.refresh()
+            # The first rows may have been made before this was known.
+            await asyncio.sleep(EVERY_SECONDS if self.synced else REFRESH_SECONDS)
+
     async def follow_used(self, read: Callable[[], Awaitable[Used]]) -> NoReturn:
         """Read the memory in use every half minute. While that fails, none is known, and a warning of the page has the reason."""
         while True:
@@ -100,8 +113,8 @@ class Feed:
         before, self.cluster.used = self.cluster.used, used
         for node in self.cluster.ledger.nodes.values():
             gpus = node.inventory.gpus if node.inventory else ()
-            if any(_coarse(before.by_gpu.get(gpu.uuid)) != _coarse(used.by_gpu.get(gpu.uuid)) for gpu in gpus) or any(
-                _coarse(before.by_pod.get(pod.uid)) != _coarse(used.by_pod.get(pod.uid)) for pod in node.pods
+            if any(_of_gpu(before, gpu.uuid) != _of_gpu(used, gpu.uuid) for gpu in gpus) or any(
+                _of_pod(before, pod.uid) != _of_pod(used, pod.uid) for pod in node.pods
             ):
                 self.cluster.changed.nodes.add(node.name)
 
@@ -143,8 +156,17 @@ class Feed:
         }
 
 
-def _coarse(mib: int | None) -> int | None:
-    return None if mib is None else mib // STEP_MIB
+def _of_gpu(used: Used, uuid: str) -> tuple[int | None, int | None]:
+    """As coarse as a page shows it anew."""
+    return _steps(used.by_gpu.get(uuid), STEP_MIB), _steps(used.busy_gpus.get(uuid), STEP_PERCENT)
+
+
+def _of_pod(used: Used, uid: str) -> tuple[int | None, int | None, bool]:
+    return _steps(used.by_pod.get(uid), STEP_MIB), _steps(used.busy_pods.get(uid), STEP_PERCENT), uid in used.idle
+
+
+def _steps(value: int | None, step: int) -> int | None:
+    return None if value is None else value // step
 
 
 def _by_shown_name(rows: Mapping[str, Row | None]) -> dict[str, Row | None]:

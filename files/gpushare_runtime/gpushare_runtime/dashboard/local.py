@@ -70,8 +70,8 @@ async def _serve(
             title = context_name(file, arguments.context) or urlsplit(credentials.server).hostname or ""
         following_task = asyncio.ensure_future(following)
         stack.callback(following_task.cancel)
-        if prometheus is not None:
-            stack.callback(asyncio.ensure_future(feed.follow_used(partial(read_used, prometheus.url))).cancel)
+        using = feed.follow_used(partial(read_used, prometheus.url)) if prometheus is not None else feed.follow_published()
+        stack.callback(asyncio.ensure_future(using).cancel)
 
         def dashboard(port: int) -> Dashboard:
             access = OneToken(FixedToken(token), get)

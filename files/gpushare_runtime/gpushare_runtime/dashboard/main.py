@@ -245,7 +245,7 @@ async def _serve(settings: DashboardSettings, client: KubeClient, renewer: Token
             [
                 feed.watch(Watcher(client, cluster, "")),
                 _report(feed, status),
-                *([feed.follow_used(partial(read_used, settings.prometheus.url))] if settings.prometheus else []),
+                feed.follow_used(partial(read_used, settings.prometheus.url)) if settings.prometheus else feed.follow_published(),
                 *([renewer.run(client, partial(status.set, "token"))] if renewer else []),
                 *([certificate.follow(signals.reload)] if certificate else []),
                 keep_alive(lambda: status.ready),

@@ -122,6 +122,9 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
         "gpus": None if share.by_gpu is None else gpus,
         "request": as_text(amount(share.pod.request)) if share.pod else "",
         "priority": share.pod.priority if share.pod else None,
+        "used": cluster.used.by_pod.get(share.uid),
+        "busy": cluster.used.busy_pods.get(share.uid),
+        "idle": int(cluster.used.idle.get(share.uid, 0)),
     }
 
 

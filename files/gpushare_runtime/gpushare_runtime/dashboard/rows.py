@@ -2,9 +2,10 @@
 # Copyright: gpushare.kubernetes contributors
 """A node, a waiting pod and the sums as the page gets them: compact JSON, of which 5000 nodes are 5 MB. Pure.
 
-A node is an object: `gpus` has [index, model, units, allocated, free or null, used MiB or null, marks, state] of each GPU, and `pods`
-has [namespace, name, state, {gpu: units} or null, Unix time of its creation or 0, used MiB or null] of each pod. Marks are those of
-`views.LEGEND`. All texts are printable and bounded.
+A node is an object: `gpus` has [index, model, units, allocated, free or null, used MiB or null, marks, state, percent of its SMs that are
+busy or null] of each GPU, and `pods` has [namespace, name, state, {gpu: units} or null, Unix time of its creation or 0, used MiB or null,
+percent of SMs or null, Unix time since when it has kept nothing busy or 0] of each pod. Marks are those of `views.LEGEND`. All texts are
+printable and bounded.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
             cluster.used.by_gpu.get(view.gpu.uuid),
             view.marks,
             as_text(view.states()),
+            cluster.used.busy_gpus.get(view.gpu.uuid),
         ]
         for view in views
     ]
@@ -97,6 +99,8 @@ def _node_row(cluster: Cluster, node: NodeLedger) -> Row:
             None if share.by_gpu is None else {str(gpu): units for gpu, units in share.by_gpu.items()},
             int(cluster.pods.get(share.uid, UNKNOWN_POD).created),
             used_by(cluster, node, share),
+            cluster.used.busy_pods.get(share.uid),
+            int(cluster.used.idle.get(share.uid, 0)),
         ]
         for share in shares(node)
     ]

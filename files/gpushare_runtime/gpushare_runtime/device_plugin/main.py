@@ -25,7 +25,8 @@ from gpushare_runtime.device_plugin.gpu import pod_limits
 from gpushare_runtime.device_plugin.gpu.discovery import INTERVAL_SECONDS, GpuPoller, GpuReader, Nvml
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
 from gpushare_runtime.device_plugin.gpu.pod_limits import Groups, PodLimits
-from gpushare_runtime.device_plugin.gpu.pod_memory import Identities, MemoryWatch
+from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryWatch
+from gpushare_runtime.device_plugin.gpu.use import Identities
 from gpushare_runtime.device_plugin.gpu.xid_events import XidListener
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.host.cdi_poller import CdiPoller
@@ -51,12 +52,13 @@ from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.device_plugin.publish.pod_annotations import Assigner
 from gpushare_runtime.device_plugin.publish.unhealthy_configmap import UnhealthyMap
+from gpushare_runtime.device_plugin.publish.use_reports import UseReports
 from gpushare_runtime.device_plugin.wait_for_node import prepared
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import TokenRenewer, connect
-from gpushare_runtime.settings.device_plugin import DRA
+from gpushare_runtime.settings.device_plugin import DRA, NODE
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +184,8 @@ class DevicePlugin:
         evictions = EvictionRequests(
             self.node, publisher, self._memory, settings.overuse, settings.overuse_grace, unstartable=settings.unstartable
         )
+        uses = UseReports(self.node, publisher, self._memory, enabled=settings.publish_use == NODE)
+        published = (publisher, assigner, evictions, uses)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
@@ -198,7 +202,7 @@ class DevicePlugin:
             else:
                 makers = {resource: self._service_maker(resource) for resource in SOCKETS}
                 serving = [Registration(resource, makers[resource], self.node, watch, self.status, ids).run() for resource in SOCKETS]
-                beside = [unhealthy.run(), cross_check.run(), ids.run(), publisher.run(), assigner.run(), evictions.run()]
+                beside = [unhealthy.run(), cross_check.run(), ids.run(), *(part.run() for part in published)]
             await run_all(
                 serving,
                 stop,

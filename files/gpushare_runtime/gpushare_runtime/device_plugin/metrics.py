@@ -5,16 +5,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import HEALTHY
+from gpushare_runtime.core.inventory import HEALTHY, physical_index
+from gpushare_runtime.core.load import FULL, Load
 from gpushare_runtime.daemon import exposition
 from gpushare_runtime.daemon.exposition import family, maybe, single
+from gpushare_runtime.device_plugin.gpu.discovery import CLOCK_REASONS, Sensors
 from gpushare_runtime.device_plugin.node.counters import Counters
 from gpushare_runtime.device_plugin.node.state import NodeState
+
+_ENGINES: Final = {"sm": "an SM", "memory": "the memory's bus", "encoder": "the encoder", "decoder": "the decoder"}
+"""Fields of Load and Sensors."""
+_NAMES: Final = {
+    "sm": "sm_utilization",
+    "memory": "memory_bandwidth_utilization",
+    "encoder": "encoder_utilization",
+    "decoder": "decoder_utilization",
+}
+_GAUGES: Final = {
+    "temperature_celsius": ("celsius", 1.0, "Temperature of the GPU."),
+    "power_watts": ("watts", 1.0, "Power that the GPU takes."),
+    "power_limit_watts": ("watts_limit", 1.0, "Power that the GPU may take."),
+    "sm_clock_hertz": ("sm_clock", 1e6, "Clock of the GPU's SMs."),
+    "memory_clock_hertz": ("memory_clock", 1e6, "Clock of the GPU's memory."),
+}
+"""Name → (field of Sensors, factor, text)."""
+_TOTALS: Final = (
+    (
+        "memory_errors",
+        "kind",
+        {"corrected": "corrected", "uncorrected": "uncorrected"},
+        "Errors of the GPU's memory (ECC) since its driver was loaded.",
+    ),
+    ("pcie_bytes", "direction", {"sent": "pcie_sent", "received": "pcie_received"}, "Bytes over PCIe, as seen from the GPU."),
+    ("nvlink_bytes", "direction", {"sent": "nvlink_sent", "received": "nvlink_received"}, "Bytes over all NVLinks of the GPU."),
+)
+"""(name, label, its value → field of Sensors, text)."""
+
+
+_NO_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Limit(Protocol):
@@ -43,8 +77,8 @@ class Limits(Protocol):
     def corrections(self) -> int: ...
 
 
-class MeasuredMemory(Protocol):
-    """See gpu/pod_memory.py."""
+class MeasuredUse(Protocol):
+    """See gpu/use.py."""
 
     @property
     def by_pod(self) -> Mapping[tuple[str, str], int]: ...
@@ -52,12 +86,21 @@ class MeasuredMemory(Protocol):
     @property
     def by_gpu(self) -> Mapping[str, int]: ...
 
+    @property
+    def sensors(self) -> Mapping[int, Sensors]: ...
+
 
 class Memory(Protocol):
-    """The use of the GPUs' memory, see gpu/pod_memory.py."""
+    """What is used of the GPUs, see gpu/pod_memory.py."""
 
     @property
-    def use(self) -> MeasuredMemory: ...
+    def use(self) -> MeasuredUse: ...
+
+    @property
+    def loads(self) -> Mapping[tuple[str, str], Load]: ...
+
+    @property
+    def idle(self) -> Mapping[tuple[str, str], float]: ...
 
     @property
     def over(self) -> int: ...
@@ -73,6 +116,8 @@ def families(
     yield from _gpus(node)
     yield from _pods(node)
     yield from _memory(node, limits, memory)
+    yield from _loads(node, memory)
+    yield from _sensors(node, memory.use.sensors)
     yield from _events(counters)
     yield from exposition.of_process("gpushare_device_plugin")
 
@@ -152,6 +197,49 @@ def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]
     yield single("gpushare_device_plugin_pods_unlimited", "gauge", text, limits.unlimited)
     text = "Memory limits that differed from the pod's units and were set again."
     yield single("gpushare_device_plugin_limit_corrections_total", "counter", text, limits.corrections)
+
+
+def _loads(node: NodeState, memory: Memory) -> Iterator[Metric]:
+    gpus = {gpu.uuid: {"gpu": str(gpu.index), "uuid": gpu.uuid, "model": gpu.model} for gpu in node.devices.gpus}
+    known = [(key, load) for key, load in sorted(memory.loads.items()) if key[1] in gpus]
+    labels = {key: {**_labels_of(node, key[0]), **gpus[key[1]]} for key, _ in known}
+    for name, text in _ENGINES.items():
+        values = [(getattr(load, name) / FULL, labels[key]) for key, load in known]
+        about = f"Part of the last minute in which the pod kept {text} of the GPU busy."
+        yield family(f"gpushare_device_plugin_pod_{_NAMES[name]}_ratio", "gauge", about, values)
+    since = [(at, labels[key]) for key, at in sorted(memory.idle.items()) if key in labels]
+    text = "Since when the pod has kept nothing of the GPU busy, if it does not now."
+    yield family("gpushare_device_plugin_pod_idle_since_timestamp_seconds", "gauge", text, since)
+
+
+def _sensors(node: NodeState, sensors: Mapping[int, Sensors]) -> Iterator[Metric]:
+    """One series for each physical GPU: instances of a GPU have its sensors in common."""
+    models = {physical_index(gpu.index): gpu.model for gpu in node.devices.gpus}
+    known = [(index, found) for index, found in sorted(sensors.items()) if index in models]
+    labels = {index: {"gpu": str(index), "uuid": found.uuid, "model": models[index]} for index, found in known}
+
+    def values(name: str, scale: float = 1.0, more: Mapping[str, str] = _NO_MORE) -> list[tuple[float, dict[str, str]]]:
+        found = ((getattr(one, name), index) for index, one in known)
+        return [(value * scale, {**labels[index], **more}) for value, index in found if value is not None]
+
+    for name, text in _ENGINES.items():
+        about = f"Part of the time in which {text} of the GPU was busy."
+        yield family(f"gpushare_device_plugin_gpu_{_NAMES[name]}_ratio", "gauge", about, values(name, 1 / FULL))
+    for name, (field, scale, text) in _GAUGES.items():
+        yield family(f"gpushare_device_plugin_gpu_{name}", "gauge", text, values(field, scale))
+    reasons = [
+        (bool(one.reasons & bit), {**labels[index], "reason": reason})
+        for index, one in known
+        if one.reasons is not None
+        for bit, reason in CLOCK_REASONS.items()
+    ]
+    text = "1 if the clocks of the GPU are lower for this reason, else 0."
+    yield family("gpushare_device_plugin_gpu_clocks_limited", "gauge", text, reasons)
+    text = "Energy that the GPU has taken since its driver was loaded."
+    yield family("gpushare_device_plugin_gpu_energy_joules_total", "counter", text, values("joules"))
+    for name, label, kinds, text in _TOTALS:
+        counts = [one for kind, field in kinds.items() for one in values(field, more={label: kind})]
+        yield family(f"gpushare_device_plugin_gpu_{name}_total", "counter", text, counts)
 
 
 def _events(counters: Counters) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, as_text, shared
+from gpushare_runtime.core.bounds import MOST_GPUS, MOST_UNITS, ReportError, as_text, shared
 from gpushare_runtime.core.constraints import Labels, labels_of
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.ledger import UNKNOWN_SECONDS, Ledger, NodeLedger, NodeRecord
@@ -22,6 +22,7 @@ from gpushare_runtime.core.placement.explain import Largest, largest_of, too_lar
 from gpushare_runtime.core.placement.gpu_sizes import GpuSizes
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import UNITS, Unit, parse_quantity
+from gpushare_runtime.core.use_report import UseReport
 from gpushare_runtime.dra.pods import ClaimedPods
 from gpushare_runtime.kubectl_gpushare.stalls import Stall, not_ready_since, stall_in
 
@@ -98,10 +99,17 @@ class Changed:
 
 @dataclass(frozen=True)
 class Used:
-    """MiB, rounded up. by_pod: pod UID → on all of its GPUs; by_gpu: GPU UUID → by whatever process."""
+    """What is used, as far as it is known. by_pod: pod UID → MiB, rounded up, on all of its GPUs; by_gpu: GPU UUID → by whatever process.
+
+    busy_pods: pod UID → percent of one GPU's SMs, the sum of its GPUs; busy_gpus: GPU UUID → percent. idle: pod UID → Unix time since when
+    it has kept none of its GPUs busy.
+    """
 
     by_pod: Mapping[str, int] = field(default_factory=dict)
     by_gpu: Mapping[str, int] = field(default_factory=dict)
+    busy_pods: Mapping[str, int] = field(default_factory=dict)
+    busy_gpus: Mapping[str, int] = field(default_factory=dict)
+    idle: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING_KNOWN: Final = Used()
@@ -116,6 +124,7 @@ class Cluster:
     complete: whether it has every pod. Where it has not, it is unknown what is free. knows_nodes: whether nodes could be read.
     sizes: of the GPUs, where nodes could not be read. told: pod UID → the extender's Event about a pod that waits, where not even these are
     known.
+    uses: node → what it publishes of the use of its GPUs.
     changed: the nodes and the waiting pods that may have changed. A view that shows only differences empties it.
     """
 
@@ -131,6 +140,7 @@ class Cluster:
         self.sizes: GpuSizes | None = None
         self.told: dict[str, str] = {}
         self.used: Used = NOTHING_KNOWN
+        self.uses: dict[str, UseReport] = {}
         self.changed = Changed()
         self.schedulers: dict[str, str] = {}
         self.remember = ""
@@ -151,6 +161,7 @@ class Cluster:
         spec = raw.get("spec") or {}
         labels, cordoned = labels_of(raw["metadata"]), bool(spec.get("unschedulable"))
         self.infos[record.name] = NodeInfo(address_of(raw), labels, cordoned, _is_ready(raw), _offered(raw))
+        self._set_use(record.name, (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_USE))
         return record.name
 
     def set_slice(self, raw: Mapping[str, Any]) -> str:
@@ -183,9 +194,18 @@ class Cluster:
         for pod in self.claims.pods_of(key):
             self._set_pod(pod)
 
+    def _set_use(self, name: str, text: object) -> None:
+        self.uses.pop(name, None)
+        if isinstance(text, str):
+            try:
+                self.uses[name] = UseReport.from_json(text)
+            except ReportError as error:
+                self._warn(f"node {name}: annotation {protocol.ANNOTATION_USE} cannot be used: {error}")
+
     def remove_node(self, name: str) -> None:
         """The node is gone; its pods go by themselves."""
         self.infos.pop(name, None)
+        self.uses.pop(name, None)
         self.changed.nodes.add(name)
         self.ledger.set_node(NodeRecord(name, None))
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Memory that pods really use, from a Prometheus that scrapes the device plugins.
+"""The use that pods make of GPUs, from a Prometheus that scrapes the device plugins, or as their nodes publish it.
 
-The Kubernetes API does not have it on purpose: it changes all the time, and each change of an annotation is a write to etcd that all
-watches get. A node's own metrics page needs a token that a tenant should not have, and the API server's way to it (nodes/proxy) is a right
-over everything on the node. The API has the use of those pods that their nodes want evicted.
+The Kubernetes API has it only roughly, and no more than once a minute: it changes all the time, and each change of an annotation is a write
+to etcd that all watches get. A node's own metrics page needs a token that a tenant should not have, and the API server's way to it
+(nodes/proxy) is a right over everything on the node.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,10 +23,14 @@ import orjson
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import quote
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.overuse import STARTS_NEVER
+from gpushare_runtime.core.use_report import PodUse, UseReport
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
+from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Used
 from gpushare_runtime.kubectl_gpushare.errors import InputError
+from gpushare_runtime.kubectl_gpushare.views import closed
 
 _SECONDS: Final = 15.0
 _MOST_BYTES: Final = 256 * 1024**2
@@ -33,8 +38,23 @@ _MOST_SIZE: Final = 2**63
 _MIB: Final = 1024 * 1024
 _POD: Final = "gpushare_device_plugin_pod_memory_used_bytes"
 _GPU: Final = "gpushare_device_plugin_gpu_memory_used_bytes"
+_BUSY_POD: Final = "100 * gpushare_device_plugin_pod_sm_utilization_ratio"
+_BUSY_GPU: Final = "100 * gpushare_device_plugin_gpu_sm_utilization_ratio"
+_IDLE: Final = "gpushare_device_plugin_pod_idle_since_timestamp_seconds"
+_OF_PODS: Final = (_POD, _BUSY_POD, _IDLE)
 CONFIG_MAP: Final = path("api/v1", "namespaces", protocol.PUBLIC_NAMESPACE, "configmaps", protocol.INFO)
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
+
+
+@dataclass
+class _Filled:
+    """As `Used`."""
+
+    by_pod: dict[str, int] = field(default_factory=dict)
+    by_gpu: dict[str, int] = field(default_factory=dict)
+    busy_pods: dict[str, int] = field(default_factory=dict)
+    busy_gpus: dict[str, int] = field(default_factory=dict)
+    idle: dict[str, float] = field(default_factory=dict)
 
 
 async def find_address(client: KubeClient) -> str:
@@ -49,14 +69,16 @@ async def find_address(client: KubeClient) -> str:
 
 
 def published(cluster: Cluster) -> Used:
-    """The use of those pods for whose excess a device plugin requests an eviction now: the only one that nodes publish."""
-    now = cluster.now()
-    found: dict[str, int] = {}
+    """As the nodes say, each about its own pods and GPUs. The word of a node before its device plugin or itself went away is old."""
+    now, used = cluster.now(), _Filled()
     for node in cluster.nodes:
+        report = cluster.uses.get(node.name)
+        if report is not None and node.inventory and closed(node, cluster.infos.get(node.name, UNKNOWN_NODE)) in ("", "S"):
+            _add(used, node, node.inventory, report)
         asked = node.record.evictions
         if asked.in_force(now):
-            found.update({request.uid: request.used for request in asked.requests if request.reason != STARTS_NEVER})
-    return Used(found)
+            used.by_pod.update({request.uid: request.used for request in asked.requests if request.reason != STARTS_NEVER})
+    return Used(used.by_pod, used.by_gpu, used.busy_pods, used.busy_gpus, used.idle)
 
 
 def check_url(url: str) -> str:
@@ -74,13 +96,48 @@ async def read_used(url: str, token_file: str = "") -> Used:
     """The memory that is used now. token_file: has a bearer token, "" for none. InputError if Prometheus does not answer as it should."""
     headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file else {}
     where = check_url(url)
+    asked = (_POD, _GPU, _BUSY_POD, _BUSY_GPU, _IDLE)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS), headers=headers, trust_env=True) as session:
-        pods, gpus = await asyncio.gather(_query(session, where, _POD), _query(session, where, _GPU))
-    by_pod: Counter[str] = Counter()
-    for labels, size in pods:
-        by_pod[str(labels.get("uid", ""))] += size
-    by_gpu = {str(labels.get("uuid", "")): size for labels, size in gpus}
-    return Used(*({key: -(-size // _MIB) for key, size in sizes.items() if key} for sizes in (by_pod, by_gpu)))
+        pods, gpus, busy_pods, busy_gpus, idle = await asyncio.gather(*(_query(session, where, metric) for metric in asked))
+    sizes, loads = Counter[str](), Counter[str]()
+    for sums, samples in ((sizes, pods), (loads, busy_pods)):
+        for labels, value in samples:
+            sums[str(labels.get("uid", ""))] += value
+    by_gpu, by_load = ({str(labels.get("uuid", "")): value for labels, value in samples} for samples in (gpus, busy_gpus))
+    # A pod is idle if it is so on each of the GPUs whose load is known.
+    known = Counter(str(labels.get("uid", "")) for labels, _ in busy_pods)
+    rests: dict[str, list[int]] = {}
+    for labels, since in idle:
+        rests.setdefault(str(labels.get("uid", "")), []).append(since)
+    return Used(
+        {key: -(-size // _MIB) for key, size in sizes.items() if key},
+        {key: -(-size // _MIB) for key, size in by_gpu.items() if key},
+        {key: load for key, load in loads.items() if key},
+        {key: load for key, load in by_load.items() if key},
+        {uid: float(max(times)) for uid, times in rests.items() if uid and len(times) == known[uid]},
+    )
+
+
+def _add(used: _Filled, node: NodeLedger, inventory: Inventory, report: UseReport) -> None:
+    by_index = inventory.by_index
+    for index, gpu in report.gpus.items():
+        if index in by_index:
+            used.by_gpu[by_index[index].uuid] = gpu.mib
+            if gpu.sm is not None:
+                used.busy_gpus[by_index[index].uuid] = gpu.sm
+    here = {pod.uid for pod in node.pods} | node.record.held.by_uid.keys()
+    by_pod: dict[str, list[PodUse]] = {}
+    for (uid, index), use in report.pods.items():
+        if uid in here and index in by_index:
+            by_pod.setdefault(uid, []).append(use)
+    for uid, uses in by_pod.items():
+        if sizes := [use.mib for use in uses if use.mib is not None]:
+            used.by_pod[uid] = sum(sizes)
+        if loads := [use.sm for use in uses if use.sm is not None]:
+            used.busy_pods[uid] = sum(loads)
+        times = [use.idle for use in uses if use.idle is not None]
+        if len(times) == len(uses):
+            used.idle[uid] = float(max(times))
 
 
 def _token(file: str) -> str:
@@ -95,7 +152,7 @@ def _token(file: str) -> str:
 
 async def _query(session: aiohttp.ClientSession, url: str, metric: str) -> list[tuple[Mapping[str, Any], int]]:
     # A pod and GPU that two jobs scrape is counted once.
-    labels = "uid, uuid" if metric == _POD else "uuid"
+    labels = "uid, uuid" if metric in _OF_PODS else "uuid"
     try:
         async with session.get(f"{url}/api/v1/query", params={"query": f"max by ({labels}) ({metric})"}, allow_redirects=False) as response:
             data = bytearray()

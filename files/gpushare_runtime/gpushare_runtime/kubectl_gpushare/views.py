@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
-from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, Waiting
+from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
@@ -30,7 +31,9 @@ RECORD_IN_WORDS: Final = "kubelet has no record of it (its checkpoint was lost):
 GPU_BAD, GPU_CORDONED, GPU_GONE, OVER = "GPU bad", "GPU cordoned", "GPU gone", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 _NOTHING: Final = Cell(ABSENT, "", -1.0)
-OF_PODS: Final = ("pods", "top", "namespaces")
+_SCALED: Final = ("Deployment", "ReplicaSet", "StatefulSet")
+"""Kinds of owners that have a number of replicas."""
+OF_PODS: Final = ("pods", "top", "idle", "namespaces")
 """The views whose objects are pods or their namespaces; a tenant may see those of his own."""
 
 
@@ -354,6 +357,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
         Column("UNIT", wide={_unit(node) for node in nodes if node.inventory} == {"GiB"}),
         Column("PODS", right=True),
         Column("USED", right=True, wide=not cluster.used.by_gpu),
+        Column("SM", right=True, wide=not cluster.used.busy_gpus),
         Column("MIB", right=True, wide=True),
         Column("NUMA", right=True, wide=True),
         Column("LINKS", wide=True),
@@ -378,6 +382,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 Cell(_unit(node)),
                 _count(view.pods),
                 _used(cluster.used.by_gpu.get(gpu.uuid), node),
+                _percent(cluster.used.busy_gpus.get(gpu.uuid)),
                 _count(gpu.mib),
                 _NOTHING if gpu.numa is None else _count(gpu.numa),
                 Cell(node.inventory.links.best_of(gpu.index) or ABSENT) if node.inventory and node.inventory.links else _NOTHING,
@@ -395,7 +400,7 @@ def gpus_view(cluster: Cluster, select: Selection) -> Table:
                 *[_NOTHING] * 2,
                 Cell(_unit(node)),
                 _count(len(had)),
-                *[_NOTHING] * 6,
+                *[_NOTHING] * 7,
                 Cell(_text(uuid)),
                 Cell(f"gone: not in this node any more; UUID {_text(uuid)}", BAD),
             ]
@@ -447,6 +452,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
         Column("GPU"),
         Column("ALLOCATED", right=True),
         Column("USED", right=True, wide=not cluster.used.by_pod),
+        Column("SM", right=True, wide=not cluster.used.busy_pods),
         Column("AGE", right=True, clock=True),
         Column("OWNER", wide=True),
         Column("PRIORITY", right=True, wide=True),
@@ -469,10 +475,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
         cells = [
             Cell(_text(pod.namespace)),
             Cell(_text(pod.name)),
-            _NOTHING,
-            _NOTHING,
-            _NOTHING,
-            _NOTHING,
+            *[_NOTHING] * 5,
             _age(info.created, now),
             Cell(_text(info.owner) or ABSENT),
             _NOTHING if isinstance(pod, InvalidPod) else _count(pod.priority),
@@ -531,6 +534,7 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         _gpu_cell(share),
         _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
         _used_memory(cluster.used.by_pod.get(share.uid)),
+        _percent(cluster.used.busy_pods.get(share.uid)),
         _age(info.created, now),
         Cell(_text(info.owner) or ABSENT),
         _count(share.pod.priority) if share.pod else _NOTHING,
@@ -543,6 +547,18 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
 
 def _gpu_cell(share: Share) -> Cell:
     return Cell("?", ODD) if share.by_gpu is None else Cell(",".join(map(str, sorted(share.by_gpu))) or ABSENT)
+
+
+def _percent(value: int | None) -> Cell:
+    return _NOTHING if value is None else Cell(f"{value}%", "", value)
+
+
+def _idle(since: float | None, now: float) -> Cell:
+    """For how long."""
+    if since is None:
+        return _NOTHING
+    lasts = _age(since, now)
+    return Cell(lasts.text, WARN, lasts.key)
 
 
 def _used_memory(mib: int | None) -> Cell:
@@ -586,12 +602,14 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
         Column("USED", right=True),
         Column("ALLOCATED", right=True),
         Column("%", right=True),
+        Column("SM", right=True),
+        Column("IDLE", right=True, clock=True),
         Column("STATE"),
     )
     if select.namespace:
         columns = columns[1:]
     table, nodes = Table(columns), {node.name: node for node in cluster.nodes}
-    found = sorted(selected_shares(cluster, select), key=lambda share: -cluster.used.by_pod.get(share.uid, -1))
+    found, now = sorted(selected_shares(cluster, select), key=lambda share: -cluster.used.by_pod.get(share.uid, -1)), cluster.now()
     for share in found:
         node, used = nodes[share.node], cluster.used.by_pod.get(share.uid)
         due = allocated_mib(share, node)
@@ -605,10 +623,86 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
             _used_memory(used),
             _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
             _NOTHING if percent is None else _count(percent, BAD if percent > 100 else ""),
+            _percent(cluster.used.busy_pods.get(share.uid)),
+            _idle(cluster.used.idle.get(share.uid), now),
             Cell(state, style),
         ]
         table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
     return table
+
+
+def idle_view(cluster: Cluster, select: Selection) -> Table:
+    """One row per pod that keeps none of its GPUs busy, those that have most of them for longest first, with the command that ends it."""
+    columns: tuple[Column, ...] = (
+        Column("NAMESPACE"),
+        Column("NAME"),
+        Column("NODE"),
+        Column("GPU"),
+        Column("ALLOCATED", right=True),
+        Column("USED", right=True),
+        Column("IDLE", right=True, clock=True),
+        Column("OWNER", wide=True),
+        Column("COMMAND", flexible=True),
+    )
+    if select.namespace:
+        columns = columns[1:]
+    table, nodes, now = Table(columns), {node.name: node for node in cluster.nodes}, cluster.now()
+    since = cluster.used.idle
+    of_owner: dict[tuple[str, str, str], list[Share]] = {}
+    for share in _shares(cluster, Selection()):
+        of_owner.setdefault((share.namespace, *_owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))), []).append(share)
+
+    def rank(share: Share) -> tuple[float, str, str]:
+        held = allocated_mib(share, nodes[share.node]) or 0
+        return -held * (now - since[share.uid]), share.namespace, share.name
+
+    for share in sorted((share for share in selected_shares(cluster, select) if share.uid in since), key=rank):
+        node, info = nodes[share.node], cluster.pods.get(share.uid, UNKNOWN_POD)
+        owner = _owner_of(share, info)
+        key = (share.namespace, *owner)
+        command = _ending(share, owner, of_owner[key], since)
+        cells = [
+            Cell(_text(share.namespace)),
+            Cell(_text(share.name)),
+            Cell(_text(share.node)),
+            _gpu_cell(share),
+            _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
+            _used_memory(cluster.used.by_pod.get(share.uid)),
+            _idle(since[share.uid], now),
+            Cell(_text(info.owner) or ABSENT),
+            Cell(command or f"others of {_text(info.owner)} are busy: ask its owner"),
+        ]
+        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
+    return table
+
+
+def _owner_of(share: Share, info: PodInfo) -> tuple[str, str]:
+    """(kind, name), of the Deployment where a ReplicaSet is one's."""
+    kind, _, name = info.owner.partition("/")
+    code = dict(share.pod.labels).get("pod-template-hash") if share.pod else None
+    return ("Deployment", name.removesuffix(f"-{code}")) if kind == "ReplicaSet" and code and name.endswith(f"-{code}") else (kind, name)
+
+
+def _ending(share: Share, owner: tuple[str, str], of_owner: Collection[Share], idle: Collection[str]) -> str:
+    """The command that frees what an idle pod has and ends no pod that is busy. Its owner would start it again, so the owner gets smaller.
+
+    of_owner: all pods of that owner. "" where only a person can decide: a StatefulSet ends its last pod first.
+    """
+    (kind, name), within = owner, f"-n {shlex.quote(_text(share.namespace))}"
+    pod = shlex.quote(_text(share.name))
+    if kind == "Job":
+        return f"kubectl delete job {shlex.quote(_text(name))} {within}" if all(one.uid in idle for one in of_owner) else ""
+    if kind not in _SCALED:
+        return f"kubectl delete pod {pod} {within}"
+    scale = f"kubectl scale {kind.lower()} {shlex.quote(_text(name))} {within} --replicas"
+    if all(one.uid in idle for one in of_owner):
+        return f"{scale}=0"
+    if kind != "StatefulSet":
+        # Of two pods of a ReplicaSet the one whose deletion costs less goes first.
+        cost = "controller.kubernetes.io/pod-deletion-cost=-1"
+        return f"kubectl annotate pod {pod} {within} {cost} && {scale}={len(of_owner) - 1}"
+    last = max(of_owner, key=lambda one: (len(one.name), one.name))
+    return f"{scale}={len(of_owner) - 1}" if last.uid == share.uid else ""
 
 
 @dataclass
@@ -618,6 +712,8 @@ class _Sums:
     mib: float = 0
     wholes: int = 0
     used: int | None = None
+    busy: int | None = None
+    idle: int = 0
 
 
 def namespaces_view(cluster: Cluster, select: Selection) -> Table:
@@ -629,6 +725,8 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
         Column("WHOLE", right=True),
         Column("GIB", right=True),
         Column("USED", right=True, wide=True),
+        Column("SM", right=True, wide=not cluster.used.busy_pods),
+        Column("IDLE", right=True, wide=not cluster.used.busy_pods),
         Column("SHARE", right=True),
     )
     names, found = select.names, dict[str, _Sums]()
@@ -641,6 +739,9 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
         sums.wholes += len(share.by_gpu or ()) if share.whole else 0
         if share.uid in cluster.used.by_pod:
             sums.used = (sums.used or 0) + cluster.used.by_pod[share.uid]
+        if share.uid in cluster.used.busy_pods:
+            sums.busy = (sums.busy or 0) + cluster.used.busy_pods[share.uid]
+        sums.idle += share.uid in cluster.used.idle
     for wait in selected_waiting(cluster, every):
         found.setdefault(wait.pod.namespace, _Sums()).pending += 1
     total = sum(node.inventory.units * mib_of[node.name] for node in cluster.nodes if node.inventory)
@@ -655,6 +756,8 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
             _count(sums.wholes),
             _gib(sums.mib) if mib_of else _NOTHING,
             _used(sums.used),
+            _percent(sums.busy),
+            _NOTHING if sums.busy is None else _count(sums.idle, WARN if sums.idle else ""),
             Cell(f"{100 * sums.mib / total:.1f}%", "", sums.mib) if total else _NOTHING,
         ]
         table.rows.append(TableRow(f"namespace/{_text(name)}", cells))
@@ -706,6 +809,7 @@ VIEWS: Final[Mapping[str, Callable[[Cluster, Selection], Table]]] = {
     "gpus": gpus_view,
     "pods": pods_view,
     "top": top_view,
+    "idle": idle_view,
     "namespaces": namespaces_view,
     "models": models_view,
 }
@@ -746,12 +850,15 @@ def document(cluster: Cluster, view: str, select: Selection) -> dict[str, Any]:
         waiting = [pod for pod in waiting if not by_namespace or not select.names or pod.namespace in select.names]
     made = ledger_json(cluster.ledger, cluster.warnings, waiting, cluster.reasons(), cluster.complete)
     made["nodes"] = [node for node in made["nodes"] if node["name"] in names]
-    if cluster.used is not NOTHING_KNOWN:
+    if cluster.used != NOTHING_KNOWN:
         for node in made["nodes"]:
             for gpu in node["gpus"]:
                 gpu["used_mib"] = cluster.used.by_gpu.get(gpu["uuid"])
+                gpu["sm_percent"] = cluster.used.busy_gpus.get(gpu["uuid"])
             for pod in node["pods"]:
                 pod["used_mib"] = cluster.used.by_pod.get(pod["uid"])
+                pod["sm_percent"] = cluster.used.busy_pods.get(pod["uid"])
+                pod["idle_since"] = cluster.used.idle.get(pod["uid"])
     if view in OF_PODS:
         for node in made["nodes"]:
             node["pods"] = [pod for pod in node["pods"] if pod["uid"] in uids]

@@ -41,6 +41,7 @@ VIEWS: Final = {
     "gpus": "how much of each GPU is allocated, with its state, one line a GPU",
     "pods": "which pod has how much of which GPU, and why the others wait",
     "top": "how much memory pods use, most first, and what they were allocated",
+    "idle": "pods that keep none of their GPUs busy, since when, and the command that frees what they have",
     "namespaces": "sums by namespace",
     "models": "sums by model of GPU",
 }
@@ -86,9 +87,11 @@ WITH_VALUE: Final = (
     "--set",
     "--kubernetes",
 )
+OF_USE: Final = ("top", "idle")
+"""The views that are about the use of GPUs."""
 _NO_PROMETHEUS: Final = (
-    "without Prometheus USED is known only of pods that their nodes want evicted for it. Name it by --prometheus URL, by the variable "
-    "GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus. Pods that have used too much: "
+    "no node publishes the use of its GPUs (gpushare_publish_use), and no Prometheus is known. Name it by --prometheus URL, by the "
+    "variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus. Pods that have used too much: "
     "kubectl get events -A --field-selector reason=GPUShareMemoryExceeded"
 )
 EXAMPLES: Final = {
@@ -96,6 +99,7 @@ EXAMPLES: Final = {
     "gpus": ("gpus", "gpus gpu1 -o wide"),
     "pods": ("pods", "pods -A --node gpu1 --gpu 0", "pods -n research --sort-by allocated --reverse"),
     "top": ("top -A", "top -A --watch --prometheus http://prometheus.monitoring:9090"),
+    "idle": ("idle -A", "idle -n research"),
     "namespaces": ("namespaces", "namespaces --sort-by gib --reverse"),
     "models": ("models", "models -o json"),
     "status": ("status", "status -o json"),
@@ -219,7 +223,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
         parser.add_argument("--by-default", action="store_true", help=argparse.SUPPRESS)
         parser.add_argument("--instead-of-command", action="store_true", help=argparse.SUPPRESS)
-        if command in ("pods", "top"):
+        if command in ("pods", "top", "idle"):
             parser.add_argument("--node", default="", metavar="NODE", help="only pods on this node")
             parser.add_argument("--gpu", default="", metavar="GPU", help="only pods on the GPU with this index or UUID")
         _add_view_options(parser)
@@ -388,13 +392,13 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
             return
         _warn(cluster)
         await _add_used(cluster, arguments)
-        used = _reader(cluster, arguments) if arguments.prometheus or view == "top" else None
+        used = _reader(cluster, arguments)
         await follow(client, cluster, read, view, select, form, console, used)
 
 
 async def _find_prometheus(client: KubeClient, arguments: argparse.Namespace) -> None:
     """From the ConfigMap that the installer writes, where neither an option nor the environment has it, for the view that needs it."""
-    if arguments.prometheus or arguments.command != "top":
+    if arguments.prometheus or arguments.command not in OF_USE:
         return
     from gpushare_runtime.kubectl_gpushare.used import find_address
 
@@ -412,9 +416,9 @@ def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awa
 
 
 async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
-    if arguments.prometheus or arguments.command == "top":
-        cluster.used = await _reader(cluster, arguments)()
-    if not arguments.prometheus and arguments.command == "top":
+    # Of the use that nodes publish every view has something, and it costs nothing to read.
+    cluster.used = await _reader(cluster, arguments)()
+    if not arguments.prometheus and arguments.command in OF_USE and not cluster.uses:
         print(f"warning: {_NO_PROMETHEUS}", file=sys.stderr)
 
 
@@ -427,7 +431,7 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead
     missing = sorted(set(select.names) - known)
     if missing:
         there = ", ".join(sorted(known)[:_LISTED]) or "none"
-        what = "pod" if view == "top" else view[:-1]
+        what = "pod" if view in OF_USE else view[:-1]
         found = f"found no {what} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}"
         if instead:
             meant = get_close_matches(missing[0], COMMANDS, 1)

@@ -16,6 +16,7 @@ from gpushare_runtime.settings.schema import CLUSTER, ChoiceType, ListType, Numb
 AUTO: Final = "auto"
 REPORT, EVICT = "report", "evict"
 EXTENDER, DRA = "extender", "dra"
+NODE, NONE = "node", "none"
 #: auto: the driver's limits where they are possible, else watch. driver: the plugin serves only with them. mps: the control daemons'
 #: limits. watch: no limits, pods that exceed their units are reported. none: they are not reported either.
 ISOLATIONS: Final = (AUTO, protocol.ISOLATION_DRIVER, protocol.ISOLATION_MPS, protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)
@@ -176,6 +177,16 @@ class DevicePluginConfig:
         chart="healthChecks",
         description="Number of checks in a row, from 1 to 43200, that a failed GPU must pass before pods may use it again. The device "
         "plugin checks every two seconds. With more of them, a GPU that fails again and again stays out of use for longer.",
+    )
+    publish_use: str = setting(
+        NODE,
+        "publish the use that pods make of the GPUs: by an annotation of the node at most once a minute, or not",
+        ChoiceType((NODE, NONE)),
+        variable="gpushare_publish_use",
+        chart="publishUse",
+        description="Where the device plugin publishes the use that pods make of the node's GPUs. With V(node) it writes the annotation "
+        "C(gpushare/use) of the node, at most once a minute, and only a difference that a person would notice. C(kubectl gpushare) and "
+        "the dashboard show it where there is no Prometheus. Everybody who may read nodes may read it. V(none) means nowhere.",
     )
     cdi_folders: tuple[str, ...] = setting(
         (),

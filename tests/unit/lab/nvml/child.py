@@ -46,6 +46,10 @@ for line in sys.stdin:
             answer = nvml.limit_memory(arguments[0], arguments[1], json.loads(arguments[2]))
         elif name == "processes":
             answer = [nvml.processes(arguments[0]), nvml.memory_used(arguments[0])]
+        elif name == "loads":
+            answer = [dataclasses.astuple(one.load) + (one.pid, one.at) for one in nvml.loads(arguments[0], int(arguments[1]))]
+        elif name == "sensors":
+            answer = dataclasses.asdict(nvml.sensors(arguments[0]))
         elif name == "limited":
             found = nvml.memory_limit(*arguments)
             answer = [found.most, found.used]
@@ -56,7 +60,7 @@ for line in sys.stdin:
         else:
             answer = nvml.count()
     except NvmlError as error:
-        answer = {"error": str(error), "reload": error.reload}
+        answer = {"error": str(error), "reload": error.reload, "unable": error.unable}
     print(json.dumps(answer), flush=True)
 """
 

@@ -53,6 +53,64 @@ def test_links_are_those_of_the_machine(machine, gpu) -> None:
     assert "lost" in ask("links 0 1")["error"]
 
 
+FIRST, SECOND = (f"GPU-0000000{number}-0000-4000-8000-000000000000" for number in (0, 1))
+
+
+@pytest.mark.parametrize("loads", ["new", "old"])
+def test_processes_are_busy_by_whichever_call_the_driver_has(machine, gpu, loads: str) -> None:
+    machine.write(gpu(0, loads=loads, processes=(gpus.Process(7, 100, "a"), gpus.Process(8, 100, "b"))), gpu(1, loads=loads))
+    ask = Child(machine)
+    # The newer call lists those at rest, the older one says that it has found nothing.
+    assert [sum(one[:4]) for one in ask(f"loads {FIRST} 0")] == ([0, 0] if loads == "new" else [])
+    assert ask(f"loads {SECOND} 0") == []
+    machine.command("load", 0, 7, 60, 30, 5, 1)
+    busy = [one for one in ask(f"loads {FIRST} 0") if one[0]]
+    assert [one[:5] for one in busy] == [[60.0, 30.0, 5.0, 1.0, 7]]
+    assert ask(f"loads {FIRST} {busy[0][5] + 10**12}") == [], "samples of the past do not come again"
+    assert (ask(f"sensors {FIRST}")["sm"], ask(f"sensors {FIRST}")["memory"]) == (60, 30)
+    machine.command("process", 0, 7, 0, "gone")
+    machine.command("process", 0, 8, 0, "gone")
+    assert ask(f"loads {FIRST} 0") == []
+
+
+def test_a_driver_that_does_not_count_by_process_says_so_and_is_not_asked_again(machine, gpu) -> None:
+    machine.write(gpu(0, loads="none", processes=(gpus.Process(7, 100, "a"),)))
+    ask = Child(machine)
+    assert "Not Supported" in ask(f"loads {FIRST} 0")["error"]
+    machine.command("set", 0, "loads", "new")
+    answer = ask(f"loads {FIRST} 0")
+    assert (answer["unable"], "does not count by process" in answer["error"]) == (True, True)
+    machine.command("driver", "gone")
+    assert ask(f"loads {FIRST} 0")["unable"] is True
+
+
+def test_a_mig_instance_counts_by_gpu_only_and_has_the_sensors_of_its_gpu(machine, gpu, tmp_path: Path) -> None:
+    state = gpus.with_instances(
+        gpus.State(gpus=(gpu(0, compute_capability="8.0", name="NVIDIA A100-SXM4-40GB", memory_mib=40960),)), 0, "3g"
+    )
+    machine.write(*state.gpus)
+    machine.write_capabilities()
+    ask = Child(machine)
+    instance = state.gpus[0].instances[0].uuid
+    assert ask(f"loads {instance} 0")["unable"] is True
+    found = ask(f"sensors {instance}")
+    assert (found["uuid"], found["celsius"], found["sm"]) == (FIRST, 34, None)
+
+
+def test_sensors_of_a_gpu_and_what_it_lacks(machine, gpu) -> None:
+    machine.write(gpu(0), gpu(1, processes=(gpus.Process(7, 100, "a"),)))
+    ask = Child(machine)
+    idle, busy = ask(f"sensors {FIRST}"), ask(f"sensors {SECOND}")
+    assert (idle["sm"], busy["sm"], busy["memory"], busy["encoder"]) == (0, 80, 40, 0)
+    assert (idle["watts"], busy["watts"], busy["watts_limit"], busy["joules"]) == (14.0, 35.0, 70.0, 1000.0)
+    assert (idle["sm_clock"], busy["sm_clock"], busy["memory_clock"], idle["reasons"], busy["reasons"]) == (300, 1590, 5001, 1, 0)
+    assert (busy["corrected"], busy["uncorrected"]) == (0, 0)
+    assert {busy[name] for name in ("pcie_sent", "pcie_received", "nvlink_sent", "nvlink_received")} == {None}
+    machine.command("lost", 1)
+    assert "lost" in ask(f"sensors {SECOND}")["error"]
+    assert ask(f"sensors {FIRST}")["celsius"] == 34
+
+
 def test_xid_errors_come_with_the_gpus_uuid(machine, gpu) -> None:
     machine.write(gpu(0), gpu(1))
     ask = Child(machine)
@@ -262,6 +320,7 @@ def test_mig_instances_are_what_nvml_says_of_each(machine: Any) -> None:
     machine.command("instances", 1, "7g")
     machine.write_capabilities()
     assert [(one["gpu_instance"], one["caps"]) for one in it("facts 1")["instances"]] == [(0, [])]
+    assert "Invalid Argument" in it(f"processes {second}")["error"], "the handle that NVML had given for it"
     assert "Not Found" in it(f"processes {second}")["error"]
     machine.command("instances", 1, "none")
     assert it("facts 1")["instances"] == []

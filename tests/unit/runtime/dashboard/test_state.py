@@ -137,9 +137,10 @@ def test_a_row_of_a_node_has_its_gpus_and_who_has_what() -> None:
     pods = [pod("p", "a", gpu=0, mem=3), again, unknown, pod("q", "a", gpu=1, mem=4, namespace="b")]
     cluster = read_all([node("a", "10.0.0.1", gpus=gpus) | {"spec": {"unschedulable": True}}], pods)
     made = shown(cluster, "a")
-    assert made["gpus"] == [[0, "Tesla T4", 16, 4, 12, None, "", "ok"], [1, "A100", 24, 4, None, None, "B", "bad: XID 79"]]
-    first = [["b", "q", "bound, GPU bad", {"1": 4}, 0, None], ["default", "o", "bound", None, 0, None]]
-    assert made["pods"] == [*first, ["default", "p", "bound", {"0": 3}, 0, None], ["default", "p", "bound", {"0": 1}, 100, None]]
+    assert made["gpus"] == [[0, "Tesla T4", 16, 4, 12, None, "", "ok", None], [1, "A100", 24, 4, None, None, "B", "bad: XID 79", None]]
+    first = [["b", "q", "bound, GPU bad", {"1": 4}, 0, None, None, 0], ["default", "o", "bound", None, 0, None, None, 0]]
+    last = [["default", "p", "bound", {"0": 3}, 0, None, None, 0], ["default", "p", "bound", {"0": 1}, 100, None, None, 0]]
+    assert made["pods"] == [*first, *last]
     assert (made["name"], made["unit"], made["mib"], made["error"], made["cordoned"]) == ("a", "GiB", 1024, "", True)
     [problem] = made["problems"]
     assert problem.startswith("pod default/o: its GPU is not known")
@@ -312,6 +313,6 @@ def test_a_pod_whose_gpu_is_gone_is_a_problem_of_its_node() -> None:
     row = node_row(read_all([raw], [pod("p", "n1", gpu=0, mem=6)]), "n1")
     assert row is not None
     shown = json.loads(row.data)
-    assert shown["pods"] == [["default", "p", "bound, GPU gone", {}, 0, None]]
+    assert shown["pods"] == [["default", "p", "bound, GPU gone", {}, 0, None, None, 0]]
     assert shown["problems"] == ["pod default/p has 6 GiB of GPU GPU-old, which is not in this node any more: delete it"]
     assert (row.sums.allocated, row.sums.problems) == (0, 1)

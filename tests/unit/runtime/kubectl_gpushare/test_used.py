@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictions
+from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.kubectl_gpushare import live, used
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
 from gpushare_runtime.kubectl_gpushare.errors import InputError
@@ -119,7 +120,13 @@ def test_what_is_used_stands_beside_what_is_allocated(
     (found,) = json.loads(capsys.readouterr().out)["nodes"]
     assert [one["used_mib"] for one in found["pods"]] == [2561, None]
     assert [one["used_mib"] for one in found["gpus"]] == [2048, 0]
-    assert {query for query, _ in asked} == {f"max by (uid, uuid) ({POD})", f"max by (uuid) ({GPU})"}
+    assert {query for query, _ in asked} == {
+        f"max by (uid, uuid) ({POD})",
+        f"max by (uuid) ({GPU})",
+        "max by (uid, uuid) (100 * gpushare_device_plugin_pod_sm_utilization_ratio)",
+        "max by (uuid) (100 * gpushare_device_plugin_gpu_sm_utilization_ratio)",
+        "max by (uid, uuid) (gpushare_device_plugin_pod_idle_since_timestamp_seconds)",
+    }
     assert {token for _, token in asked} == {None}
 
 
@@ -191,7 +198,7 @@ def test_the_address_of_the_environment(
     monkeypatch.delenv("GPUSHARE_PROMETHEUS", raising=False)
     monkeypatch.setenv("GPUSHARE_PROMETHEUS", serve(vector(({"uid": uid(file, "a"), "uuid": "x"}, 5 * 1024 * MIB)), vector()))
     assert main(["top", "-A", "--from-file", file]) == 0
-    assert capsys.readouterr().out.splitlines()[1].endswith("125  bound, over")
+    assert capsys.readouterr().out.splitlines()[1].endswith("125   -     -  bound, over")
 
 
 def test_without_prometheus_only_what_nodes_publish_is_known(
@@ -208,7 +215,8 @@ def test_without_prometheus_only_what_nodes_publish_is_known(
         printed = capsys.readouterr()
         rows = {line.split()[1]: line for line in printed.out.splitlines()[1:]}
         assert used_by_a in rows["a"]
-        assert (rows["a"].endswith("125  bound, over"), rows["b"].split()[4:]) == (used_by_a != "-", ["-", "2", "GiB", "-", "bound"])
+        over, rest = rows["a"].endswith("125   -     -  bound, over"), ["-", "2", "GiB", "-", "-", "-", "bound"]
+        assert (over, rows["b"].split()[4:]) == (used_by_a != "-", rest)
         golden(printed.err)
 
 
@@ -243,3 +251,41 @@ def test_the_address_of_the_installer_and_a_screen_that_follows_it(tmp_path: Pat
     monkeypatch.setattr(live, "USED_SECONDS", 0.01)
     asyncio.run(run())
     assert [one.by_pod for one in seen] == [{"uid-p": 1}, {}, {"uid-p": 2}]
+
+
+def publishing(file: str, report: str, **node_changes: Any) -> None:
+    """The node of the file publishes this."""
+    data = json.loads(Path(file).read_text())
+    found = data["items"][0]
+    found["metadata"]["annotations"]["gpushare/use"] = report
+    found.update(node_changes)
+    Path(file).write_text(json.dumps(data))
+
+
+def seen(file: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[Any], list[Any]]:
+    """(MiB, percent of SMs, idle since) of the pods, (MiB, percent) of the GPUs."""
+    assert main(["pods", "-A", "-o", "json", "--from-file", file]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["nodes"]
+    pods = [(one.get("used_mib"), one.get("sm_percent"), one.get("idle_since")) for one in found["pods"]]
+    return pods, [(one.get("used_mib"), one.get("sm_percent")) for one in found["gpus"]]
+
+
+def test_without_prometheus_it_is_what_the_nodes_publish(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pods = {(uid(file, "a"), 0): PodUse(2000, 40), (uid(file, "b"), 1): PodUse(0, 0, 1000), ("uid-of-another-node", 0): PodUse(9, 9)}
+    publishing(file, UseReport(2000, {0: GpuUse(3000, 50), 1: GpuUse(0, 0), 7: GpuUse(1)}, pods).to_json())
+    assert seen(file, capsys) == ([(2000, 40, None), (0, 0, 1000.0)], [(3000, 50), (0, 0)])
+    assert main(["idle", "-A", "--from-file", file]) == 0
+    shown = capsys.readouterr()
+    assert ("kubectl delete pod b -n team-b" in shown.out, "kubectl delete pod a" in shown.out, shown.err) == (True, False, "")
+    # What it said before it went away is old.
+    gone = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    publishing(file, UseReport(2000, {0: GpuUse(3000, 50)}, pods).to_json(), status=gone)
+    assert seen(file, capsys) == ([(None, None, None)] * 2, [(None, None)] * 2)
+
+
+def test_an_annotation_that_nobody_can_read_is_one_warning_and_no_use(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    publishing(file, '{"v":1,"at":1,"gpus":[[0,-1,0]]}')
+    assert main(["pods", "-A", "--from-file", file]) == 0
+    assert "annotation gpushare/use cannot be used: gpus: MiB must be a number" in capsys.readouterr().err
+    assert main(["top", "-A", "--from-file", file]) == 0
+    assert "no node publishes the use of its GPUs" in capsys.readouterr().err

@@ -293,22 +293,73 @@ gpu1    -  -                16      -     -     2  gone: not in this node any mo
 """)
     names = [line.split()[1] for line in shown(cluster, "pods", Selection(gpu="GPU-old"), headers=False).splitlines()]
     assert names == ["a", "two"]
-    assert VIEWS["pods"](cluster, Selection()).rows[0].cells[11].style == BAD
+    assert VIEWS["pods"](cluster, Selection()).rows[0].cells[12].style == BAD
     assert "a" in shown(cluster, "top", Selection(namespace="default"))
 
 
 def test_top_has_those_who_use_most_first_and_marks_who_is_over() -> None:
     cluster = people()
-    cluster.used = Used({"uid-two": 9 * 1024, "uid-static": 512, "uid-whole": 100}, {})
+    idle = {"uid-whole": cluster.now() - 7200}
+    cluster.used = Used({"uid-two": 9 * 1024, "uid-static": 512, "uid-whole": 100}, {}, {"uid-two": 150, "uid-whole": 0}, {}, idle)
     assert shown(cluster, "top", Selection()) == golden("""
-NAMESPACE  NAME     NODE  GPU     USED  ALLOCATED    %  STATE$
-default    two      gpu1  1,2    9 GiB      8 GiB  112  bound, over$
-lab        static   gpu1  1    0.5 GiB      2 GiB   25  unmanaged$
-default    whole    gpu2  0    0.1 GiB     16 GiB    0  whole$
-default    leaving  gpu1  0          -      6 GiB    -  terminating$
-lab        gone     gpu1  0          -      3 GiB    -  orphaned$
-lab        lost     gpu2  ?          -          -    -  bound$
+NAMESPACE  NAME     NODE  GPU     USED  ALLOCATED    %    SM  IDLE  STATE$
+default    two      gpu1  1,2    9 GiB      8 GiB  112  150%     -  bound, over$
+lab        static   gpu1  1    0.5 GiB      2 GiB   25     -     -  unmanaged$
+default    whole    gpu2  0    0.1 GiB     16 GiB    0    0%    2h  whole$
+default    leaving  gpu1  0          -      6 GiB    -     -     -  terminating$
+lab        gone     gpu1  0          -      3 GiB    -     -     -  orphaned$
+lab        lost     gpu2  ?          -          -    -     -     -  bound$
 """)
+    assert shown(cluster, "namespaces", Selection(names=["default"])) == golden("""
+NAMESPACE  PODS  PENDING  WHOLE  GIB    SM  IDLE  SHARE$
+default       3        1      1   30  150%     1  41.7%$
+""")
+
+
+def test_idle_pods_have_the_command_that_frees_what_they_have() -> None:
+    """Who has most for longest comes first. A name is one word to a shell, whatever it is."""
+    owners = {"a": ("ReplicaSet", "web-5d4"), "b": ("StatefulSet", "db"), "c": ("Job", "train"), "d": ("Notebook", "lab"), "e": ("", "")}
+    pods = []
+    for name, (kind, owner) in owners.items():
+        raw = pod(name, "gpu1", gpu=0, mem=3 if name == "e" else 2)
+        raw["metadata"]["labels"] = {"pod-template-hash": "5d4"}
+        raw["metadata"]["ownerReferences"] = [{"kind": kind, "name": owner}] if kind else []
+        pods.append(raw)
+    pods.append(pod("busy", "gpu1", gpu=0, mem=1))
+    hostile = pod("x; rm -rf /", "gpu1", gpu=0, mem=1)
+    cluster = read_all([node("gpu1", "10.0.0.1", gpus=inventory(16))], [*pods, hostile])
+    cluster.used = Used(idle={f"uid-{name}": cluster.now() - 3600 for name in (*owners, "x; rm -rf /")})
+    table = VIEWS["idle"](cluster, Selection())
+    assert [(row.cells[1].text, row.cells[-1].text) for row in table.rows] == [
+        ("e", "kubectl delete pod e -n default"),
+        ("a", "kubectl scale deployment web -n default --replicas=0"),
+        ("b", "kubectl scale statefulset db -n default --replicas=0"),
+        ("c", "kubectl delete job train -n default"),
+        ("d", "kubectl delete pod d -n default"),
+        ("x; rm -rf /", "kubectl delete pod 'x; rm -rf /' -n default"),
+    ]
+    assert [row.cells[6].text for row in table.rows] == ["60m"] * 6
+
+
+def test_a_command_for_an_idle_pod_ends_no_busy_one() -> None:
+    pods = []
+    for name, kind, owner in (
+        *[(f"web-{n}", "ReplicaSet", "web-5d4") for n in "ab"],
+        *[(f"db-{n}", "StatefulSet", "db") for n in (2, 9, 10)],
+        *[(f"job-{n}", "Job", "job") for n in "ab"],
+    ):
+        raw = pod(name, "gpu1", gpu=0, mem=1)
+        raw["metadata"] |= {"labels": {"pod-template-hash": "5d4"}, "ownerReferences": [{"kind": kind, "name": owner}]}
+        pods.append(raw)
+    cluster = read_all([node("gpu1", "10.0.0.1", gpus=inventory(16))], pods)
+    cluster.used = Used(idle=dict.fromkeys(("uid-web-a", "uid-db-9", "uid-db-10", "uid-job-a"), cluster.now() - 3600))
+    assert {row.cells[1].text: row.cells[-1].text for row in VIEWS["idle"](cluster, Selection()).rows} == {
+        "web-a": "kubectl annotate pod web-a -n default controller.kubernetes.io/pod-deletion-cost=-1 "
+        "&& kubectl scale deployment web -n default --replicas=1",
+        "db-9": "others of StatefulSet/db are busy: ask its owner",
+        "db-10": "kubectl scale statefulset db -n default --replicas=2",
+        "job-a": "others of Job/job are busy: ask its owner",
+    }
 
 
 @pytest.mark.parametrize(
@@ -384,11 +435,11 @@ gpu2   1/1        16/16        0  GiB   -             0      0  10.0.0.2  Tesla 
     )
     assert "  1 bad, 1 cordoned, 3 orphaned  " in shown(sixteen(), name="wide").splitlines()[1]
     assert shown(cluster, "pods", Selection(frozenset(("two",))), name="wide") == golden("""
-NAMESPACE  NAME  NODE  GPU  ALLOCATED  USED  AGE  OWNER           PRIORITY  REQUEST  UID      STATE  REASON$
-default    two   gpu1  1,2      8 GiB     -    -  ReplicaSet/two         0  8 units  uid-two  bound$
+NAMESPACE  NAME  NODE  GPU  ALLOCATED  USED  SM  AGE  OWNER           PRIORITY  REQUEST  UID      STATE  REASON$
+default    two   gpu1  1,2      8 GiB     -   -    -  ReplicaSet/two         0  8 units  uid-two  bound$
 """)
     assert shown(cluster, "gpus", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
-        ["-", "16384", "-", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
+        ["-", "-", "16384", "-", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]
     )
 
 

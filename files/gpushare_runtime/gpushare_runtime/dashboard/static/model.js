@@ -5,8 +5,8 @@
 const order = new Intl.Collator("en", { numeric: true });
 const before = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
-export const GPU = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7 };
-export const POD = { namespace: 0, name: 1, state: 2, gpus: 3, created: 4, used: 5 };
+export const GPU = { index: 0, model: 1, units: 2, allocated: 3, free: 4, used: 5, marks: 6, state: 7, busy: 8 };
+export const POD = { namespace: 0, name: 1, state: 2, gpus: 3, created: 4, used: 5, busy: 6, idle: 7 };
 export const NODE_STATES = {
   "": "any",
   room: "has free memory",
@@ -263,7 +263,7 @@ export function holders(node) {
   const found = new Map(node.gpus.map((gpu) => [String(gpu[GPU.index]), []]));
   for (const pod of node.pods) {
     for (const [index, units] of Object.entries(pod[POD.gpus] ?? {})) {
-      found.get(index)?.push({ key: `${pod[POD.namespace]}/${pod[POD.name]}`, namespace: pod[POD.namespace], state: pod[POD.state], units });
+      found.get(index)?.push({ key: `${pod[POD.namespace]}/${pod[POD.name]}`, namespace: pod[POD.namespace], state: pod[POD.state], units, busy: pod[POD.busy], idle: pod[POD.idle] });
     }
   }
   return found;

@@ -14,6 +14,10 @@ const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "
 const nowrap = (text) => element("span", { class: "nowrap" }, text);
 const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad nowrap" : "nowrap" }, gpu[GPU.state]);
 const stateOf = (pod) => element("span", { class: /GPU (bad|gone)/.test(pod) ? "bad nowrap" : "nowrap" }, pod);
+// Percent of the SMs of one GPU.
+const busy = (value) => (value === null || value === undefined ? "–" : `${value} %`);
+// Unix time since when a pod has kept nothing busy, 0 if it has not, or nobody knows.
+const idleFor = (since) => (since ? element("time", { "data-created": since }, age(since)) : "–");
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
 
 // data: a node of docs/reference/ledger-v1.schema.json; row: the same in the list.
@@ -25,7 +29,7 @@ export function nodePage(data, row) {
     const known = byIndex.get(gpu.index);
     if (!known) return [];
     const bars = element("div", {}, ...bar(row, known, on.get(String(gpu.index))));
-    return [[gpu.index, state(known), bars, `${known[GPU.allocated]}/${gpu.units}`, free(known), nowrap(gpu.model), nowrap(gpu.pci), nowrap(gpu.uuid)]];
+    return [[gpu.index, state(known), bars, `${known[GPU.allocated]}/${gpu.units}`, free(known), busy(known[GPU.busy]), nowrap(gpu.model), nowrap(gpu.pci), nowrap(gpu.uuid)]];
   });
   const states = new Map(row.pods.map((pod) => [`${pod[POD.namespace]}/${pod[POD.name]}`, pod[POD.state]]));
   const pods = data.pods.map((pod) => [
@@ -41,7 +45,7 @@ export function nodePage(data, row) {
       ["Node", row.cordoned ? "cordoned with kubectl cordon" : "takes new pods"]),
     ...(problems.length ? [element("h3", {}, "Problems"), element("ul", {}, ...problems.map((text) => element("li", {}, text)))] : []),
     element("h3", {}, "GPUs"),
-    table("GPUs", ["GPU", "State", "Pods", "Allocated", "Free", "Model", "PCI", "UUID"], gpus),
+    table("GPUs", ["GPU", "State", "Pods", "Allocated", "Free", "SMs busy", "Model", "PCI", "UUID"], gpus),
     element("h3", {}, "Pods"),
     pods.length ? table("Pods", ["Pod", "Units", "State", "Priority"], pods) : element("p", {}, "None."),
     ...(held.length ? [element("h3", {}, "Reported by the node only"), table("Reported by the node only", ["Pod", "GPU", "Units", "Why"], held)] : []),
@@ -54,7 +58,7 @@ export function gpuPage(data, row, index, changes, width) {
   const known = row?.gpus.find((one) => one[GPU.index] === index);
   if (!gpu || !known) return gone("GPU");
   const on = holders(row).get(String(index)) ?? [];
-  const pods = on.map((pod) => [podLink(pod.namespace, pod.key.slice(pod.namespace.length + 1)), `${pod.units} ${row.unit ?? "units"}`, stateOf(pod.state)]);
+  const pods = on.map((pod) => [podLink(pod.namespace, pod.key.slice(pod.namespace.length + 1)), `${pod.units} ${row.unit ?? "units"}`, busy(pod.busy), idleFor(pod.idle), stateOf(pod.state)]);
   const columns = { time: [], total: [], allocated: [] };
   for (const one of changes) {
     columns.time.push(one.time);
@@ -63,10 +67,10 @@ export function gpuPage(data, row, index, changes, width) {
   }
   return [
     facts(["Node", nodeLink(row.name)], ["State", state(known)], ["Model", gpu.model], ["Allocated", `${known[GPU.allocated]} of ${gpu.units} ${row.unit ?? "units"}`],
-      ["In use", known[GPU.used] === null ? "" : `${known[GPU.used]} MiB`], ["UUID", gpu.uuid], ["PCI", gpu.pci]),
+      ["In use", known[GPU.used] === null ? "" : `${known[GPU.used]} MiB`], ["SMs busy", known[GPU.busy] === null ? "" : busy(known[GPU.busy])], ["UUID", gpu.uuid], ["PCI", gpu.pci]),
     element("div", {}, ...bar(row, known, on)),
     element("h3", {}, "Pods"),
-    pods.length ? table("Pods", ["Pod", "Memory", "State"], pods) : element("p", {}, "None."),
+    pods.length ? table("Pods", ["Pod", "Memory", "SMs busy", "Nothing busy for", "State"], pods) : element("p", {}, "None."),
     element("h3", {}, "Since this page was opened"),
     ...gpuChart(columns, width, row.unit ?? "units"),
   ];
@@ -107,13 +111,15 @@ export function namespacePage(name, data, model) {
     nodeLink(one.node.name),
     `${gib(podMemory(one))} GiB`,
     one.pod[POD.used] === null ? "–" : `${gib(one.pod[POD.used])} GiB`,
+    busy(one.pod[POD.busy]),
+    idleFor(one.pod[POD.idle]),
     element("time", { "data-created": one.pod[POD.created] }, age(one.pod[POD.created])),
     stateOf(one.pod[POD.state]),
   ];
   const list = (label, some) => {
     const shown = [...some].sort((a, b) => (podUnused(b) ?? -1) - (podUnused(a) ?? -1) || podMemory(b) - podMemory(a)).slice(0, MOST_PODS);
     const more = some.length > shown.length ? [element("p", {}, `And ${some.length - shown.length} more.`)] : [];
-    return [table(label, ["Pod", "Node", "Allocated", "In use", "Age", "State"], shown.map(row)), ...more];
+    return [table(label, ["Pod", "Node", "Allocated", "In use", "SMs busy", "Nothing busy for", "Age", "State"], shown.map(row)), ...more];
   };
   return [
     facts(["Allocated", `${gib(sums.mib)} GiB${total ? ` (${percent(sums.mib, total)} % of all)` : ""}`], ["Pods with GPUs", pods.length], ["Pods waiting", waits.length],
@@ -131,16 +137,17 @@ export function namespacePage(name, data, model) {
 
 function idleWords(uses, pods, known) {
   if (!pods) return "No pod has GPUs.";
-  if (uses === "off") return "Not known: memory in use comes from Prometheus. Start the dashboard with --prometheus URL.";
+  if (uses === "off") return "Not known: no node publishes it, and the dashboard was started without --prometheus URL.";
   if (uses) return `Not known: ${uses}.`;
-  if (!known) return "Not known: Prometheus has no memory in use of these pods. Does it scrape the device plugins?";
+  if (!known) return "Not known: nobody has the memory in use of these pods. Do their nodes publish it, or does Prometheus scrape the device plugins?";
   return known < pods ? `None of the ${known} pods whose memory in use is known, of ${pods}.` : "None: each pod uses a tenth of its memory or more.";
 }
 
 function bound(pod) {
   const gpus = (pod.gpus ?? []).map((gpu) => [gpu.index, nowrap(gpu.state), `${gpu.units} of ${gpu.of ?? "?"}`, nowrap(gpu.model), nowrap(gpu.uuid)]);
   return [
-    facts(["State", stateOf(pod.state)], ["Namespace", namespaceLink(pod.namespace)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""], ["UID", pod.uid]),
+    facts(["State", stateOf(pod.state)], ["Namespace", namespaceLink(pod.namespace)], ["Node", nodeLink(pod.node)], ["Request", pod.request], ["Unit", pod.unit ?? ""], ["Priority", pod.priority ?? ""],
+      ["In use", pod.used === null ? "" : `${gib(pod.used)} GiB`], ["SMs busy", pod.busy === null ? "" : busy(pod.busy)], ["Nothing busy for", pod.idle ? idleFor(pod.idle) : ""], ["UID", pod.uid]),
     element("h3", {}, "GPUs"),
     gpus.length ? table("GPUs", ["GPU", "State", "Units", "Model", "UUID"], gpus) : element("p", {}, "Its GPU is not known."),
   ];

@@ -18,6 +18,7 @@ from typing import Final, NoReturn, Protocol
 from gpushare_runtime.core.bounds import ReportError, as_text
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory, instance_index, physical_index
 from gpushare_runtime.core.links import GpuLinks
+from gpushare_runtime.core.load import Load
 from gpushare_runtime.core.quantity import UNITS, Unit
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import FatalError, Status
@@ -85,6 +86,54 @@ class MemoryLimit:
     used: int
 
 
+@dataclass(frozen=True)
+class ProcessLoad:
+    """How busy a process kept the engines of a GPU since the last question. at: the driver's time of its last sample, in microseconds."""
+
+    pid: int
+    at: int
+    load: Load
+
+
+@dataclass(frozen=True)
+class Sensors:
+    """NVML's report about one physical GPU; None where it has none. Ratios are percent, clocks MHz.
+
+    Counters since the driver was loaded: joules, errors of its memory, bytes over PCIe and over all NVLinks. reasons: why its clocks are
+    lower than asked, as bits of `CLOCK_REASONS`.
+    """
+
+    uuid: str
+    sm: int | None = None
+    memory: int | None = None
+    encoder: int | None = None
+    decoder: int | None = None
+    celsius: int | None = None
+    watts: float | None = None
+    watts_limit: float | None = None
+    joules: float | None = None
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    reasons: int | None = None
+    corrected: int | None = None
+    uncorrected: int | None = None
+    pcie_sent: int | None = None
+    pcie_received: int | None = None
+    nvlink_sent: int | None = None
+    nvlink_received: int | None = None
+
+
+CLOCK_REASONS: Final = {
+    0x4: "power-cap",
+    0x8: "hardware",
+    0x10: "sync-boost",
+    0x20: "thermal",
+    0x40: "hardware-thermal",
+    0x80: "power-brake",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons; those that do not mean that the GPU is kept back are left out."""
+
+
 class XidEvents(Protocol):
     """A subscription to the XID errors of all GPUs that answer. partial: some GPU did not answer at the subscription."""
 
@@ -124,6 +173,15 @@ class Nvml(Protocol):
 
     def memory_used(self, uuid: str) -> int:
         """The bytes in use on a GPU."""
+
+    def loads(self, uuid: str, since: int) -> Sequence[ProcessLoad]:
+        """Of the processes that the driver has samples of after that time, in microseconds; some of them were busy with nothing.
+
+        NvmlError with `unable` where the GPU or its driver counts by GPU only, as with MIG.
+        """
+
+    def sensors(self, uuid: str) -> Sensors:
+        """Of the physical GPU, also for an instance of it."""
 
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
         """The limit of a control group (folder) on a GPU, or that of the nearest group above it, and its use."""

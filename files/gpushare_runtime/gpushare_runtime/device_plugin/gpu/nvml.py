@@ -11,14 +11,18 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
+from gpushare_runtime.core.inventory import INSTANCE_PREFIX
 from gpushare_runtime.core.links import MOST_NVLINKS, GpuLink, GpuLinks
+from gpushare_runtime.core.load import FULL, Load
 from gpushare_runtime.daemon.log_line import about
-from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, MigInstance, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, MigInstance, NvmlError, ProcessLoad, Sensors
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,15 @@ _SWITCH: Final = "NVSwitch"
 _FABRIC: Final = {pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED: "Not Started", pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "In Progress"}
 # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and its values, which older releases of pynvml do not name.
 _RECOVERY_FIELD: Final = 230
+# NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …RX_BYTES (from 565 on; nvmlDeviceGetPcieThroughput takes 20 ms for each), and
+# NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and …RX in KiB, of which this scope is all links together.
+_TRAFFIC_FIELDS: Final = (197, 198, (138, 0xFFFFFFFF), (139, 0xFFFFFFFF))
+# From the type that NVML names to the member of its union.
+_VALUES: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal"}
+# The first came with 535; the second is Not Supported on Blackwell (Project-HAMi/HAMi-core#218, 2026-07).
+_LOADS: Final = ("nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization")
+_NO_SAMPLES: Final = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
+_MOST_PROCESSES: Final = 1024
 # The driver's own summary of its XIDs since 565, which XID 154 announces. Those that only concern traffic between GPUs (3 and 5) are not
 # here.
 _RECOVERIES: Final = {
@@ -87,9 +100,14 @@ class Pynvml:
         self._seen_nodes = _gpu_nodes(host_dev) if host_dev else frozenset()
         self._loaded: tuple[str, tuple[int, int]] | None = None
         self._devices = _device_numbers()
+        # All that NVML is asked for once as long as it is initialised: handles by UUID, what stays of a GPU, the calls that a GPU lacks.
+        self._handles: dict[str, Any] = {}
+        self._fixed: dict[tuple[int, str], _Fixed] = {}
+        self._lacking: set[tuple[str, str]] = set()
 
     def start(self) -> None:
         self._load()
+        self._forget()
         try:
             _call(pynvml.nvmlInit)
         except NvmlError as error:
@@ -108,8 +126,18 @@ class Pynvml:
                 self._loaded = _loaded_library()
 
     def stop(self) -> None:
+        self._forget()
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+    def _forget(self) -> None:
+        self._handles, self._fixed, self._lacking = {}, {}, set()
+
+    def _handle(self, uuid: str) -> Any:
+        handle = self._handles.get(uuid)
+        if handle is None:
+            handle = self._handles[uuid] = _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        return handle
 
     def count(self) -> int:
         if self._replaced():
@@ -139,18 +167,22 @@ class Pynvml:
 
     def facts(self, index: int) -> GpuFacts:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-        minor = int(_call(pynvml.nvmlDeviceGetMinorNumber, handle))
+        uuid = _text(_call(pynvml.nvmlDeviceGetUUID, handle))
+        fixed = self._fixed.get((index, uuid))
+        if fixed is None:
+            fixed = self._fixed[index, uuid] = _Fixed.read(handle)
+        rows = _rows(handle)
         return GpuFacts(
-            uuid=_text(_call(pynvml.nvmlDeviceGetUUID, handle)),
-            minor=minor,
-            pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
-            model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
-            mib=_mib(handle),
-            numa=_numa(handle),
-            failed=_failed(handle),
-            unfit=_unfit(handle),
+            uuid=uuid,
+            minor=fixed.minor,
+            pci=fixed.pci,
+            model=fixed.model,
+            mib=fixed.mib,
+            numa=fixed.numa,
+            failed=_failed(handle, rows),
+            unfit=_unfit(handle, rows),
             recovery=_recovery(handle),
-            instances=_instances(handle, minor),
+            instances=_instances(handle, fixed.minor),
         )
 
     def links(self, indexes: tuple[int, ...]) -> GpuLinks:
@@ -180,25 +212,118 @@ class Pynvml:
         return PynvmlEvents()
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
-        handle = _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        handle = self._handle(uuid)
         # Clients of MPS are listed apart.
         lists = (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses, _mps_clients)
-        found = {int(process.pid): process.usedGpuMemory for query in lists for process in _call(query, handle)}
+        try:
+            found = {int(one.pid): one.usedGpuMemory for query in lists for one in islice(_call(query, handle), _MOST_PROCESSES)}
+        except NvmlError:
+            # The handle may be what is wrong: a MIG instance may have come again.
+            self._handles.pop(uuid, None)
+            raise
         return [(pid, None if size is None else int(size)) for pid, size in found.items()]
 
     def memory_used(self, uuid: str) -> int:
-        return int(_call(pynvml.nvmlDeviceGetMemoryInfo, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid)).used)
+        return int(_call(pynvml.nvmlDeviceGetMemoryInfo, self._handle(uuid)).used)
+
+    def loads(self, uuid: str, since: int) -> list[ProcessLoad]:
+        handle, why = self._handle(uuid), None
+        for name in _LOADS:
+            if (uuid, name) in self._lacking:
+                continue
+            try:
+                samples = _call(getattr(pynvml, name), handle, since)
+            except NvmlError as error:
+                if error.code in _NO_SAMPLES:
+                    return []
+                if not error.unable:
+                    raise
+                self._lacking.add((uuid, name))
+                why = error
+                continue
+            return [load for sample in islice(samples, _MOST_PROCESSES) if (load := _process_load(sample))]
+        raise why or NvmlError("the driver does not count by process on this GPU", unable=True)
+
+    def sensors(self, uuid: str) -> Sensors:
+        handle = self._handle(uuid)
+        if uuid.startswith(INSTANCE_PREFIX):
+            handle = _call(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+        board = _text(_call(pynvml.nvmlDeviceGetUUID, handle))
+
+        def ask(name: str, *arguments: object) -> Any:
+            """None from a GPU that lacks the call; it is asked once."""
+            if (board, f"{name}{arguments}") in self._lacking:
+                return None
+            try:
+                return _call(getattr(pynvml, name), handle, *arguments)
+            except NvmlError as error:
+                if error.code == pynvml.NVML_ERROR_GPU_IS_LOST:
+                    raise
+                if error.unable or error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                    self._lacking.add((board, f"{name}{arguments}"))
+                return None
+
+        rates, encoder, decoder = (ask(f"nvmlDeviceGet{name}") for name in ("UtilizationRates", "EncoderUtilization", "DecoderUtilization"))
+        watts, limit = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetEnforcedPowerLimit")
+        joules = ask("nvmlDeviceGetTotalEnergyConsumption")
+        traffic = [None if field is None else _number(field) for field in ask("nvmlDeviceGetFieldValues", _TRAFFIC_FIELDS) or [None] * 4]
+        errors = [
+            ask("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_VOLATILE_ECC)
+            for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        ]
+        return Sensors(
+            board,
+            sm=_percent(rates and rates.gpu),
+            memory=_percent(rates and rates.memory),
+            encoder=_percent(encoder and encoder[0]),
+            decoder=_percent(decoder and decoder[0]),
+            celsius=ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+            watts=None if watts is None else watts / 1000,
+            watts_limit=None if limit is None else limit / 1000,
+            joules=None if joules is None else joules / 1000,
+            sm_clock=ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+            memory_clock=ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+            # The name that drivers of all ages have.
+            reasons=ask("nvmlDeviceGetCurrentClocksThrottleReasons"),
+            corrected=errors[0],
+            uncorrected=errors[1],
+            pcie_sent=traffic[0],
+            pcie_received=traffic[1],
+            nvlink_sent=None if traffic[2] is None else traffic[2] * 1024,
+            nvlink_received=None if traffic[3] is None else traffic[3] * 1024,
+        )
 
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
-        _call(pynvml.nvmlDeviceGetMemoryLimits_v1, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid), limits)
+        _call(pynvml.nvmlDeviceGetMemoryLimits_v1, self._handle(uuid), limits)
         most = int(limits.hardLimit)
         return MemoryLimit(None if most == pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX else most, int(limits.currentUsed))
 
     def limit_memory(self, uuid: str, group: str, most: int | None) -> None:
         hard = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX if most is None else most
         limits = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=os.fsencode(group), softLimit=0, hardLimit=hard)
-        _call(pynvml.nvmlDeviceSetMemoryLimits_v1, _call(pynvml.nvmlDeviceGetHandleByUUID, uuid), limits)
+        _call(pynvml.nvmlDeviceSetMemoryLimits_v1, self._handle(uuid), limits)
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """The part of a GPU's facts that stays as long as NVML is initialised."""
+
+    minor: int
+    pci: str
+    model: str
+    mib: int
+    numa: int | None
+
+    @classmethod
+    def read(cls, handle: object) -> _Fixed:
+        return cls(
+            minor=int(_call(pynvml.nvmlDeviceGetMinorNumber, handle)),
+            pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
+            model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
+            mib=_mib(handle),
+            numa=_numa(handle),
+        )
 
 
 class PynvmlEvents:
@@ -273,8 +398,26 @@ def _mib(handle: object) -> int:
         raise NvmlError("its memory is the host's; gpushare cannot share it (NVML: Not Supported)", unable=True, code=error.code) from None
 
 
-def _failed(handle: object) -> str:
-    if _rows(handle)[1]:
+def _process_load(sample: Any) -> ProcessLoad | None:
+    """None for a place that the driver has left as it was: it fills fewer than it has said, and writes what no engine can do
+    (Syllo/nvtop#110)."""
+    load = Load(float(sample.smUtil), float(sample.memUtil), float(sample.encUtil), float(sample.decUtil))
+    return ProcessLoad(int(sample.pid), int(sample.timeStamp), load) if sample.pid and max(load.values()) <= FULL else None
+
+
+def _percent(value: int | None) -> int | None:
+    return int(value) if value is not None and value <= FULL else None
+
+
+def _number(field: Any) -> int | None:
+    """The value of a counter; None where NVML has none."""
+    name = _VALUES.get(int(field.valueType)) if field.nvmlReturn == pynvml.NVML_SUCCESS else None
+    return None if name is None else max(0, int(getattr(field.value, name)))
+
+
+def _failed(handle: object, rows: tuple[bool, bool]) -> str:
+    """rows: as `_rows` has them."""
+    if rows[1]:
         return "remapping a bad row of its memory has failed: replace the GPU"
     fabric = _fabric(handle)
     if fabric:
@@ -351,8 +494,8 @@ def _mode(query: Callable[..., Any], handle: object) -> int | None:
     return int(answer[0] if isinstance(answer, (list, tuple)) else answer)
 
 
-def _unfit(handle: object) -> str:
-    if _rows(handle)[0] or _pages_pending(handle):
+def _unfit(handle: object, rows: tuple[bool, bool]) -> str:
+    if rows[0] or _pages_pending(handle):
         return "a bad part of its memory will be retired at the next reset: stop what uses the GPU and run `nvidia-smi --gpu-reset`"
     return ""
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""How much of each GPU's memory each pod uses, by NVML's processes, and which pods use more than their units.
+"""Reads what pods use every few seconds, tells which pods use more memory than their units, and follows how busy pods keep their GPUs.
 
-A process counts only if it is certainly the one that NVML means: its number may belong to another process a moment later. So NVML is
-asked twice, and the process must be the same before and after the second answer. Memory in doubt counts for no pod: a pod that
-seems to use too much does use too much.
+A GPU that answers slowly is left out until it has answered: the others are read without it, and nothing that kubelet asks for waits.
 """
 
 from __future__ import annotations
@@ -12,60 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from gpushare_runtime.core.inventory import HEALTHY, Gpu
-from gpushare_runtime.core.overuse import Excess, Key, Overuse
-from gpushare_runtime.daemon.log_line import about
+from gpushare_runtime.core.load import Activity, Key, Load
+from gpushare_runtime.core.overuse import Excess, Overuse
 from gpushare_runtime.daemon.sync import in_thread
-from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError
+from gpushare_runtime.device_plugin.gpu.discovery import Nvml
 from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
+from gpushare_runtime.device_plugin.gpu.use import Identities, Pass, Use, UseReader
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 2.0
+SENSORS_EVERY: Final = 5
+"""Readings: Prometheus scrapes every 15 seconds or less often."""
+SLOW_SECONDS: Final = 5.0
+"""A reading of all GPUs takes milliseconds."""
 _MIB: Final = 1024 * 1024
-
-
-class Identities(Protocol):
-    """The processes of this host."""
-
-    def identify(self, pid: int) -> tuple[int, str] | None:
-        """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """Bytes. by_pod: (pod UID, GPU UUID); by_gpu: all that is in use there, of GPUs that answer."""
-
-    by_pod: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    by_gpu: Mapping[str, int] = field(default_factory=dict)
-
-
-def read_use(nvml: Nvml, identities: Identities, gpus: Sequence[Gpu]) -> MemoryUse:
-    """The use of these GPUs. Blocks. A GPU that does not answer is not in it."""
-    by_pod: Counter[tuple[str, str]] = Counter()
-    by_gpu: dict[str, int] = {}
-    for gpu in gpus:
-        try:
-            before = {pid: identities.identify(pid) for pid, _ in nvml.processes(gpu.uuid)}
-            processes = nvml.processes(gpu.uuid)
-            used = nvml.memory_used(gpu.uuid)
-        except NvmlError as error:
-            log.debug("the memory use of GPU %s is unknown: %s", gpu.uuid, error, extra=about(gpu=gpu.index))
-            continue
-        by_gpu[gpu.uuid] = used
-        for pid, size in processes:
-            known = before.get(pid)
-            if size is not None and known is not None and known[1] and identities.identify(pid) == known:
-                by_pod[known[1], gpu.uuid] += size
-    return MemoryUse(by_pod, by_gpu)
 
 
 class MemoryWatch:
@@ -75,12 +40,15 @@ class MemoryWatch:
     """
 
     def __init__(self, node: NodeState, nvml: Nvml, identities: Identities, exceeded: Callable[[LocalPod, str], None] | None) -> None:
-        self.use = MemoryUse()
+        self.use = Use()
         self._node = node
-        self._nvml = nvml
-        self._identities = identities
+        self._reader = UseReader(nvml, identities)
         self._exceeded = exceeded
         self._overuse = Overuse()
+        self._activity = Activity()
+        self._readings = 0
+        # GPUs that have not answered yet, by UUID.
+        self._slow: dict[str, asyncio.Future[None]] = {}
 
     @property
     def over(self) -> int:
@@ -91,14 +59,47 @@ class MemoryWatch:
         """The pods that have used more than their units for so long, by GPU."""
         return self._overuse.lasting(seconds, time.monotonic())
 
+    @property
+    def loads(self) -> Mapping[Key, Load]:
+        """How busy each pod has kept each of its GPUs in the last minute, as far as it is known."""
+        return self._activity.means(time.monotonic())
+
+    @property
+    def idle(self) -> Mapping[Key, float]:
+        """Unix time since when a pod has used nothing of a GPU that it has, of those that use nothing now."""
+        return self._activity.idle(time.monotonic())
+
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         while True:
             gpus = [gpu for gpu in self._node.devices.gpus if gpu.health == HEALTHY]
-            self.use = await in_thread(partial(read_use, self._nvml, self._identities, gpus)) if gpus else MemoryUse()
+            self.use = await self._read(gpus)
             if self._exceeded is not None:
                 self._compare(self._exceeded)
+            held = frozenset(self._node.usage.units_by_pod(self._node.devices.inventory))
+            loads = {key: load for key in held if (load := self.use.load_of(key)) is not None}
+            self._activity.observe(loads, held, time.monotonic(), time.time())
             await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def _read(self, gpus: Sequence[Gpu]) -> Use:
+        self._reader.keep({gpu.uuid for gpu in gpus} | self._slow.keys())
+        for uuid in [uuid for uuid, late in self._slow.items() if late.done()]:
+            self._slow.pop(uuid).result()
+            log.info("GPU %s has answered what it uses", uuid)
+        asked = [gpu for gpu in gpus if gpu.uuid not in self._slow]
+        if not asked:
+            return Use()
+        reading = Pass(self._reader, asked, sensors=self._readings % SENSORS_EVERY == 0)
+        self._readings += 1
+        running = asyncio.ensure_future(in_thread(reading.run))
+        done, _ = await asyncio.wait({running}, timeout=SLOW_SECONDS)
+        found = reading.leave()
+        if not done and (at := reading.at):
+            self._slow[at] = running
+            log.warning("GPU %s has not answered what it uses for %.0f s: its use is unknown until it does", at, SLOW_SECONDS)
+        elif done:
+            running.result()
+        return found
 
     def _compare(self, exceeded: Callable[[LocalPod, str], None]) -> None:
         uids = {uid for uid, _, _ in self._node.usage.snapshot()}

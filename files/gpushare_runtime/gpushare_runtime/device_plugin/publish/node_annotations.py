@@ -2,7 +2,8 @@
 # Copyright: gpushare.kubernetes contributors
 """Publishes the node's annotations `gpushare/gpus` and `gpushare/held`: writes them whenever they differ, even if others changed them.
 
-The same watch delivers `gpushare/cordon`, which an administrator writes, and `gpushare/evictions`, see eviction_requests.py.
+The same watch delivers `gpushare/cordon`, which an administrator writes, `gpushare/evictions` (eviction_requests.py) and `gpushare/use`
+(use_reports.py).
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class NodePublisher:
 
 def _own_node(node: dict[str, Any]) -> _OwnNode:
     annotations = (node.get("metadata") or {}).get("annotations") or {}
-    ours = (protocol.ANNOTATION_GPUS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS, protocol.ASK_CORDON)
+    ours = (protocol.ANNOTATION_GPUS, protocol.ANNOTATION_HELD, protocol.ANNOTATION_EVICTIONS, protocol.ANNOTATION_USE, protocol.ASK_CORDON)
     try:
         cpu = parse_cpu(((node.get("status") or {}).get("allocatable") or {}).get("cpu"), MOST_UNITS)
     except ValueError:

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import queue
+import time
 from pathlib import Path
 
 from gpushare_runtime.core.links import GpuLinks
-from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError
+from gpushare_runtime.core.load import Load
+from gpushare_runtime.device_plugin.gpu.discovery import GpuFacts, MemoryLimit, NvmlError, ProcessLoad, Sensors
 
 
 def facts(index: int, mib: int, **changes: object) -> GpuFacts:
@@ -46,7 +48,8 @@ class FakeNvml:
     unlimited: why the driver does not limit memory; limits: (GPU UUID, control group) → bytes, which also stand in the group's dmem.max
     where it has that file; ignored: it answers with success and sets nothing; used: what each group uses; using: GPU UUID → PID and bytes
     of its processes; reads: how often these were read; version: the driver's; linked: links, None if it cannot tell them; link_reads: how
-    often they were read.
+    often they were read; busy: GPU UUID → PID and load of its processes, None where it does not count by process; felt: GPU UUID → its
+    sensors, where they are not those of a GPU that rests.
     """
 
     def __init__(self, *mib: int) -> None:
@@ -63,6 +66,8 @@ class FakeNvml:
         self.reads = self.link_reads = 0
         self.linked: GpuLinks | None = None
         self.using: dict[str, list[tuple[int, int | None]]] = {}
+        self.busy: dict[str, dict[int, Load] | None] = {}
+        self.felt: dict[str, Sensors] = {}
 
     def start(self) -> None:
         self.starts += 1
@@ -101,6 +106,17 @@ class FakeNvml:
 
     def memory_used(self, uuid: str) -> int:
         return sum(size or 0 for _, size in self.processes(uuid))
+
+    def loads(self, uuid: str, since: int) -> list[ProcessLoad]:
+        self._check()
+        busy = self.busy.get(uuid, {})
+        if busy is None:
+            raise NvmlError("the driver has no such call", unable=True)
+        return [ProcessLoad(pid, int(time.time() * 1e6), load) for pid, load in busy.items()]
+
+    def sensors(self, uuid: str) -> Sensors:
+        self._check()
+        return self.felt.get(uuid, Sensors(uuid, sm=0, memory=0, celsius=34, watts=14.0, watts_limit=70.0))
 
     def memory_limit(self, uuid: str, group: str) -> MemoryLimit:
         self._check_limits()

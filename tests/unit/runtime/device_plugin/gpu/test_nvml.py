@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _mib, _recovery
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _mib, _recovery, _rows
 from unit.golden import Golden
 
 
@@ -94,7 +94,7 @@ def test_why_a_gpu_is_not_to_be_used(mode: object, rows: object, words: str, mon
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeMode", answers(mode))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", without_fabric)
-    found = _failed(object())
+    found = _failed(object(), _rows(object()))
     assert found.startswith(words)
     assert bool(found) == bool(words)
 
@@ -127,7 +127,7 @@ def test_a_gpu_behind_nvswitches_waits_for_its_fabric(state: int, status: int, w
     for name in ("nvmlDeviceGetComputeMode", "nvmlDeviceGetRemappedRows"):
         monkeypatch.setattr(pynvml, name, answers(-UNSUPPORTED))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGpuFabricInfo", fabric)
-    found = _failed(object())
+    found = _failed(object(), _rows(object()))
     assert (words in found, bool(found)) == (True, bool(words))
 
 

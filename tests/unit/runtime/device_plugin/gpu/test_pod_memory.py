@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpushare_runtime.core.load import Load
 from gpushare_runtime.device_plugin.gpu import pod_memory
-from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryUse, MemoryWatch, read_use
+from gpushare_runtime.device_plugin.gpu.discovery import NvmlError, ProcessLoad
+from gpushare_runtime.device_plugin.gpu.pod_memory import MemoryWatch
+from gpushare_runtime.device_plugin.gpu.use import Pass, Use, UseReader
 from gpushare_runtime.device_plugin.host import pod_processes
 from gpushare_runtime.device_plugin.host.pod_processes import HostProcesses
 from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
@@ -62,24 +64,51 @@ class Driver(FakeNvml):
         super().__init__(16 * GIB)
         self.kernel = kernel
 
+        self.at = 0
+        # What the processes since the last question were busy with: the last sample of each PID.
+        self.samples: dict[int, ProcessLoad] = {}
+
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
-        self.kernel.live()
+        self.live()
         return [(pid, self.kernel.sizes[pid]) for pid in self.kernel.processes]
 
+    def live(self) -> None:
+        self.kernel.live()
+        self.at += 1
+        for pid, (_, uid) in self.kernel.processes.items():
+            # Its load tells whose it is.
+            self.samples[pid] = ProcessLoad(pid, self.at, LOADS[uid])
 
-def test_no_byte_is_ever_attributed_to_a_wrong_pod() -> None:
-    """A thousand courses of events: what a pod is said to use is of its own processes alone."""
-    attributed = 0
+    def loads(self, uuid: str, since: int) -> list[ProcessLoad]:
+        self.live()
+        found = [one for one in self.samples.values() if one.at > since]
+        self.samples = {}
+        return found
+
+
+LOADS = {"": Load(9, 0, 0, 0), "a": Load(1, 0, 0, 0), "b": Load(0, 1, 0, 0), "c": Load(0, 0, 1, 0)}
+
+
+def test_no_byte_and_no_percent_is_ever_attributed_to_a_wrong_pod() -> None:
+    """A thousand courses of events of several readings: what a pod is said to use is of its own processes alone."""
+    attributed = busy = 0
     for seed in range(1000):
         kernel = Kernel(seed)
         for _ in range(12):
             kernel.live()
-        found = read_use(Driver(kernel), kernel, [gpu(0, 16)]).by_pod
-        for (uid, _), size in found.items():
-            assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
-            assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
-            attributed += 1
-    assert attributed > 300, "most processes live for longer than a reading"
+        driver = Driver(kernel)
+        reader = UseReader(driver, kernel, lambda driver=driver: driver.at / 1e6)  # type: ignore[misc]
+        for _ in range(3):
+            found = reader.read(gpu(0, 16), sensors=False)
+            for (uid, _), size in found.by_pod.items():
+                assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
+                assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
+                attributed += 1
+            for (uid, _), load in found.loads.items():
+                assert [value > 0 for value in load.values()] == [value > 0 for value in LOADS[uid].values()], (seed, found)
+                busy += 1
+    assert attributed > 1000, "most processes live for longer than a reading"
+    assert busy > 100, "some live for longer than two"
 
 
 class Proc:
@@ -174,7 +203,7 @@ def test_trees_of_processes_with_pids_that_are_given_again(tmp_path: Path, monke
             return read(path)
 
         monkeypatch.setattr(pod_processes, "_read", between)
-        found = read_use(ProcDriver(proc), HostProcesses(proc.root, lambda folder: 0), [gpu(0, 16)]).by_pod
+        found = UseReader(ProcDriver(proc), HostProcesses(proc.root, lambda folder: 0)).read(gpu(0, 16), sensors=False).by_pod
         for (uid, _), size in found.items():
             each = {proc.UIDS[0]: 100, proc.UIDS[1]: 10_000}[uid]
             assert size % each == 0, (seed, found)
@@ -197,7 +226,9 @@ class Silent(FakeNvml):
 def test_a_gpu_that_does_not_answer_and_a_size_that_nobody_knows_count_for_nobody() -> None:
     driver, host = Silent(), FakeHost(Path())
     host.processes, driver.using = {7: (70, "a"), 8: (80, "b")}, {"GPU-00000000": [(7, 5), (8, None)]}
-    assert read_use(driver, host, [gpu(0, 16), gpu(1, 16)]) == MemoryUse({("a", "GPU-00000000"): 5}, {"GPU-00000000": 5})
+    reading = Pass(UseReader(driver, host), [gpu(0, 16), gpu(1, 16)], sensors=False)
+    reading.run()
+    assert reading.leave() == Use({("a", "GPU-00000000"): 5}, {"GPU-00000000": 5}, {}, {"GPU-00000000"})
 
 
 def test_a_pod_that_was_deleted_by_force_may_use_too_much_and_has_nobody_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The annotation `gpushare/use`: what it says comes back, what a hostile node writes does not pass, and what is worth a write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpushare_runtime.core.bounds import MOST_REPORT_BYTES, ReportError
+from gpushare_runtime.core.use_report import MOST_PODS, GpuUse, PodUse, UseReport
+
+REPORT = UseReport(1000, {0: GpuUse(4000, 50), 10_010: GpuUse(0)}, {("a", 0): PodUse(2000, 40), ("b", 0): PodUse(0, 0, 400)})
+
+
+def test_what_is_written_is_read() -> None:
+    assert UseReport.from_json(REPORT.to_json()) == REPORT
+    assert UseReport.from_json(json.dumps({**json.loads(REPORT.to_json()), "new": 1})) == REPORT
+
+
+def test_of_too_many_pods_those_with_most_memory_are_written_and_it_fits() -> None:
+    pods = {(f"{number:036d}", index): PodUse(2**31 - 1 - number, 100, 2**40) for number in range(300) for index in (0, 10_999)}
+    text = UseReport(2**40, {}, pods).to_json()
+    found = UseReport.from_json(text)
+    assert (len(found.pods), found.left_out, len(text) <= MOST_REPORT_BYTES) == (MOST_PODS, 600 - MOST_PODS, True)
+    assert min(use.mib or 0 for use in found.pods.values()) == 2**31 - 128
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2},
+        {"at": -1},
+        {"at": None},
+        {"gpus": {}},
+        {"gpus": [[0, 1]]},
+        {"gpus": [[0, 1, 101]]},
+        {"gpus": [[0, 1, 1]] * 200},
+        {"gpus": [["0", 1, 1]]},
+        {"pods": [["a", 0, 1, 1]]},
+        {"pods": [[7, 0, 1, 1, None]]},
+        {"pods": [["a\x1b[2J", 0, 1, 1, None]]},
+        {"pods": [["a" * 65, 0, 1, 1, None]]},
+        {"pods": [["a", 0, 1.5, 1, None]]},
+        {"pods": [["a", 0, 1, True, None]]},
+        {"pods": [["a", 0, 1, 1, 2**41]]},
+        {"pods": [["a", 0, 1, 1, None]] * (MOST_PODS + 1)},
+        {"left_out": "x"},
+    ],
+)
+def test_what_no_plugin_writes_is_rejected(change: dict[str, object]) -> None:
+    with pytest.raises(ReportError):
+        UseReport.from_json(json.dumps({**json.loads(REPORT.to_json()), **change}))
+
+
+def test_only_what_a_person_would_notice_is_worth_a_write() -> None:
+    def pod(**changes: object) -> bool:
+        return replace(REPORT, at=9999, pods={**REPORT.pods, ("a", 0): replace(REPORT.pods["a", 0], **changes)}).differs(REPORT)  # type: ignore[arg-type]
+
+    assert not pod()
+    assert [pod(sm=sm) for sm in (49, 50, 31, 30, None)] == [False, True, False, True, True]
+    assert [pod(mib=mib) for mib in (2255, 2256, 1745, 1744, None)] == [False, True, False, True, True]
+    assert [pod(idle=idle) for idle in (None, 400)] == [False, True]
+    assert not replace(REPORT, pods={**REPORT.pods, ("b", 0): PodUse(0, 0, 500)}).differs(REPORT), "it is idle all the same"
+    assert replace(REPORT, pods={("a", 0): PodUse(2000, 40)}).differs(REPORT)
+    assert replace(REPORT, gpus={0: GpuUse(4000, 50)}).differs(REPORT)
+    assert replace(REPORT, gpus={**REPORT.gpus, 0: GpuUse(4000, 60)}).differs(REPORT)
+    large = UseReport(gpus={0: GpuUse(80_000)})
+    assert [replace(large, gpus={0: GpuUse(mib)}).differs(large) for mib in (84_999, 85_000)] == [False, True]

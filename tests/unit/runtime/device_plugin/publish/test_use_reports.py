@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What pods use reaches the node's annotation, at most once a minute and only where it has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpushare_runtime.core.load import Load
+from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
+from gpushare_runtime.device_plugin.gpu import pod_memory
+from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.device_plugin.publish.use_reports import UseReports
+from unit.fakes.runtime.device_plugin.local_pods import memory
+from unit.fakes.runtime.device_plugin.plugin import NODE, World, admitted, uses, world
+from unit.fakes.runtime.kube.fake_api import until
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.02)
+
+
+def annotation(it: World) -> str | None:
+    found: str | None = it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/use")
+    return found
+
+
+class Clocks:
+    wall = 1_000_000.0
+    monotonic = 0.0
+
+
+async def publisher(it: World) -> NodePublisher:
+    """The plugin's own knows the node; this one is told."""
+    made = NodePublisher(it.plugin.node, it.plugin._client, "gpu1")
+    made._published = {}
+    return made
+
+
+async def test_once_a_minute_and_only_what_has_changed() -> None:
+    async with world(16 * 1024, publish_use="none") as it:
+        uid = await admitted(it, memory(it.inventory, 0, 4))
+        await uses(it, uid, 2000)
+        watch, clocks = it.plugin._memory, Clocks()
+        await until(lambda: watch.use.by_pod)
+        own = await publisher(it)
+        reports = UseReports(it.plugin.node, own, watch, enabled=True, now=lambda: clocks.wall, clock=lambda: clocks.monotonic)
+        await reports.step()
+        written = UseReport.from_json(annotation(it) or "")
+        assert (written.at, written.gpus[0].mib, written.pods[uid, 0].mib) == (1_000_000, 2000, 2000)
+        patches = it.api.requests.copy()
+
+        async def step(seconds: float) -> bool:
+            """Whether it has written."""
+            before = annotation(it)
+            clocks.monotonic += seconds
+            await reports.step()
+            return annotation(it) != before
+
+        await uses(it, uid, 3000)
+        await until(lambda: watch.use.by_gpu[it.inventory.gpus[0].uuid] == 3000 * 1024 * 1024)
+        assert not await step(59), "a minute has not passed"
+        assert await step(1)
+        assert not await step(3600), "nothing has changed"
+        written_again = it.api.requests[len(patches) :]
+        assert sum((method, path) == ("PATCH", f"{NODE}/status") for method, path, _ in written_again) == 1
+
+
+async def test_a_pod_is_idle_after_ten_minutes_and_its_load_is_that_of_the_last_one() -> None:
+    async with world(16 * 1024, publish_use="none") as it:
+        uid, uuid = await admitted(it, memory(it.inventory, 0, 4)), it.inventory.gpus[0].uuid
+        watch = it.plugin._memory
+        await until(lambda: watch.idle)
+        since = watch.idle[uid, uuid]
+        reports = UseReports(it.plugin.node, await publisher(it), watch, enabled=True, now=lambda: since + 599)
+        assert reports._report().pods == {(uid, 0): PodUse(0, 0, None)}
+        reports = UseReports(it.plugin.node, await publisher(it), watch, enabled=True, now=lambda: since + 600)
+        found = reports._report()
+        assert (found.pods, found.gpus) == ({(uid, 0): PodUse(0, 0, int(since))}, {0: GpuUse(0, 0)})
+        await uses(it, uid, 100)
+        it.nvml.busy[uuid] = {7: Load(100)}
+        await until(lambda: not watch.idle)
+        assert reports._report().pods[uid, 0].idle is None
+
+
+async def test_off_removes_what_is_there_and_writes_nothing() -> None:
+    async with world(16 * 1024, publish_use="none") as it:
+        await until(lambda: it.plugin._memory.use.by_gpu)
+        own = await publisher(it)
+        own._published = {"gpushare/use": "{}"}
+        off = UseReports(it.plugin.node, own, it.plugin._memory, enabled=False)
+        await off.step()
+        assert own.published == {}
+        before = len(it.api.requests)
+        await off.step()
+        assert len(it.api.requests) == before
+        # What nobody can read is replaced.
+        own._published = {"gpushare/use": "{"}
+        await UseReports(it.plugin.node, own, it.plugin._memory, enabled=True).step()
+        assert UseReport.from_json(annotation(it) or "").gpus == {0: GpuUse(0, 0)}
