@@ -182,6 +182,12 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 	$(call say,the dashboard: 5000 nodes and 50000 pods)
 	@$(subst bench.scheduling,bench.dashboard,$(BENCH)) --json docs/project/benchmarks/dashboard.json
 
+.PHONY: bench-fleet
+bench-fleet: venv ## What playbooks cost the controller for 10 to 200 GPU nodes, which are stand-ins; adds to docs/project/benchmarks/fleet.json (two hours)
+	$(call say,10 to 200 GPU nodes)
+	@PYTHONPATH=.collections:$(RUNTIME):tests:tools:tools/lab $(BIN)/python -m bench.fleet --squares --json docs/project/benchmarks/fleet.json
+	@PYTHONPATH=.collections:$(RUNTIME):tests:tools:tools/lab $(BIN)/python -m bench.fleet.page
+
 .PHONY: docs
 docs: $(DOCS_VENV)/.complete ## The documentation as a site in build/docs/html: no warning, nothing from other servers
 	$(call say,the site)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -36,6 +37,21 @@ class Results:
     def controller_seconds(self) -> float:
         """CPU seconds of Ansible and what it started on the controller."""
         return float(self.events[-1]["controller_seconds"])
+
+    @property
+    def reads(self) -> int:
+        """How often all variables of a host were read for a template or plugin of another one."""
+        return len(self._of("read"))
+
+    def by_task(self) -> dict[tuple[str, str], float]:
+        """CPU seconds on the controller from the start of each task to that of the next, by play and task, those of one name together.
+
+        A process of a host that has ended late counts for the next task.
+        """
+        starts, found = [e for e in self.events if e["event"] in ("task", "end")], Counter[tuple[str, str]]()
+        for one, after in itertools.pairwise(starts):
+            found[one["play"], one["task"]] += after["controller_seconds"] - one["controller_seconds"]
+        return dict(found)
 
     def changes(self) -> Counter[tuple[str, str, str]]:
         """(host, play, task) that reported a change, and how often."""

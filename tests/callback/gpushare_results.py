@@ -1,7 +1,7 @@
 # Copyright: gpushare.kubernetes contributors
 # GNU General Public License v3.0 or later (see LICENSES/GPL-3.0-or-later.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes what a run did as JSON lines: each result of a task, and each module that was really executed on a host.
+"""Writes what a run did as JSON lines: each task, each result, each module that was really executed on a host, each `hostvars[host]`.
 
 tests/results.py reads them.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.plugins.callback import CallbackBase
+from ansible.vars.hostvars import HostVars
 
 DOCUMENTATION = """
 name: gpushare_results
@@ -39,6 +40,7 @@ class CallbackModule(CallbackBase):
         self._file = os.open(os.environ["GPUSHARE_RESULTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._play = ""
         count_modules(self._write)
+        count_reads(self._write)
 
     def _write(self, event: str, **values: Any) -> None:
         os.write(self._file, (json.dumps({"event": event, **values}) + "\n").encode())
@@ -60,6 +62,12 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_play_start(self, play: Any) -> None:
         self._play = play.get_name()
 
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        self._write("task", play=self._play, task=task.get_name(), controller_seconds=spent())
+
+    def v2_playbook_on_handler_task_start(self, task: Any) -> None:
+        self.v2_playbook_on_task_start(task, False)
+
     def v2_runner_on_ok(self, result: Any) -> None:
         self._result(result, "ok")
 
@@ -73,8 +81,13 @@ class CallbackModule(CallbackBase):
         self._result(result, "unreachable")
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        self._write("end", controller_seconds=sum(usage.ru_utime + usage.ru_stime for usage in spent))
+        self._write("end", controller_seconds=spent())
+
+
+def spent() -> float:
+    """CPU seconds of Ansible and of what it has started and waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def count_modules(write: Any) -> None:
@@ -92,3 +105,15 @@ def count_modules(write: Any) -> None:
         return execute(action, module_name, module_args, tmp, task_vars, **more)
 
     ActionBase._execute_module = counted
+
+
+def count_reads(write: Any) -> None:
+    """Have every reading of all variables of a host by another template or plugin written: `hostvars[host]`."""
+    read = HostVars.raw_get
+
+    @functools.wraps(read)
+    def counted(hosts: HostVars, host_name: str) -> Any:
+        write("read", host=str(host_name))
+        return read(hosts, host_name)
+
+    HostVars.raw_get = counted

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import json
+
+from bench.fleet import page as fleet
 from bench.scheduling import page
 
 
@@ -45,3 +48,16 @@ def test_every_figure_of_scheduling_is_in_its_tables() -> None:
     assert "| 500 | all | filter | 9 | 0.31 ms | 0.20 ms | 0.90 ms | 1.50 ms |" in made
     assert "| 5000 | 50000 | 12.3 s | 5.0 s | 150 MiB |" in made
     assert "|---|---|" in made
+
+
+def test_fleet() -> None:
+    text = fleet.PAGE.read_text()
+    assert page.filled(text, fleet.tables(json.loads(fleet.RESULT.read_text()))) == text, "python -m bench.fleet.page writes it anew"
+
+
+def test_every_figure_of_fleets_is_in_its_table() -> None:
+    run = {"step": "site", "nodes": 7, "seconds": 14.0, "modules": 25, "results": 50, "sent": 12_000_000, "peak": 80.4}
+    more = {**run, "nodes": 17, "seconds": 16.0}
+    made = fleet.tables([{"what": "before", "date": "2026-01-02", "runs": [run, more]}])
+    assert "| before | site | 7 | 14 s | 2.00 s (1.0, missed) |  | 2.5 | 5.0 | 1.2 MB | 80 MiB | 2026-01-02 |" in made
+    assert "| before | site | 17 | 16 s | 0.94 s (1.0) | 0.20 s | 1.2 | 2.5 | 0.6 MB | 80 MiB | 2026-01-02 |" in made

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -68,15 +69,23 @@ class Evidence:
     unproven: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     required: bool = False
 
-    @property
+    @cached_property
     def seen(self) -> dict[str, Mapping[str, Any]]:
         """The hosts that were checked."""
         return {host: seen for host, seen in self.hosts.items() if not isinstance(seen, str)}
 
-    @property
+    @cached_property
     def gpu(self) -> dict[str, Mapping[str, Any]]:
         """The hosts with GPUs."""
         return {host: seen for host, seen in self.seen.items() if seen["gpu"] is not None}
+
+    @cached_property
+    def pods(self) -> dict[str, list[Mapping[str, Any]]]:
+        """Node to the pods that the cluster has on it, probe pods too."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for pod in () if isinstance(self.cluster, str) else self.cluster["pods"]:
+            found.setdefault(pod["node"], []).append(pod)
+        return found
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -95,9 +104,10 @@ def judge(evidence: Evidence) -> Verdict:
         if seen["gpu"] is not None:
             drivers = drivers_on(cluster["dra"], seen["node_name"]) if cluster else []
             judge_node(found, seen, doctor, nodes.get(seen["node_name"], {}) if cluster else None, drivers)
-            judge_record(found, seen["gpu"], _pods_of(cluster, seen))
+            pods = [pod for pod in evidence.pods.get(seen["node_name"], ()) if not pod["probe"]]
+            judge_record(found, seen["gpu"], pods)
             judge_strangers(found, seen["gpu"]["strangers"])
-            containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], _pods_of(cluster, seen))
+            containers += _containers(found, seen, seen["gpu"]["containers"], seen["now"], pods)
         if seen["plane"] is not None:
             judge_plane(found, seen, doctor, cluster["schedulers"].get(seen["node_name"]) if cluster else None, cluster is not None)
         findings += found.list
@@ -125,7 +135,7 @@ def placeable(evidence: Evidence, image: str) -> tuple[dict[str, str], dict[str,
     for seen in evidence.gpu.values():
         name = seen["node_name"]
         known = seen["gpu"]["images"]
-        free = free_units(nodes[name], evidence.cluster["pods"]) if name in nodes else None
+        free = free_units(nodes[name], evidence.pods.get(name, ())) if name in nodes else None
         if not image and not known:
             unproven[name] = _unproven("no_image", f"no image on {name} that needs no command; name one in gpushare_verify_image")
         elif free is None:
@@ -199,11 +209,6 @@ def _not_checked(evidence: Evidence) -> list[Finding]:
             )
         found.append(of_verify("not_checked", seen, "an answer of the cluster", cure))
     return found
-
-
-def _pods_of(cluster: Mapping[str, Any] | None, seen: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    pods = cluster["pods"] if cluster else []
-    return [pod for pod in pods if pod["node"] == seen["node_name"] and not pod["probe"]]
 
 
 def _containers(

@@ -25,9 +25,9 @@ def results(folder: Path = FOLDER) -> list[dict[str, Any]]:
 def tables(found: Sequence[dict[str, Any]]) -> str:
     """All that stands between the markers."""
     rounds = [one for one in found if one["rounds"]]
-    parts = [_table(_RATES, [_rate(one) for one in rounds]), _table(_VERBS, [row for one in rounds for row in _verbs(one)])]
+    parts = [table(_RATES, [_rate(one) for one in rounds]), table(_VERBS, [row for one in rounds for row in _verbs(one)])]
     startup = [_startup(one["startup"]) for one in found if one["startup"]]
-    return "\n\n".join([*parts, *([_table(_STARTUP, startup)] if startup else [])])
+    return "\n\n".join([*parts, *([table(_STARTUP, startup)] if startup else [])])
 
 
 def filled(page: str, text: str) -> str:
@@ -61,7 +61,8 @@ _VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p9
 _STARTUP: Final = ("nodes", "bound pods", "start to first answer", "of which own CPU", "resident")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     return (
         "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
         .replace("| --- ", "|---")

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The work of the controller grows with the hosts and no faster: real playbooks on stand-ins of the benchmark of fleets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.fleet.__main__ import Cost, Fleet
+
+SIZES = (1, 2, 3)
+
+
+def costs(folder: Path, step: str) -> list[Cost]:
+    return [Fleet(folder / str(nodes), nodes, forks=4, settled=True).run(step, gpushare_serial="100%")[0] for nodes in SIZES]
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("step", ["verify", "site"])
+def test_each_node_costs_what_the_one_before_has_cost(tmp_path: Path, step: str) -> None:
+    """What the third node adds is what the second has added: a loop over all hosts that each host makes would add more."""
+    few, more, most = costs(tmp_path, step)
+    for name in ("modules", "results", "reads"):
+        counts = [getattr(cost, name) for cost in (few, more, most)]
+        assert counts[2] - counts[1] == counts[1] - counts[0] > 0, (name, counts)
+    assert few.changed == more.changed == most.changed == 0

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What a fleet costs the controller: `python -m bench.fleet [--nodes 10,25] [--json FILE] [--squares]`.
+
+Ansible, the playbooks, roles, lookups, action plugins and modules' archives are real. The hosts are stand-ins (`answers.py`), which answer
+for a module instead of running it, in the process that would otherwise be ssh. So neither ssh nor a host is in the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from bench.fleet.machines import prepared
+from results import Results, environment
+
+Json = dict[str, Any]
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+HERE: Final = Path(__file__).resolve().parent
+PLANES: Final = 3
+#: What is run on each fleet, in this order, under the name that the page has, with the playbook.
+STEPS: Final = {"first site": "site", "site": "site", "preflight": "preflight", "verify": "verify", "uninstall": "uninstall"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run cost. seconds: CPU of the controller, without what hosts spend. peak: memory of its largest process, in MiB.
+
+    modules, results: executions of modules and results of tasks, of all hosts. changed: the results that report a change. reads: of all
+    variables of a host by `hostvars`. sent, received: bytes of modules and of their answers.
+    """
+
+    step: str
+    nodes: int
+    forks: int
+    seconds: float
+    peak: float
+    modules: int
+    results: int
+    changed: int
+    reads: int
+    sent: int
+    received: int
+
+
+class Fleet:
+    """Stand-ins for three control planes and so many GPU nodes, below a folder. settled: on which everything is installed already."""
+
+    def __init__(self, folder: Path, nodes: int, forks: int, settled: bool = False) -> None:
+        self.folder, self.nodes, self.forks = folder, nodes, forks
+        planes, gpus = [f"cp{one}" for one in range(1, PLANES + 1)], [f"gpu{one:03}" for one in range(1, nodes + 1)]
+        (folder / "state").mkdir(parents=True)
+        (folder / "hosts.json").write_text(json.dumps({name: number for number, name in enumerate([*planes, *gpus], 1)}))
+        (folder / "machines.json").write_text(
+            json.dumps({**prepared(folder / "roots", ROOT / "files/gpushare_runtime"), "is_settled": settled})
+        )
+        shutil.copy(HERE / "answers.py", folder)
+        variables = {"ansible_connection": "answering", "ansible_python_interpreter": "/usr/bin/python3"}
+        groups = {"kube_control_plane": planes, "gpu_nodes": gpus}
+        children = {group: {"hosts": {name: {"ansible_host": name} for name in names}} for group, names in groups.items()}
+        (folder / "inventory.json").write_text(json.dumps({"all": {"vars": variables, "children": children}}))
+
+    def run(self, step: str, **variables: Any) -> tuple[Cost, Results]:
+        """Run a step of STEPS with these variables. RuntimeError where the playbook fails."""
+        results, calls = self.folder / "results", self.folder / "calls"
+        calls.write_text("")
+        program = Path(sys.executable).parent / "ansible-playbook"
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")} | environment(results)
+        environ |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"), "ANSIBLE_NOCOLOR": "1"}
+        environ |= {"ANSIBLE_CONNECTION_PLUGINS": str(HERE / "connection"), "FLEET_WORLD": str(self.folder)}
+        environ |= {"ANSIBLE_FORKS": str(self.forks), "ANSIBLE_PIPELINING": "1"}
+        command: list[str | Path] = [program, "-i", self.folder / "inventory.json", f"{STEPS[step]}.yml", "-e", json.dumps(variables)]
+        with (self.folder / "output").open("wb") as output:
+            process = subprocess.Popen(command, env=environ, cwd=ROOT / "playbooks", stdout=output, stderr=subprocess.STDOUT)
+            _pid, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            end = (self.folder / "output").read_text()[-4000:]
+            raise RuntimeError(f"{step} on {self.nodes} nodes ended with {process.returncode}:\n{end}")
+        found = Results.read(results)
+        sizes = [line.split()[2:] for line in calls.read_text().splitlines()]
+        cost = Cost(
+            step,
+            self.nodes,
+            self.forks,
+            round(usage.ru_utime + usage.ru_stime, 2),
+            round(usage.ru_maxrss / 1024, 1),
+            sum(event["event"] == "module" for event in found.events),
+            sum(event["event"] == "result" for event in found.events),
+            found.changes().total(),
+            found.reads,
+            sum(int(sent) for sent, _received in sizes),
+            sum(int(received) for _sent, received in sizes),
+        )
+        return cost, found
+
+
+def squares(smaller: Results, larger: Results, nodes: Sequence[int]) -> list[tuple[float, float, float, str]]:
+    """(part that grows with the square of the hosts, CPU seconds on the larger fleet, on the smaller one, the play and task).
+
+    The square's part of the larger fleet's seconds, were the time a sum of a line through zero and a square: largest first.
+    """
+    few, many = smaller.by_task(), larger.by_task()
+    ratio = nodes[1] / nodes[0]
+    rows = []
+    for key, seconds in many.items():
+        before = few.get(key, 0.0)
+        rows.append(((seconds - ratio * before) * ratio / (ratio - 1), seconds, before, " / ".join(key)))
+    return sorted(rows, reverse=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=lambda text: [int(one) for one in text.split(",")], default=[10, 25, 50, 100, 200])
+    parser.add_argument("--forks", type=int, default=20)
+    parser.add_argument("--steps", type=lambda text: text.split(","), default=list(STEPS), help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--settled", action="store_true", help="everything is installed before the first step")
+    parser.add_argument("--squares", action="store_true", help="print the tasks whose CPU grows faster than the first two fleets")
+    parser.add_argument("--json", type=Path, help="a file to which this measurement is added")
+    parser.add_argument("--what", default="", help="words about this measurement, for that file")
+    given = parser.parse_args()
+    costs: list[Cost] = []
+    seen: dict[tuple[str, int], Results] = {}
+    for nodes in given.nodes:
+        with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+            fleet = Fleet(Path(folder), nodes, given.forks, given.settled)
+            for step in (step for step in STEPS if step in given.steps):
+                cost, seen[step, nodes] = fleet.run(step)
+                costs.append(cost)
+                print(f"{cost.seconds / nodes:.2f} CPU s a node: {cost}", flush=True)
+    if given.squares:
+        for step in given.steps:
+            first, second = (seen[step, nodes] for nodes in given.nodes[:2])
+            print(f"\n{step}: CPU s that grow with the square, of all on {given.nodes[1]} nodes, on {given.nodes[0]} nodes; task")
+            for row in squares(first, second, given.nodes)[:20]:
+                print("{:8.2f} {:8.2f} {:8.2f}  {}".format(*row))
+    if given.json:
+        before = json.loads(given.json.read_text()) if given.json.is_file() else []
+        known = {
+            "what": given.what,
+            "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+            "machine": f"{os.cpu_count()} CPUs, {platform.machine()}",
+        }
+        known |= {"load": round(os.getloadavg()[2], 1), "python": platform.python_version(), "ansible": version("ansible-core")}
+        given.json.write_text(json.dumps([*before, {**known, "runs": [asdict(cost) for cost in costs]}], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
