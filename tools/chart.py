@@ -22,6 +22,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import SCHEDULER
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.table import DAEMONS
 
@@ -64,11 +65,18 @@ WORDS: Final[Mapping[str, str]] = {
 }
 #: The settings of daemons that are not the chart's value as it is.
 SETTINGS: Final[Mapping[str, str]] = {"isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation'}
+
+
+def _of(labels: Mapping[str, str]) -> str:
+    return f"dict {' '.join(json.dumps(word) for pair in labels.items() for word in pair)}"
+
+
 #: Those that take the place of more than a text.
 PARTS: Final[dict[str, str]] = {
     "x-tolerations": ".Values.tolerations | toJson",
-    "x-node-selector": f"merge (dict {' '.join(json.dumps(word) for pair in workloads.OWN_LABELS.items() for word in pair)}) "
-    ".Values.nodeSelector | toJson",
+    "x-node-selector": f"merge ({_of(workloads.OWN_LABELS)}) .Values.nodeSelector | toJson",
+    "x-scheduler-tolerations": f"concat (list ({_of(workloads.CONTROL_PLANES)})) .Values.scheduler.tolerations | toJson",
+    "x-scheduler-node-selector": f"merge ({_of(workloads.LINUX)}) .Values.scheduler.nodeSelector | toJson",
     "x-pull-secrets": ".Values.imagePullSecrets | toJson",
 }
 #: Containers whose requests and limits are a value, with its name. Those of the defaults are the builders' own.
@@ -152,6 +160,8 @@ def made(values: Values) -> list[Any]:
         if one["kind"] == "DaemonSet":
             template["spec"].update(tolerations="x-tolerations", nodeSelector="x-node-selector")
             template["spec"].update({"runtimeClassName": "x-runtime-class"} if "runtimeClassName" in template["spec"] else {})
+        if one["kind"] == "Deployment" and one["metadata"]["name"] == SCHEDULER:
+            template["spec"].update(tolerations="x-scheduler-tolerations", nodeSelector="x-scheduler-node-selector")
         for container in template.get("spec", {}).get("containers", ()):
             container.update({"resources": f"x-resources-{_RESOURCES[container['name']]}"} if container["name"] in _RESOURCES else {})
     return found

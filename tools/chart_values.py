@@ -31,7 +31,7 @@ _OF: Final = "Requests and limits of {}, as in Kubernetes. Each amount that is l
 #: Values of the chart whose variable has another name, or none.
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("resources.scheduler", "resources.extender", "resources.devicePlugin", "resources.dashboard"), ""),
-    **dict.fromkeys(("imagePullSecrets", "replicas", "metrics.podMonitor"), ""),
+    **dict.fromkeys(("imagePullSecrets", "replicas", "metrics.podMonitor", "scheduler.tolerations", "scheduler.nodeSelector"), ""),
     "apiServer.host": "gpushare_api_server",
     "apiServer.port": "gpushare_api_server",
     "metrics.enabled": "gpushare_cluster_metrics",
@@ -48,6 +48,9 @@ _MEANINGS: Final = {
     "resources.dashboard": _OF.format("the dashboard"),
     "imagePullSecrets": "Secrets of the namespace by which its pods pull their images, each as `{name: NAME}`.",
     "replicas": "Number of the scheduler's pods. One is active, and another one takes over when it fails.",
+    "scheduler.tolerations": "Tolerations of the scheduler's pods, as in Kubernetes, such as for a node group of their own. They tolerate "
+    "the taint `node-role.kubernetes.io/control-plane` anyway.",
+    "scheduler.nodeSelector": "More labels that a node must have for the scheduler's pods, with their values.",
     "apiServer.host": "Name or address of the API server. Empty means the Service `kubernetes`.",
     "apiServer.port": "Its port. Without a host it has no effect.",
     "metrics.podMonitor": "Whether Prometheus' operator gets PodMonitors for the metrics. Its kind must be there.",

@@ -176,6 +176,11 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     f"{OPERATE}/isolation.md": [
         (
+            "The warning Event comes {:g} to {:g} s after the pod has grown",
+            ((overuse.READINGS - 1) * pod_memory.INTERVAL_SECONDS, overuse.READINGS * pod_memory.INTERVAL_SECONDS),
+        ),
+        ("evicted after {} s above its units (`gpushare_overuse_grace`)", (default("gpushare_overuse_grace"),)),
+        (
             "It does so {:g} s before kubelet sends SIGKILL, or after half of a grace period of less than {:g} s",
             (mps_endings.LEAD_SECONDS, 2 * mps_endings.LEAD_SECONDS),
         ),
@@ -195,6 +200,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{OPERATE}/visibility.md": [
         ("A spec may have {} MiB; a folder may have {} specs", (cdi_specs.MOST_BYTES // MIB, cdi_specs.MOST_FILES))
     ],
+    "docs/start/gpus.md": [("`gpushare_overuse: evict` after {} s", (default("gpushare_overuse_grace"),))],
     "README.md": [("later under {} s", tuple(re.findall(r"second time on: under (\d+) s", MAKEFILE)))],
     f"{OPERATE}/footprint.md": [
         ("other pods at most {}", (default("gpushare_extender_http_timeout").replace("s", " s"),)),

@@ -84,8 +84,8 @@ def files() -> dict[str, str]:
     return {
         f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
-        f"{FOLDER}/gpushare-dra.yaml": printed(dra.objects(values()), DRA),
-        f"{FOLDER}/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
+        f"{FOLDER}/dra/gpushare-dra.yaml": printed(dra.objects(values()), DRA),
+        f"{FOLDER}/prometheus/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
         f"{CHART}/values.schema.json": chart_values.schema(),
     }

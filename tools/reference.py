@@ -158,9 +158,18 @@ def driver_advisories() -> str:
 def branches_of_drivers() -> str:
     """Without a newest bulletin that names a branch, it has no fixed version: it is newer than that, or gets no more."""
     fixed = {int(version.partition(".")[0]): version for version in advisories.DRIVER[0].fixed_in}
-    rows = [[one.number, one.kind, one.end or "none stated", fixed.get(one.number, ""), one.remark] for one in driver_branches.BRANCHES]
+    rows = [[one.number, one.kind, _end_of(one), fixed.get(one.number) or _unfixed(one), one.remark] for one in driver_branches.BRANCHES]
     header = ["branch", "kind", "fixes until", f"fixed against bulletin {advisories.DRIVER[0].bulletin}", ""]
     return table(header, rows) + _read_up_to(looked_up.BRANCHES)
+
+
+def _end_of(branch: driver_branches.Branch) -> str:
+    past = branch.has_ended(looked_up.BRANCHES.read_up_to) and branch.end != driver_branches.PAST
+    return f"ended {branch.end}" if past else branch.end or "none stated"
+
+
+def _unfixed(branch: driver_branches.Branch) -> str:
+    return "no" if branch.has_ended(looked_up.BRANCHES.read_up_to) else "newer than the bulletin, which does not name it"
 
 
 #: More names than a cell can have and be read.

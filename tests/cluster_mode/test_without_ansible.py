@@ -146,6 +146,6 @@ def test_helm_uninstalls(bare: Bare, chart: Chart, here: InCluster) -> None:
     assert set(here.objects()) == bare.objects
     # The rest that the page has: Helm knows no nodes.
     bare.cluster.kubectl("label", "nodes", "--selector", LABEL, f"{LABEL}-")
-    bare.cluster.kubectl("annotate", "nodes", "--all", "gpushare/gpus-", "gpushare/held-")
+    bare.cluster.kubectl("annotate", "nodes", "--all", "gpushare/gpus-", "gpushare/held-", "gpushare/evictions-")
     nodes = [bare.cluster.node(name)["metadata"] for name in GPU_NODES]
     assert not [key for node in nodes for key in (*node["labels"], *node.get("annotations", ())) if key.startswith("gpushare")]

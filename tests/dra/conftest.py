@@ -22,7 +22,7 @@ def cluster(labs: Labs) -> Cluster:
     found = labs.bare(IN_CLUSTER)
     import_image(found, archive().read_bytes(), (CONTROL_PLANE, *GPU_NODES))
     prepare(found)
-    objects = list(yaml.safe_load_all((MANIFESTS / "gpushare-dra.yaml").read_text()))
+    objects = list(yaml.safe_load_all((MANIFESTS / "dra/gpushare-dra.yaml").read_text()))
     found.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(reaching(found, objects)))
     for workload in ("deployment/gpushare-claims", "daemonset/gpushare-device-plugin"):
         found.kubectl("rollout", "status", "-n", NAMESPACE, workload, f"--timeout={SECONDS:g}s", seconds=SECONDS + 20)

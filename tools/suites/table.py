@@ -354,7 +354,7 @@ _TABLE = (
             f"{RUNTIME}/device_plugin/*",
             f"{RUNTIME}/kubectl_gpushare/*",
             f"{PLUGIN_UTILS}/_manifests/*",
-            "docs/manifests/gpushare-dra.yaml",
+            "docs/manifests/dra/*",
             "docs/use/dra.md",
             "docs/use/samples/*",
             "tools/image/*",

@@ -43,6 +43,7 @@ class Values:
     cdi_dir: the folder of CDI specs that a reboot empties.
     selinux_type: of the device plugin's container, "" for the runtime's own.
     node_selector: labels that the nodes of the device plugin have besides ours.
+    scheduler_tolerations, scheduler_node_selector: of the scheduler's pods, besides the toleration of control planes.
     scheduler_on_gpu_nodes: whether the scheduler's pods may run on GPU nodes, too, where their token is within reach of those nodes' root.
     prometheus: its URL for `kubectl gpushare top` and the dashboard, "" for none.
     dashboard: whether it is served in the cluster; dashboard_hosts: further names by which people call it.
@@ -68,6 +69,8 @@ class Values:
     policies: bool = True
     mutating: bool = True
     default_scheduler: bool = False
+    scheduler_tolerations: Sequence[Mapping[str, Any]] = ()
+    scheduler_node_selector: Mapping[str, str] = field(default_factory=dict)
     scheduler_on_gpu_nodes: bool = False
     replicas: int = 2
     memory_unit: str = "GiB"

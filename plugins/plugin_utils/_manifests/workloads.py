@@ -59,12 +59,15 @@ HOST = "/host"
 HOST_CGROUPS, HOST_DEV = f"{HOST}/sys/fs/cgroup", f"{HOST}/dev"
 #: The image's user, who owns nothing.
 USER = 65535
+LINUX = {"kubernetes.io/os": "linux"}
 #: Labels of the device plugin's nodes.
-OWN_LABELS = {"kubernetes.io/os": "linux", **NODE_LABEL}
+OWN_LABELS = {**LINUX, **NODE_LABEL}
 #: Folders in which something is mounted later.
 _CHANGING = ("run-nvidia", "driver-root")
 _LABELS = {"app.kubernetes.io/part-of": "gpushare"}
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+#: The taint that the pods of scheduler and dashboard tolerate.
+CONTROL_PLANES = {"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
 _CONFIG = "scheduler.yaml"
 NOTHING: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 
@@ -194,8 +197,8 @@ def deployment(values: Values) -> Json:
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "priorityClassName": "system-cluster-critical",
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
+        "nodeSelector": {**values.scheduler_node_selector, **LINUX},
+        "tolerations": [dict(CONTROL_PLANES), *(dict(toleration) for toleration in values.scheduler_tolerations)],
         "affinity": {
             "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
             "nodeAffinity": _off_gpu_nodes(values),
@@ -473,8 +476,8 @@ def dashboard(values: Values) -> list[Json]:
         "serviceAccountName": DASHBOARD,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "tolerations": [{"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
+        "nodeSelector": dict(LINUX),
+        "tolerations": [dict(CONTROL_PLANES)],
         "affinity": {"nodeAffinity": preference},
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [{"name": "certificates", "command": [program], "args": ["ensure", *places], **keeper}],
