@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The values of the chart with their meanings for people with Helm: the table of its README, and the descriptions in its schema.
+"""The values of the chart with their meanings for people with Helm: the table of its README, comments, descriptions of its schema.
 
 A meaning is the chart's own, or that of the variable with the chart's names in it. One that speaks of Ansible is an error.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,6 +28,8 @@ from settings_files import DAEMONS  # noqa: E402
 
 CHART: Final = ROOT / "charts/gpushare"
 SCHEMA: Final = CHART / "values.schema.json"
+VALUES: Final = CHART / "values.yaml"
+_WIDTH: Final = 136
 _OF: Final = "Requests and limits of {}, as in Kubernetes. Each amount that is left out keeps its default."
 #: Values of the chart whose variable has another name, or none.
 _OTHER_NAMES: Final = {
@@ -43,7 +46,7 @@ _OTHER_NAMES: Final = {
 _MEANINGS: Final = {
     **{each.chart: each.meaning for daemon in DAEMONS for each in daemon.of_chart if each.meaning},
     "resources.scheduler": _OF.format("kube-scheduler"),
-    "resources.extender": _OF.format("the extender"),
+    "resources.extender": _OF.format("the extender") + " Raise the memory for thousands of nodes: docs/operate/footprint.md.",
     "resources.devicePlugin": _OF.format("the device plugin"),
     "resources.dashboard": _OF.format("the dashboard"),
     "imagePullSecrets": "Secrets of the namespace by which its pods pull their images, each as `{name: NAME}`.",
@@ -79,7 +82,7 @@ class Value(NamedTuple):
 
 def values() -> dict[str, Value]:
     """By name; a value of an object has the object's name and a dot in front."""
-    known, given = variables(ROOT), yaml.safe_load((CHART / "values.yaml").read_text())
+    known, given = variables(ROOT), yaml.safe_load(VALUES.read_text())
     nested = {f"{key}.{inner}": one for key, value in given.items() if isinstance(value, dict) and value for inner, one in value.items()}
     flat = {key: value for key, value in given.items() if not (isinstance(value, dict) and value)}
     every = {**flat, **nested}
@@ -102,6 +105,22 @@ def _meaning(name: str, variable: Variable | None, names: Mapping[str, str]) -> 
     if wrong := _OF_ANSIBLE.search(own):
         raise ValueError(f"value {name} of the chart: found {wrong[0]!r} in its meaning; expected words for Helm; write one into _MEANINGS")
     return own
+
+
+def commented() -> str:
+    """values.yaml with the meaning of each value above it. What stands above the first empty line is written by hand."""
+    known, above, lines = values(), "", []
+    head, _, rest = VALUES.read_text().partition("\n\n")
+    for line in rest.splitlines():
+        if line.lstrip().startswith("#"):
+            continue
+        name = line.strip().partition(":")[0]
+        indent = line[: len(line) - len(line.lstrip())]
+        above = above if indent else name
+        one = known.get(f"{above}.{name}" if indent else name)
+        words = textwrap.wrap(one.meaning, _WIDTH - len(indent), break_long_words=False, break_on_hyphens=False) if one else ()
+        lines += [*(f"{indent}# {part}" for part in words), line]
+    return f"{head}\n\n" + "\n".join(lines) + "\n"
 
 
 def described(schema: Mapping[str, Any]) -> dict[str, Any]:

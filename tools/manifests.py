@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/manifests and the chart's templates, made from the builders; the descriptions of its schema, made from the variables.
+"""docs/manifests and the chart's templates, made from the builders; comments and descriptions of its values, made from the variables.
 
 `python tools/manifests.py` checks, `--write` writes. The manifests are for `kubectl apply` without Ansible: with the default variables,
 in the namespace gpushare-system.
@@ -87,6 +87,7 @@ def files() -> dict[str, str]:
         f"{FOLDER}/dra/gpushare-dra.yaml": printed(dra.objects(values()), DRA),
         f"{FOLDER}/prometheus/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
+        f"{CHART}/values.yaml": chart_values.commented(),
         f"{CHART}/values.schema.json": chart_values.schema(),
     }
 

@@ -184,13 +184,13 @@ def rows() -> list[tuple[str, str, str, str]]:
         ),
         (
             "removed by",
-            "`uninstall`, which gives each file its old bytes back",
+            "`uninstall`, which gives every file of yours its old bytes back",
             "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
             f"[`kubectl delete`]({DRA}#install)",
         ),
         (
             "tested on",
-            f"kubeadm, Kubernetes {lab}, simulated GPUs; one node with an {node}",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs; one node with an {node}, Kubernetes {proof.one_node()['kubernetes']}",
             f"kubeadm, Kubernetes {lab}, simulated GPUs; {by_hand}. Not on a real GPU",
             f"kubeadm, Kubernetes {lab}, simulated GPUs. Not on a real GPU",
         ),

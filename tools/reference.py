@@ -178,17 +178,24 @@ _UNBROKEN: Final = {"break_on_hyphens": False, "break_long_words": False}
 
 
 def ends_of_kubernetes() -> str:
-    """A short row for each end; where it has many names, they are a list below the table."""
+    """A short row for each end; where it has many names, they are in a list of their own."""
+    return table(["from", "ends", "who still uses it"], _ends()[0]) + _read_up_to(looked_up.KUBERNETES)
+
+
+def gates_of_kubernetes() -> str:
+    return "\n\n".join(textwrap.fill(one, 120, **_UNBROKEN) for one in _ends()[1])
+
+
+def _ends() -> tuple[list[list[str]], list[str]]:
     rows, lists = [], []
     for release, ends, effect in kubernetes_ends.rows():
         names = re.findall(r"`[^`]+`", ends)
         if len(names) > _MANY:
             kind = ends.partition(" `")[0]
             lists.append(f"**{release}, {len(names)} {kind}**: {', '.join(names)}.")
-            ends = f"{len(names)} {kind}, listed below"
+            ends = f"{len(names)} {kind}, listed [below](#feature-gates-and-flags-that-end)"
         rows.append([release, ends, effect])
-    parts = [table(["from", "ends", "who still uses it"], rows), *(textwrap.fill(one, 120, **_UNBROKEN) for one in lists)]
-    return "\n\n".join(parts) + _read_up_to(looked_up.KUBERNETES)
+    return rows, lists
 
 
 def facts_of_others() -> str:
@@ -575,7 +582,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "charts/gpushare/README.md": {"values": values_of_the_chart, "variables": variables_of_the_chart},
     "docs/operate/on-call.md": {"xids": xids},
     "docs/operate/links.md": {"links": links},
-    "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes},
+    "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes, "kubernetes-gates": gates_of_kubernetes},
     "docs/project/release.md": {"looked-up": facts_of_others},
     "docs/project/benchmarks/README.md": {"benchmarks": benchmarks},
     "docs/project/gpu-proof.md": {"gpu-proof": gpu_proof},

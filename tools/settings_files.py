@@ -102,7 +102,6 @@ def files() -> dict[str, str]:
                 [line for each in daemon.of_chart for line in spec(each, daemon.describes(each))],
             ),
             (f"roles/{IN_CLUSTER}/defaults/main.yml", [_default(each) for each in daemon.of_chart]),
-            (f"{CHART}/values.yaml", [line for each in daemon.of_chart for line in _value(each)]),
         ):
             found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(daemon.owner), lines, path)
     for role in sorted({each.role for each in SHARED}):
@@ -112,6 +111,7 @@ def files() -> dict[str, str]:
             (f"roles/{role}/defaults/main.yml", [_default(each) for each in own]),
         ):
             found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(ClusterConfig), lines, path)
+    found[f"{CHART}/values.yaml"] = values((ROOT / CHART / "values.yaml").read_text())
     found[f"{CHART}/values.schema.json"] = schema((ROOT / CHART / "values.schema.json").read_text())
     return found
 
@@ -175,9 +175,13 @@ def _default(each: Setting) -> str:
     return f"{each.variable}: {yaml_of(default(each))}"
 
 
-def _value(each: Setting) -> list[str]:
-    """The lines of a value of the chart."""
-    return [*(f"# {line}" for line in textwrap.wrap(each.remark, _WIDTH - 2)), f"{each.chart}: {yaml_of(default(each))}"]
+def values(text: str) -> str:
+    """The chart's values with the defaults of the settings, each at its place; tools/chart_values.py writes the comments."""
+    for each in (each for daemon in DAEMONS for each in daemon.of_chart):
+        line = f"{each.chart}: {yaml_of(default(each))}\n"
+        text, there = re.subn(rf"^{each.chart}:.*\n", lambda _, line=line: line, text, flags=re.MULTILINE)
+        text += "" if there else line
+    return text
 
 
 def yaml_of(value: Any) -> str:

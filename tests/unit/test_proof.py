@@ -19,7 +19,7 @@ OURS, COMPARISON = "gpushare, services of hosts", "docs/project/comparison.md"
 #: Feature of the comparison, words of our first row before a mark, and the claim.
 COMPARED = [
     ("memory limit at run time", "MPS", "limit by MPS"),
-    ("memory limit at run time", "driver 615", "limit by the driver"),
+    ("memory limit at run time", "driver 615 or 620", "limit by the driver"),
     ("use of each pod", "counts memory", "memory by pod"),
 ]
 #: Feature to the check of the cluster of one node that proves it.

@@ -62,7 +62,6 @@ class DevicePluginConfig:
         hosts=False,
         chart="kubeletRoot",
         description="C(--root-dir) of the kubelets on GPU nodes, which has C(pod-resources).",
-        remark="--root-dir of the kubelets on GPU nodes, which has pod-resources.",
     )
     device_plugins_dir: Path = setting(
         Path(protocol.KUBELET_PLUGIN_DIR), "kubelet's folder of device plugins, which its --root-dir does not move", folder(), metavar="DIR"
@@ -118,9 +117,6 @@ class DevicePluginConfig:
         "possible, else V(watch). Where the daemons are pods, V(auto) is V(watch), and V(mps) is rejected. V(mps) is set and left only "
         "while no pod has GPUs. With limits by the driver the device plugin has the capability C(CAP_SYS_ADMIN), because the driver "
         "requires it.",
-        remark="auto is watch here: nothing stops a pod that uses more than its units. driver stops it; the device plugin's pods then have "
-        "CAP_SYS_ADMIN, nodes without driver 615 or newer and cgroup v2 have no GPUs for pods, and OpenShift is not possible. There is no "
-        "mps here.",
         meaning="Mechanism that keeps each pod to its units. `watch`: nothing, pods that exceed their units are reported. "
         "`driver`: NVIDIA's driver, 620 (long-term) or 615, with cgroup v2 and no MIG. A node without it has no GPUs for "
         "pods, and the device plugin has the capability `CAP_SYS_ADMIN`. `none`: they are not reported either. `auto` is "
@@ -236,8 +232,6 @@ class DevicePluginConfig:
         description="RuntimeClass by which the device plugin's pods get the driver's libraries. V(gpushare-nvidia) is made here, for the "
         "handler C(nvidia), and a policy rejects pods of other namespaces that name it. Another one must be there, and any pod may name "
         "it. Empty where NVIDIA's runtime is the default of the nodes.",
-        remark="gpushare-nvidia is the chart's own, which pods of other namespaces cannot name. Empty: NVIDIA's runtime is the default of "
-        "the nodes.",
         meaning="RuntimeClass by which the device plugin's pods get the driver's libraries. The chart makes `gpushare-nvidia` for "
         "the handler `nvidia`, and a policy that rejects pods of other namespaces that name it. Another one must be "
         "there, and any pod may name it. Empty where NVIDIA's runtime is the default of the nodes.",

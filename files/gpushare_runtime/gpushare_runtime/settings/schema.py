@@ -193,9 +193,8 @@ class Setting:
     environment: the variable of the process that stands for one that is not given. agrees: with which others it must fit, and how.
     variable: Ansible's, "" for one that the roles decide. description: of the variable, with Ansible's markup, by default the doc. role:
     the one that describes the variable, where it is not the daemon's. hosts: whether the role of the daemon on hosts has it. scope: where
-    its value must be the same. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. remark: for
-    people who read the values of the chart. meaning: of the value, where the description is about Ansible. option: without dashes.
-    metavar: of the option's value.
+    its value must be the same. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. meaning: of
+    the value, where the description is about Ansible. option: without dashes. metavar: of the option's value.
     """
 
     name: str
@@ -211,7 +210,6 @@ class Setting:
     hosts: bool = True
     scope: str = HOST
     chart: str = ""
-    remark: str = ""
     meaning: str = ""
     option: str = ""
     metavar: str = ""

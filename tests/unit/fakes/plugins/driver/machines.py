@@ -54,6 +54,7 @@ _SECURE = {"strict": True, "secure_boot": "enabled"}
 _DISTRIBUTION = "distribution"
 MACHINES = (
     Machine("HGX A100", "ubuntu_22.04", Wish(LTS), _hgx(A100_SXM)),
+    Machine("HGX A100", "ubuntu_22.04", Wish(CURRENT), _hgx(A100_SXM)),
     Machine("HGX A100", "rhel_8", Wish(LTS), _hgx(A100_SXM)),
     Machine("HGX H100", "ubuntu_22.04", Wish(CURRENT), _hgx(H100_SXM, **_HWE)),
     Machine("HGX H100", "ubuntu_24.04", Wish(CURRENT), _hgx(H100_SXM, **_GENERIC)),
