@@ -11,16 +11,20 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
     ANNOTATION_SETTINGS,
+    DRA_HAMI,
+    DRA_NVIDIA,
+    LABEL_NODE,
     RUNTIME_CLASS,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import UNIT_QUANTITIES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import SCHEDULER
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
@@ -37,6 +41,57 @@ _REJECTED = (
     '{{- if and .Values.openshift (eq .Values.isolation "driver") }}\n'
     '{{- fail "found isolation: driver with openshift: true; expected auto, watch or none: the constraints by which OpenShift admits the '
     'device plugin have no capability CAP_SYS_ADMIN. Leave isolation out" }}\n{{- end }}\n'
+)
+#: What the chart can see of a cluster, and cannot have with the back end DRA. `lookup` finds nothing where there is no cluster to ask.
+_REJECTED_BY_DRA: Final = (
+    (
+        'semverCompare "<1.37.0-0" .Capabilities.KubeVersion.Version',
+        "found Kubernetes {{ .Capabilities.KubeVersion.Version }} with backend: dra; expected 1.37 or newer: upgrade the cluster, or leave "
+        "backend out",
+    ),
+    *(
+        (
+            f'not (.Capabilities.APIVersions.Has "{api}")',
+            f"the API server does not serve {api}, which backend: dra needs: let it serve that (--feature-gates, --runtime-config), or "
+            "leave backend out",
+        )
+        for api in ("resource.k8s.io/v1/ResourceSlice", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")
+    ),
+    *(
+        (condition, f"found {found} with backend: dra, which does not have that yet: {cure}, or leave backend out")
+        for condition, found, cure in (
+            (".Values.openshift", "openshift: true", "leave it out"),
+            (".Values.dashboard.enabled", "dashboard.enabled: true", "leave it out, and use kubectl gpushare dashboard"),
+            (".Values.metrics.enabled", "metrics.enabled: true", "leave it out"),
+            ('eq .Values.overuse "evict"', "overuse: evict", "leave it out"),
+            (
+                'not (has .Values.deviceStrategy (list "auto" "cdi"))',
+                "deviceStrategy: {{ .Values.deviceStrategy }}",
+                "leave it out, because containers get their GPUs by CDI",
+            ),
+        )
+    ),
+    (
+        'lookup "apps/v1" "Deployment" .Release.Namespace "gpushare-scheduler"',
+        "found the Deployment gpushare-scheduler of backend: extender; expected none with backend: dra, because two accounts of the same "
+        "memory would book it twice: end the pods with GPUs, uninstall that release, then install this one",
+    ),
+)
+_REJECTED_BY_EXTENDER: Final = (
+    (
+        'lookup "apps/v1" "Deployment" .Release.Namespace "gpushare-claims"',
+        "found the Deployment gpushare-claims of backend: dra; expected none with backend: extender, because two accounts of the same "
+        "memory would book it twice: end the pods with GPUs, uninstall that release, then install this one",
+    ),
+)
+#: Drivers of others that publish the same GPUs on a node of ours.
+_OTHER_DRIVERS: Final = (
+    '{{- range (lookup "resource.k8s.io/v1" "ResourceSlice" "" "").items }}\n'
+    f'{{{{- if and (has .spec.driver (list "{DRA_NVIDIA}" "{DRA_HAMI}")) .spec.nodeName }}}}\n'
+    '{{- $node := lookup "v1" "Node" "" .spec.nodeName }}\n'
+    f'{{{{- if eq (dig "metadata" "labels" "{LABEL_NODE}" "" $node) "true" }}}}\n'
+    '{{- fail (printf "found the DRA driver %s with GPUs of node %s, which has our label; expected no other manager of these GPUs: keep '
+    'that driver off the node, or remove the label" .spec.driver .spec.nodeName) }}\n{{- end }}\n{{- end }}\n{{- end }}\n'
 )
 #: Words of the objects to the expressions that take their place.
 WORDS: Final[Mapping[str, str]] = {
@@ -62,9 +117,14 @@ WORDS: Final[Mapping[str, str]] = {
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
     "x-plugin-settings": 'include "gpushare.devicePluginSettings" .',
     "x-extender-settings": 'include "gpushare.extenderSettings" .',
+    "64993": 'regexFind "^[0-9]+" .Values.memoryUnit | default "1"',
+    "x-suffix": 'hasPrefix "G" .Values.memoryUnit | ternary "Gi" "Mi"',
 }
 #: The settings of daemons that are not the chart's value as it is.
-SETTINGS: Final[Mapping[str, str]] = {"isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation'}
+SETTINGS: Final[Mapping[str, str]] = {
+    "isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation',
+    "deviceStrategy": 'eq .Values.backend "dra" | ternary "cdi" .Values.deviceStrategy',
+}
 
 
 def _of(labels: Mapping[str, str]) -> str:
@@ -110,6 +170,9 @@ FULL: Final = Values(
     metrics=True,
     pod_monitors=True,
 )
+FULL_BY_CLAIMS: Final = replace(
+    FULL, backend="dra", openshift=False, dashboard=False, dashboard_hosts=(), metrics=False, pod_monitors=False, overuse="report"
+)
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"runtime_class": ""}, ".Values.runtimeClass"),
@@ -136,6 +199,10 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
 )
 
 
+#: Fields of values that the back end DRA does not have.
+_NEVER_BY_CLAIMS: Final = frozenset({"openshift", "dashboard", "dashboard_hosts", "metrics", "pod_monitors", "overuse"})
+
+
 @dataclass
 class If:
     """A part that is there where the condition holds."""
@@ -147,6 +214,8 @@ class If:
 def made(values: Values) -> list[Any]:
     """The objects with words; the Namespace is Helm's."""
     text = json.dumps([one for one in objects(values) if one["kind"] != "Namespace"])
+    if values.by_claims:
+        text = _with_unit(text)
     found: list[Any] = json.loads(text)
     for one in found:
         if one["kind"] == "ConfigMap" and one["metadata"]["namespace"] == FULL.namespace:
@@ -165,6 +234,15 @@ def made(values: Values) -> list[Any]:
         for container in template.get("spec", {}).get("containers", ()):
             container.update({"resources": f"x-resources-{_RESOURCES[container['name']]}"} if container["name"] in _RESOURCES else {})
     return found
+
+
+def _with_unit(text: str) -> str:
+    """With words for the size of a unit, which is within an expression of the policy that makes claims. ValueError where it is not."""
+    amount, suffix = UNIT_QUANTITIES[FULL.memory_unit]
+    written = f"* {amount}) + '{suffix}'"
+    if text.count(written) != 1:
+        raise ValueError(f"found {written!r} {text.count(written)} times; expected it once")
+    return text.replace(written, "* 64993) + 'x-suffix'")
 
 
 def settings_of(role: str, made: Callable[[Values], str]) -> str:
@@ -261,12 +339,34 @@ def lines(part: Any, indent: int) -> list[str]:
     return found
 
 
-def tree(make: Callable[[Values], list[Any]] = made) -> list[Any]:
+def tree(make: Callable[[Values], list[Any]] = made, full: Values = FULL) -> list[Any]:
     """The objects with words and conditions, or the parts of another text."""
-    found: Any = make(FULL)
+    found: Any = make(full)
     for change, condition in CONDITIONS:
-        found = marked(found, make(replace(FULL, **change)), condition)
+        # Of the back end DRA some parts are never there.
+        found = marked(found, make(replace(full, **change)), condition) if change.keys() - _NEVER_BY_CLAIMS or full is FULL else found
     return list(found)
+
+
+def _documents(full: Values) -> str:
+    documents = []
+    for one in tree(full=full):
+        condition, inner = "", one
+        while isinstance(inner, If):
+            condition, inner = f"and ({condition}) ({inner.condition})" if condition else inner.condition, inner.part
+        text = "\n".join(["---", *lines(inner, 0)])
+        documents.append(f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}" if condition else text)
+    return "\n".join(documents)
+
+
+def _rejections(found: Sequence[tuple[str, str]]) -> str:
+    """Each condition with what is then said. An expression in it is printed."""
+    made = []
+    for condition, words in found:
+        expression = re.search(r"\{\{ (.+?) \}\}", words)
+        said = f"(printf {json.dumps(words.replace(expression[0], '%s'))} {expression[1]})" if expression else json.dumps(words)
+        made.append(f"{{{{- if {condition} }}}}\n{{{{- fail {said} }}}}\n{{{{- end }}}}\n")
+    return "".join(made)
 
 
 def defined(name: str, text: str) -> str:
@@ -284,18 +384,16 @@ def templates() -> dict[str, str]:
     header = (
         "{{- /*\nSPDX-License-Identifier: Apache-2.0\nCopyright: gpushare.kubernetes contributors\nMade by tools/manifests.py.\n*/ -}}\n"
     )
-    documents = []
-    for one in tree():
-        condition, inner = "", one
-        while isinstance(inner, If):
-            condition, inner = f"and ({condition}) ({inner.condition})" if condition else inner.condition, inner.part
-        text = "\n".join(["---", *lines(inner, 0)])
-        documents.append(f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}" if condition else text)
     config = words(json.dumps(workloads.scheduler_config(copy.deepcopy(FULL)), indent=2))
     config = re.sub(r'\n( +"preemptVerb": .*)', r"\n{{- if .Values.preemption }}\n\1\n{{- end }}", config)
+    of_plugin = settings_of("device_plugin", workloads.plugin_settings)
+    of_plugin += '\n{{- if eq .Values.backend "dra" }}\nbackend: "dra"\n{{- end }}'
     return {
         "_scheduler-config.tpl": header + defined("schedulerConfig", config),
-        "_device-plugin-settings.tpl": header + defined("devicePluginSettings", settings_of("device_plugin", workloads.plugin_settings)),
+        "_device-plugin-settings.tpl": header + defined("devicePluginSettings", of_plugin),
         "_extender-settings.tpl": header + defined("extenderSettings", settings_of("extender", workloads.extender_settings)),
-        "objects.yaml": header + _REJECTED + "\n".join(documents) + "\n",
+        "objects.yaml": f'{header}{{{{- if eq .Values.backend "extender" }}}}\n{_REJECTED}{_rejections(_REJECTED_BY_EXTENDER)}'
+        f"{_documents(FULL)}\n{{{{- end }}}}\n",
+        "objects-dra.yaml": f'{header}{{{{- if eq .Values.backend "dra" }}}}\n{_rejections(_REJECTED_BY_DRA)}{_OTHER_DRIVERS}'
+        f"{_documents(FULL_BY_CLAIMS)}\n{{{{- end }}}}\n",
     }

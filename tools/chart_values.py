@@ -34,7 +34,9 @@ _OF: Final = "Requests and limits of {}, as in Kubernetes. Each amount that is l
 #: Values of the chart whose variable has another name, or none.
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("resources.scheduler", "resources.extender", "resources.devicePlugin", "resources.dashboard"), ""),
-    **dict.fromkeys(("imagePullSecrets", "replicas", "metrics.podMonitor", "scheduler.tolerations", "scheduler.nodeSelector"), ""),
+    **dict.fromkeys(
+        ("backend", "imagePullSecrets", "replicas", "metrics.podMonitor", "scheduler.tolerations", "scheduler.nodeSelector"), ""
+    ),
     "apiServer.host": "gpushare_api_server",
     "apiServer.port": "gpushare_api_server",
     "metrics.enabled": "gpushare_cluster_metrics",
@@ -49,8 +51,11 @@ _MEANINGS: Final = {
     "resources.extender": _OF.format("the extender") + " Raise the memory for thousands of nodes: docs/operate/footprint.md.",
     "resources.devicePlugin": _OF.format("the device plugin"),
     "resources.dashboard": _OF.format("the dashboard"),
+    "backend": "Counter of GPU memory. `extender`: a scheduler for pods with GPUs, which the chart brings. `dra`: the cluster's own "
+    "scheduler, by claims, from Kubernetes 1.37 on; values of the scheduler and of policies then have no effect.",
     "imagePullSecrets": "Secrets of the namespace by which its pods pull their images, each as `{name: NAME}`.",
-    "replicas": "Number of the scheduler's pods. One is active, and another one takes over when it fails.",
+    "replicas": "Number of the scheduler's pods. One is active, and another one takes over when it fails. With `backend: dra` number "
+    "of the pods that keep the templates of claims.",
     "scheduler.tolerations": "Tolerations of the scheduler's pods, as in Kubernetes, such as for a node group of their own. They tolerate "
     "the taint `node-role.kubernetes.io/control-plane` anyway.",
     "scheduler.nodeSelector": "More labels that a node must have for the scheduler's pods, with their values.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / ".collections"), str(ROOT / "files/gpushare_runtime"), str(ROOT / "tools/lab")]
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import dra  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.workloads import pod_monitors  # noqa: E402
@@ -84,7 +84,7 @@ def files() -> dict[str, str]:
     return {
         f"{FOLDER}/gpushare.yaml": printed([one for one in made if one not in names], EVERYTHING),
         f"{FOLDER}/scheduler-name.yaml": printed(names, NAMES),
-        f"{FOLDER}/dra/gpushare-dra.yaml": printed(dra.objects(values()), DRA),
+        f"{FOLDER}/dra/gpushare-dra.yaml": printed(objects(replace(values(), backend="dra")), DRA),
         f"{FOLDER}/prometheus/pod-monitors.yaml": printed(pod_monitors(values()), MONITORS),
         **{f"{CHART}/templates/{name}": text for name, text in chart.templates().items()},
         f"{CHART}/values.yaml": chart_values.commented(),

@@ -103,7 +103,7 @@ def install(language: str) -> str:
                 [
                     "Kubernetes 1.37 及以上，以 Pod 方式，由集群自己的调度器（DRA）计数",
                     f"已测试，GPU 为模拟；[功能较少]({modes.DRA}#what-each-back-end-gives)",
-                    f"[一份清单]({modes.DRA}#install)",
+                    f"[Helm 或清单]({modes.DRA}#install)",
                 ],
                 [by_hand, "运行过一次，GPU 为模拟", f"同一个 chart，加上[预设]({others})"],
                 [
@@ -125,7 +125,7 @@ def install(language: str) -> str:
             [
                 "Kubernetes 1.37, as pods, counted by the cluster's own scheduler (DRA)",
                 f"tested on simulated GPUs; [fewer features]({modes.DRA}#what-each-back-end-gives)",
-                f"[a manifest]({modes.DRA}#install)",
+                f"[Helm or a manifest]({modes.DRA}#install)",
             ],
             [by_hand, "run once, on simulated GPUs", f"the same chart, with a [preset]({others})"],
             [

@@ -93,10 +93,39 @@ _FIELDS = {
     "openshift": "openshift",
     "nodeSelector": "node_selector",
 }
+#: The back end that needs no scheduler of ours.
+_CLAIMS = {"backend": "dra"}
+SETS += tuple(
+    ({**_CLAIMS, **values}, {**_CLAIMS, **fields}, "v1.37.2")
+    for values, fields in (
+        ({}, {}),
+        ({"isolation": "driver", "memoryUnit": "MiB"}, {"isolation": "driver", "memory_unit": "MiB"}),
+        ({"isolation": "none", "memoryUnit": "64MiB", "deviceStrategy": "cdi"}, {"isolation": "none", "memory_unit": "64MiB"}),
+        ({"runtimeClass": "", "kubeletRoot": "/data/kubelet"}, {"runtime_class": "", "kubelet_root": "/data/kubelet"}),
+        ({"runtimeClass": "nvidia", "replicas": 3}, {"runtime_class": "nvidia", "replicas": 3}),
+        ({"apiServer": {"host": "10.0.0.1", "port": 8443}}, {"api_server": "https://10.0.0.1:8443"}),
+        (
+            {"driverRoot": "/opt/driver", "cdiDir": "/run/cdi", "selinuxType": "spc_t", "nodeSelector": {"a": "b"}},
+            {"driver_root": "/opt/driver", "cdi_dir": "/run/cdi", "selinux_type": "spc_t", "node_selector": {"a": "b"}},
+        ),
+        ({"imagePullSecrets": [{"name": "a"}], "annotationWriters": ["a:b"]}, {"pull_secrets": ["a"], "writers": ["a:b"]}),
+        ({"overuseGrace": 90, "healthChecks": 5}, {"overuse_grace": 90, "settings": {"healthChecks": 5}}),
+    )
+)
+#: Values with the back end dra, the version of Kubernetes, and what is said about them.
+REJECTED_BY_CLAIMS: tuple[tuple[Json, str, str], ...] = (
+    ({}, "v1.36.5", "found Kubernetes v1.36.5 with backend: dra; expected 1.37 or newer"),
+    ({"openshift": True}, "v1.37.2", "found openshift: true"),
+    ({"dashboard": {"enabled": True}}, "v1.37.2", "kubectl gpushare dashboard"),
+    ({"metrics": {"enabled": True}}, "v1.37.2", "found metrics.enabled: true"),
+    ({"overuse": "evict"}, "v1.37.2", "found overuse: evict"),
+    ({"deviceStrategy": "envvar"}, "v1.37.2", "found deviceStrategy: envvar"),
+)
 _PRESETS = [yaml.safe_load((presets.FOLDER / f"{name}.yaml").read_text()) for name in presets.names()]
 SETS += tuple((values, {_FIELDS[key]: value for key, value in values.items()}, "v1.36.3") for values in _PRESETS)
 BAD: tuple[Json, ...] = (
     {"isolation": "mps"},
+    {"backend": "claims"},
     {"image": ""},
     {"image": 'x" y'},
     {"kubeletRoot": "data"},

@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables
 
-from charts.sets import BAD, SETS, Json
+from charts.sets import BAD, REJECTED_BY_CLAIMS, SETS, Json
 from docs.pages import blocks
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
@@ -32,6 +32,7 @@ SPACE = "gpushare-system"
 #: Container to its name in the value `resources`.
 _CONTAINERS = {"kube-scheduler": "scheduler", "extender": "extender", "device-plugin": "devicePlugin", "dashboard": "dashboard"}
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+SLICES = "resource.k8s.io/v1/ResourceSlice"
 
 
 def ask(sets: list[Json]) -> list[Json]:
@@ -49,7 +50,7 @@ def _mutates(kubernetes: str) -> bool:
 
 
 def a_set(values: Json, kubernetes: str) -> Json:
-    return {"values": values, "kubernetes": kubernetes, "apis": [MUTATING] if _mutates(kubernetes) else []}
+    return {"values": values, "kubernetes": kubernetes, "apis": [MUTATING, SLICES] if _mutates(kubernetes) else []}
 
 
 @cache
@@ -126,6 +127,26 @@ def test_what_openshift_would_not_admit_is_rejected() -> None:
     assert "found isolation: driver with openshift: true" in answer["error"]
 
 
+@pytest.mark.parametrize(("values", "kubernetes", "words"), REJECTED_BY_CLAIMS)
+def test_what_the_back_end_dra_does_not_have_is_rejected(values: Json, kubernetes: str, words: str) -> None:
+    (answer,) = ask([a_set({"backend": "dra", **values}, kubernetes)])
+    assert words in answer["error"]
+    assert "leave backend out" in answer["error"]
+
+
+@pytest.mark.parametrize("missing", [MUTATING, SLICES])
+def test_an_api_server_without_what_claims_need_is_rejected(missing: str) -> None:
+    (answer,) = ask([{**a_set({"backend": "dra"}, "v1.37.2"), "apis": [one for one in (MUTATING, SLICES) if one != missing]}])
+    assert f"the API server does not serve {missing}" in answer["error"]
+
+
+def test_the_notes_name_the_daemon_that_is_there() -> None:
+    (answer,) = ask([a_set({"backend": "dra"}, "v1.37.2")])
+    shown = answer["files"][NOTES]
+    assert "rollout status deployment/gpushare-claims" in shown
+    assert "gpushare-scheduler" not in shown
+
+
 PLACES = re.compile(r"helm (?:install|upgrade|template) \S+ charts/gpushare .*")
 
 
@@ -174,5 +195,5 @@ def test_what_the_pages_install_can_be_rendered() -> None:
     }
     assert {page for page, _ in shown}.issuperset(known)
     assert len(shown) > 5
-    answers = ask([a_set(values, "v1.36.3") for _, values in shown])
+    answers = ask([a_set(values, "v1.37.2" if values.get("backend") == "dra" else "v1.36.3") for _, values in shown])
     assert [(page, answer["error"]) for (page, _), answer in zip(shown, answers, strict=True) if answer["error"]] == []

@@ -11,7 +11,7 @@ cdiDir: {{ .Values.cdiDir | toJson }}
 {{- end }}
 cgroupRoot: "/host/sys/fs/cgroup"
 devRoot: "/host/dev"
-deviceStrategy: {{ .Values.deviceStrategy | toJson }}
+deviceStrategy: {{ eq .Values.backend "dra" | ternary "cdi" .Values.deviceStrategy | toJson }}
 {{- if has .Values.deviceStrategy (list "auto" "cdi") }}
 driverRoot: {{ .Values.driverRoot | toJson }}
 {{- end }}
@@ -37,4 +37,7 @@ publishUse: {{ .Values.publishUse | toJson }}
 runtimeClass: {{ .Values.runtimeClass | toJson }}
 {{- end }}
 stateDir: "/var/lib/gpushare-device-plugin"
+{{- if eq .Values.backend "dra" }}
+backend: "dra"
+{{- end }}
 {{ end -}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...module_utils._cluster.names import DASHBOARD, NAMESPACE, RUNTIME_CLASS
 from ...module_utils._cluster.public import public
-from . import accounts, openshift, policies, workloads
+from . import accounts, dra, openshift, policies, workloads
 from .policies import Json
 from .values import Values
 
@@ -49,6 +49,12 @@ def obsolete(values: Values) -> list[Json]:
 
 def objects(values: Values) -> list[Json]:
     """The objects, those first that others need: the policies are there before the accounts whose rights they restrict."""
+    made = dra.objects(values) if values.by_claims else _of_extender(values)
+    pull = {"imagePullSecrets": [{"name": name} for name in values.pull_secrets]} if values.pull_secrets else {}
+    return [{**one, **pull} if one["kind"] == "ServiceAccount" else one for one in made]
+
+
+def _of_extender(values: Values) -> list[Json]:
     rules: list[Json] = []
     if values.policies:
         own = values.default_scheduler, values.scheduler_on_gpu_nodes, values.own_class
@@ -56,8 +62,6 @@ def objects(values: Values) -> list[Json]:
     rights = accounts.in_cluster(values.namespace, values.evict, values.default_scheduler)
     space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     rights += accounts.dashboard_in_cluster(values.namespace) if values.dashboard else []
-    pull = {"imagePullSecrets": [{"name": name} for name in values.pull_secrets]} if values.pull_secrets else {}
-    rights = [{**right, **pull} if right["kind"] == "ServiceAccount" else right for right in rights]
     use = openshift.objects(values.namespace, values.dashboard) if values.openshift else []
     facts = public(values.prometheus, policies.EXTENDER if values.default_scheduler else policies.SCHEDULER, values.namespace)
     return [*space, *rules, *rights, *use, *facts, *workloads.workloads(values)]

@@ -33,6 +33,7 @@ class Values:
     """The values of one installation.
 
     image: gpushare's.
+    backend: what counts GPU memory, `extender` or `dra`: a scheduler of ours, or the cluster's own by claims.
     default_scheduler: pods beside the kube-schedulers of kubeadm's control planes instead of a scheduler of our own.
     scheduler_image: kube-scheduler's of the API server's minor version.
     runtime_class: our own, the name of another one that is there, or "" where the nodes' default runtime is NVIDIA's.
@@ -56,6 +57,7 @@ class Values:
     image: str
     scheduler_image: str
     namespace: str = "gpushare-system"
+    backend: str = "extender"
     runtime_class: str = RUNTIME_CLASS
     api_server: str = ""
     openshift: bool = False
@@ -97,6 +99,10 @@ class Values:
         given = {name: known[variable] for name, variable in variables.items() if variable in known}
         others = [each for each in every(DAEMONS) if each.chart and each.variable in known and each.variable not in variables.values()]
         return {**given, "settings": {each.chart: known[each.variable] for each in others}}
+
+    @property
+    def by_claims(self) -> bool:
+        return self.backend == "dra"
 
     @property
     def evict(self) -> bool:
