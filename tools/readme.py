@@ -28,7 +28,7 @@ _PARTS: Final = {
 }
 #: The one on which whole installations ran.
 _DISTRIBUTION: Final = "Debian 12"
-_CARDS: Final = "docs/start/gpus.md"
+_MODELS: Final = "docs/start/gpus.md"
 #: What no report of a real GPU has.
 _NOT_REAL: Final = ("MPS inside pods", "evictions", "MIG")
 #: The release of Kubernetes with which every suite ran before the lab's, as in docs/start/support.md.
@@ -154,7 +154,7 @@ def limits(language: str) -> str:
                     "同一时间只有一个用户（`runAsUser`）的 Pod 能计算；一个致命错误会终止全部程序",
                     "不支持",
                 ],
-                [f"其他，如驱动 550、570、580、595：[A100、L40S、RTX 等]({_CARDS})", "**不会被阻止**：告警 Event，或驱逐", "同左"],
+                [f"其他，如驱动 550、570、580、595：[A100、L40S、RTX 等]({_MODELS})", "**不会被阻止**：告警 Event，或驱逐", "同左"],
             ],
         )
     return table(
@@ -172,7 +172,7 @@ def limits(language: str) -> str:
                 "not available",
             ],
             [
-                f"any other, as driver 550, 570, 580 or 595: [A100, L40S, RTX and others]({_CARDS})",
+                f"any other, as driver 550, 570, 580 or 595: [A100, L40S, RTX and others]({_MODELS})",
                 "**not stopped**: a warning Event, or an eviction",
                 "the same",
             ],

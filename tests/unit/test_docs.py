@@ -121,12 +121,12 @@ def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     assert text.index(manifest.body) < text.index("<picture>") < text.index("with a real ")
 
 
-def test_the_page_of_cards_has_the_drivers_of_their_generations() -> None:
+def test_the_page_of_gpus_has_the_drivers_of_their_generations() -> None:
     """And limits by the driver where a branch that can limit serves the generation."""
     known = {one.name: one for one in vars(generations).values() if isinstance(one, generations.Generation)}
-    cards = [row for row in rows(section("docs/start/gpus.md", "By card")) if row[1] in known]
-    assert len(cards) >= 7
-    for _, name, drivers, limits, mps in cards:
+    models = [row for row in rows(section("docs/start/gpus.md", "By GPU")) if row[1] in known]
+    assert len(models) >= 7
+    for _, name, drivers, limits, mps in models:
         one = known[name]
         assert drivers == (f"{one.first} or newer" if one.last is None else f"{one.first} to {one.last}"), name
         assert (limits == "**never**") == (one.last is not None and one.last < 615), name
