@@ -179,7 +179,7 @@ def values(text: str) -> str:
     """The chart's values with the defaults of the settings, each at its place; tools/chart_values.py writes the comments."""
     for each in (each for daemon in DAEMONS for each in daemon.of_chart):
         line = f"{each.chart}: {yaml_of(default(each))}\n"
-        text, there = re.subn(rf"^{each.chart}:.*\n", lambda _, line=line: line, text, flags=re.MULTILINE)
+        text, there = re.subn(rf"^{each.chart}:.*\n", line.replace("\\", r"\\"), text, flags=re.MULTILINE)
         text += "" if there else line
     return text
 

@@ -217,7 +217,7 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         **{f'gpushare_device_plugin_gpu_units{{{P},gpu="{n}",uuid="GPU-{n}"}}': 16 for n in (0, 1)},
         **{f'gpushare_device_plugin_gpu_units_allocated{{{P},gpu="{n}",uuid="GPU-{n}"}}': (12, 2)[n] for n in (0, 1)},
     }
-    expected = {
+    expected: dict[str, dict[str, float]] = {
         "pod_gpu:gpushare_memory_idle:ratio * 100": {'{pod="a1"}': 75, '{pod="a2"}': 100},
         "pod_gpu:gpushare_memory_allocated_bytes": {'{pod="a1"}': 8 * GIB, '{pod="a2"}': 4 * GIB, '{pod="b1"}': 2 * GIB},
         "namespace:gpushare_memory_allocated_bytes:sum": {'{namespace="a"}': 12 * GIB, '{namespace="b"}': 2 * GIB},

@@ -303,7 +303,7 @@ class Host:
     def _kube_scheduler_extender(self, arguments: Json) -> Json:
         start = self._world.prepared["settled" if self._settled else "scheduler"]
         plan: Json = arguments["plan"]
-        found: Json = self._there.get("scheduler", start)
+        found: Json = {"scheduler": start, **self._there}["scheduler"]
         settings = {**self._world.prepared["settings"], **{key: value for key, value in arguments.items() if not key.startswith("_")}}
         for name in ("weight", "percentage_of_nodes_to_score", "control_planes"):
             settings[name] = int(settings[name])

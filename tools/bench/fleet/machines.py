@@ -9,8 +9,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
@@ -18,7 +19,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
-from ansible_collections.gpushare.kubernetes.plugins.modules.kube_scheduler_extender import OPTIONS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
@@ -27,6 +27,8 @@ from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, k
 from unit.fakes.plugins.preflight.operator_facts import NO_DRA, NO_OPERATOR
 from unit.fakes.plugins.scheduler import planned
 from unit.fakes.plugins.verdict import evidence
+
+_PLUGINS: Final = "ansible_collections.gpushare.kubernetes.plugins"
 
 Json = dict[str, Any]
 
@@ -37,7 +39,8 @@ _GENERATION = "kubeadm 1.36"
 def prepared(folder: Path, runtime: Path) -> Json:
     """All that `answers.py` needs. folder: for the folders that stand for hosts; runtime: the source that a run builds its wheel of."""
     found = planned.state(_GENERATION)
-    options: Mapping[str, Any] = OPTIONS
+    # A module has no types, and its arguments are data.
+    options: Mapping[str, Any] = import_module(f"{_PLUGINS}.modules.kube_scheduler_extender").OPTIONS
     settled = planned.done(found, planned.plan(found))
     return {
         "facts": {"gpu": _facts(gpu(_host(folder, GPU_NODE)), GPU_NODE, True), "plane": _facts(_plane(folder), PLANE, False)},
