@@ -88,9 +88,9 @@ class ExtenderConfig:
         agrees="has an effect with `evict`",
         description="Seconds from 0 to 3600 between two evictions of pods by the extender, with C(gpushare_overuse=evict) or "
         "C(gpushare_unstartable=evict). With 0 all pods that are due are evicted at once. With a pause a wrong limit of many pods costs a "
-        "few of them before somebody sees the Events.",
+        "few of them before an administrator sees the Events.",
         meaning="Seconds from 0 to 3600 between two evictions of pods by the extender, with `overuse: evict`. With 0 all pods that are due "
-        "are evicted at once. With a pause a wrong limit of many pods costs a few of them before somebody sees the Events.",
+        "are evicted at once. With a pause a wrong limit of many pods costs a few of them before an administrator sees the Events.",
     )
     lease: str = setting(
         DEFAULT_LEASE,
