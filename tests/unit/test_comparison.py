@@ -84,7 +84,11 @@ def test_each_claim_has_a_source_and_each_source_its_days() -> None:
         (r"Replicas are equal and know no memory \[n\]", "Replicas are equal", "no source: against NVIDIA's device plugin"),
         (r"none: equal replicas \[n\]", "none", "no source: NVIDIA's device plugin: none"),
         (r"gpushare, pods \| the same \(tested\)", "gpushare, pods | the same", "no test: gpushare, pods: the same"),
-        (r"HAMi has it, too \[h2\]. KAI\s+Scheduler has memory and SM utilization \[g\]", "HAMi has it", r"no source: \*\*use of each pod"),
+        (
+            r"HAMi has memory, too \[h2\]. KAI Scheduler has memory and SM utilization \[g\]",
+            "HAMi has memory",
+            r"no source: \*\*use of each pod",
+        ),
         (r"Use HAMi \[h3\]", "Use HAMi", r"no source: \*\*Several vendors"),
         (r"/blob/[0-9a-f]{40}/README.md\) \| 2026-08-19", "/blob/main/README.md) | 2026-08-19", "n is no link to one version"),
         (r"\| 2026-08-20 \|", "| not stated |", "h1 has no day: not stated"),

@@ -50,7 +50,7 @@ def test_each_measure_counts_what_it_says() -> None:
         "modules": 1,
         "files by hand that name the setting of a daemon which most name": 0,
         "files by hand that name the shared variable which most name": 0,
-        "files of the product that name the public variable which most name": 2,
+        "files of the product by hand that name the public variable which most name": 2,
         "breaches of the language in the code of runtime": 1,
         "breaches of the language in the code of plugins": 3,
         "public docstrings of runtime that begin with a pronoun": 0,

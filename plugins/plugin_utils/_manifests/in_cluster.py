@@ -51,7 +51,7 @@ def objects(values: Values) -> list[Json]:
     """The objects, those first that others need: the policies are there before the accounts whose rights they restrict."""
     made = dra.objects(values) if values.by_claims else _of_extender(values)
     pull = {"imagePullSecrets": [{"name": name} for name in values.pull_secrets]} if values.pull_secrets else {}
-    return [{**one, **pull} if one["kind"] == "ServiceAccount" else one for one in made]
+    return [{**item, **pull} if item["kind"] == "ServiceAccount" else item for item in made]
 
 
 def _of_extender(values: Values) -> list[Json]:

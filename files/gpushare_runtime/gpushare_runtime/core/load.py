@@ -62,11 +62,11 @@ class Activity:
     def __init__(self) -> None:
         self._followed: dict[Key, _Followed] = {}
 
-    def observe(self, loads: Mapping[Key, Load], held: frozenset[Key], now: float, wall: float) -> None:
-        """Take a reading. held: what pods have; loads: of these, where the GPU was read. now: monotonic seconds; wall: Unix time."""
-        for key in self._followed.keys() - held:
+    def observe(self, loads: Mapping[Key, Load], allocated: frozenset[Key], now: float, wall: float) -> None:
+        """Take a reading. allocated: of all pods. loads: of these, where the GPU was read. now: monotonic seconds. wall: Unix time."""
+        for key in self._followed.keys() - allocated:
             del self._followed[key]
-        for key in held & loads.keys():
+        for key in allocated & loads.keys():
             load, known = loads[key], self._followed.get(key)
             if known is None or now - known.read_at > UNKNOWN_SECONDS:
                 known = self._followed[key] = _Followed(now, wall)
@@ -83,9 +83,9 @@ class Activity:
         """Of the readings of the last minute; a pod whose GPU was not read then is not in it."""
         found = {}
         for key, known in self._followed.items():
-            of = [load for at, load in known.readings if at > now - WINDOW_SECONDS]
-            if of:
-                found[key] = Load(*(sum(values) / len(of) for values in zip(*(load.values() for load in of), strict=True)))
+            recent = [load for at, load in known.readings if at > now - WINDOW_SECONDS]
+            if recent:
+                found[key] = Load(*(sum(values) / len(recent) for values in zip(*(load.values() for load in recent), strict=True)))
         return found
 
     def idle(self, now: float) -> dict[Key, float]:

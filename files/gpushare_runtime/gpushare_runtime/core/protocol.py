@@ -65,7 +65,7 @@ ANNOTATION_GPUS: Final = "gpushare/gpus"
 ANNOTATION_HELD: Final = "gpushare/held"
 # The pods of this node that the extender should evict. See overuse.py.
 ANNOTATION_EVICTIONS: Final = "gpushare/evictions"
-# What the pods of this node use of its GPUs. See use_report.py.
+# The use that the pods of this node make of its GPUs. See use_report.py.
 ANNOTATION_USE: Final = "gpushare/use"
 # Node annotation, written by an administrator: GPUs (NVML index or UUID, with commas; "all") that take no new pods.
 ASK_CORDON: Final = "gpushare/cordon"

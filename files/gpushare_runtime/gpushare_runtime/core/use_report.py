@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What the pods of a node use of its GPUs, for people without a Prometheus: the node annotation `gpushare/use`. Pure.
+"""The use that the pods of a node make of its GPUs, for people without a Prometheus: the node annotation `gpushare/use`. Pure.
 
 It is small and written seldom: each write of a node goes to etcd and to everybody who watches nodes. So numbers are coarse, and change
 only by what a person would notice.
@@ -71,7 +71,7 @@ class UseReport:
 
     def to_json(self) -> str:
         """The annotation's value. Of too many pods those with most memory are in it."""
-        ranked = sorted(self.pods.items(), key=lambda one: (-(one[1].mib or 0), one[0]))
+        ranked = sorted(self.pods.items(), key=lambda item: (-(item[1].mib or 0), item[0]))
         pods = [[uid, index, use.mib, use.sm, use.idle] for (uid, index), use in ranked[:MOST_PODS]]
         gpus = [[index, use.mib, use.sm] for index, use in sorted(self.gpus.items())[:MOST_GPUS]]
         left_out = self.left_out + max(0, len(ranked) - MOST_PODS)

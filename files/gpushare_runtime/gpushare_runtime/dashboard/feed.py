@@ -157,7 +157,7 @@ class Feed:
 
 
 def _of_gpu(used: Used, uuid: str) -> tuple[int | None, int | None]:
-    """As coarse as a page shows it anew."""
+    """As coarse as the steps in which a page changes."""
     return _steps(used.by_gpu.get(uuid), STEP_MIB), _steps(used.busy_gpus.get(uuid), STEP_PERCENT)
 
 

@@ -91,7 +91,7 @@ class MeasuredUse(Protocol):
 
 
 class Memory(Protocol):
-    """What is used of the GPUs, see gpu/pod_memory.py."""
+    """The use of the GPUs, see gpu/pod_memory.py."""
 
     @property
     def use(self) -> MeasuredUse: ...
@@ -219,7 +219,7 @@ def _sensors(node: NodeState, sensors: Mapping[int, Sensors]) -> Iterator[Metric
     labels = {index: {"gpu": str(index), "uuid": found.uuid, "model": models[index]} for index, found in known}
 
     def values(name: str, scale: float = 1.0, more: Mapping[str, str] = _NO_MORE) -> list[tuple[float, dict[str, str]]]:
-        found = ((getattr(one, name), index) for index, one in known)
+        found = ((getattr(read, name), index) for index, read in known)
         return [(value * scale, {**labels[index], **more}) for value, index in found if value is not None]
 
     for name, text in _ENGINES.items():
@@ -228,9 +228,9 @@ def _sensors(node: NodeState, sensors: Mapping[int, Sensors]) -> Iterator[Metric
     for name, (field, scale, text) in _GAUGES.items():
         yield family(f"gpushare_device_plugin_gpu_{name}", "gauge", text, values(field, scale))
     reasons = [
-        (bool(one.reasons & bit), {**labels[index], "reason": reason})
-        for index, one in known
-        if one.reasons is not None
+        (bool(read.reasons & bit), {**labels[index], "reason": reason})
+        for index, read in known
+        if read.reasons is not None
         for bit, reason in CLOCK_REASONS.items()
     ]
     text = "1 if the clocks of the GPU are lower for this reason, else 0."
@@ -238,7 +238,7 @@ def _sensors(node: NodeState, sensors: Mapping[int, Sensors]) -> Iterator[Metric
     text = "Energy that the GPU has taken since its driver was loaded."
     yield family("gpushare_device_plugin_gpu_energy_joules_total", "counter", text, values("joules"))
     for name, label, kinds, text in _TOTALS:
-        counts = [one for kind, field in kinds.items() for one in values(field, more={label: kind})]
+        counts = [value for kind, field in kinds.items() for value in values(field, more={label: kind})]
         yield family(f"gpushare_device_plugin_gpu_{name}_total", "counter", text, counts)
 
 

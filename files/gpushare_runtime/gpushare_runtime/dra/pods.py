@@ -36,7 +36,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Part:
+class DevicePart:
     """Memory of one device that a claim has. node: of its pool."""
 
     node: str
@@ -56,7 +56,7 @@ class SeenClaim:
     uid: str
     namespace: str
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[DevicePart, ...]
     pods: tuple[str, ...]
     asks: tuple[int, int] | None
     of_limits: bool
@@ -69,7 +69,7 @@ def read_claim(raw: Mapping[str, Any]) -> SeenClaim:
     results = _list(as_mapping(as_mapping(status.get("allocation")).get("devices")).get("results"))
     ours = [result for result in map(as_mapping, islice(results, MOST_RESULTS)) if result.get("driver") == DRIVER]
     parts = tuple(
-        Part(str(result.get("pool")), str(result.get("device")), read_memory(as_mapping(result.get("consumedCapacity")).get(MEMORY)))
+        DevicePart(str(result.get("pool")), str(result.get("device")), read_memory(as_mapping(result.get("consumedCapacity")).get(MEMORY)))
         for result in ours
         # An administrator's access uses nothing up.
         if result.get("adminAccess") is not True
@@ -152,7 +152,7 @@ class ClaimedPods:
         return self._slices.keys()
 
     def _read(self, node: str) -> str:
-        found = [one for one in self._slices.values() if one["spec"].get("nodeName") == node]
+        found = [raw for raw in self._slices.values() if raw["spec"].get("nodeName") == node]
         self.inventories.pop(node, None)
         self.errors.pop(node, None)
         try:
@@ -312,7 +312,7 @@ class ClaimedPods:
         return found
 
     def loose(self, on_a_node: Callable[[str], bool]) -> Iterator[Mapping[str, Any]]:
-        """Allocated claims of which no pod is on a node, each as a pod that has its GPUs: they are in use, whoever waits."""
+        """The claims that are allocated while none of their pods is on a node, each as a pod that has its GPUs: they are in use."""
         for (namespace, name), claim in sorted(self._claims.items()):
             users = {str(raw["metadata"]["uid"]) for raw in self.pods_of((namespace, name))}
             if claim.parts and not any(map(on_a_node, users | set(claim.pods))):
@@ -339,8 +339,8 @@ def _asking(raw: Mapping[str, Any], names: Iterable[re.Match[str]], uuids: Mappi
 
 
 def _rewritten(raw: Mapping[str, Any], limits: Mapping[str, int], gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]:
-    """The pod with these limits in its first container, and no others of ours. What users have written of GPUs in annotations does not
-    count: the claim does."""
+    """The pod with these limits in its first container, and no others of ours. The users' own annotations
+    about GPUs do not count: the claim does."""
     metadata, spec = raw["metadata"], as_mapping(raw.get("spec"))
     kept = {
         key: value

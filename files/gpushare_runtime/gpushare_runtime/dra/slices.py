@@ -136,7 +136,7 @@ def read_inventory(parts: Iterable[Mapping[str, Any]]) -> Inventory:
     """
     specs = [as_mapping(part.get("spec")) for part in parts]
     generations = [_number(as_mapping(spec.get("pool")).get("generation"), "generation") for spec in specs]
-    # While a pool is written anew it has some of both.
+    # While the slices of a pool are replaced it has some of both.
     newest = [spec for spec, generation in zip(specs, generations, strict=True) if generation == max(generations)]
     devices = [as_mapping(device) for spec in newest for device in spec.get("devices") or ()]
     if len(devices) > MOST_GPUS:

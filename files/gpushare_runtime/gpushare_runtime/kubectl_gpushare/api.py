@@ -51,8 +51,10 @@ NOT_FOUND: Final = 404
 
 
 async def read_cluster(credentials: Credentials, names: Sequence[str]) -> tuple[Objects, Objects, Objects]:
-    """(all nodes; the unfinished bound pods: of the node if `names` has one, else of all; our ResourceSlices and all ResourceClaims, where
-    there are any of the first). KubeError if that fails."""
+    """(all nodes, the unfinished bound pods, our ResourceSlices with all ResourceClaims). KubeError if that fails.
+
+    The pods are those of the node if `names` has one, else of all. Without such slices there are no claims.
+    """
     bound = f"spec.nodeName={names[0]}" if len(names) == 1 else "spec.nodeName!="
     async with KubeClient(credentials, user_agent="kubectl-inspect-gpushare", timeout=TIMEOUT_SECONDS) as client:
         nodes, pods = await asyncio.gather(_list(client, NODES), _list(client, PODS, f"{protocol.UNFINISHED},{bound}"))
@@ -73,7 +75,7 @@ async def _slices_and_claims(client: KubeClient) -> Objects:
     slices = await slices_of(client)
     # Items of a list have no kind.
     claims = await _list(client, claims_path("")) if slices else []
-    return [*({**one, "kind": "ResourceSlice"} for one in slices), *({**one, "kind": "ResourceClaim"} for one in claims)]
+    return [*({**item, "kind": "ResourceSlice"} for item in slices), *({**item, "kind": "ResourceClaim"} for item in claims)]
 
 
 async def _list(client: KubeClient, path: str, selector: str = "") -> Objects:
@@ -133,7 +135,7 @@ async def fill(client: KubeClient, cluster: Cluster, namespace: str, own: str) -
 
 
 async def _read_claims(client: KubeClient, cluster: Cluster, namespace: str) -> None:
-    """What the back end DRA has in the place of annotations; nothing where it is not in use, or the user may not read it.
+    """The objects that the back end DRA has in the place of annotations. None where it is not in use, or the user may not read them.
 
     Kubernetes' role `view` reads claims, and not slices.
     """

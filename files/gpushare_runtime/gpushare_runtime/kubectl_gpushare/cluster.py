@@ -99,7 +99,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Used:
-    """What is used, as far as it is known. by_pod: pod UID → MiB, rounded up, on all of its GPUs; by_gpu: GPU UUID → by whatever process.
+    """The use of GPUs, as far as it is known. by_pod: pod UID → MiB, rounded up, on all of its GPUs; by_gpu: GPU UUID → by any process.
 
     busy_pods: pod UID → percent of one GPU's SMs, the sum of its GPUs; busy_gpus: GPU UUID → percent. idle: pod UID → Unix time since when
     it has kept none of its GPUs busy.

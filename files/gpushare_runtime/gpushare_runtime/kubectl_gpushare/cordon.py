@@ -112,7 +112,7 @@ async def _nodes(client: KubeClient) -> str:
     names = sorted(
         str(item["metadata"]["name"]) for item in found if protocol.ANNOTATION_GPUS in (item["metadata"].get("annotations") or {})
     )
-    names = names or sorted({str(one["spec"].get("nodeName")) for one in await slices_of(client)})
+    names = names or sorted({str(item["spec"].get("nodeName")) for item in await slices_of(client)})
     return ", ".join(names)[:400] or "none with shared GPUs"
 
 

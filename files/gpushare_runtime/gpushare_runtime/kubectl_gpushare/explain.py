@@ -360,7 +360,7 @@ def _conclude(pod: PendingPod, found: Sequence[NodeVerdict], reported: str, larg
 
 
 def beside_gpus(reported: str) -> str:
-    """What the scheduler reported, or "" where it is about GPUs alone: the table has that, node by node."""
+    """The words of the scheduler, or "" where it is about GPUs alone: the table has that, node by node."""
     return "" if _NO_GPUS.search(reported) and not _waits_for(reported, 0) else reported
 
 

@@ -47,7 +47,7 @@ _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://promet
 
 
 @dataclass
-class _Filled:
+class _FilledUse:
     """As `Used`."""
 
     by_pod: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ async def find_address(client: KubeClient) -> str:
 
 def published(cluster: Cluster) -> Used:
     """As the nodes say, each about its own pods and GPUs. The word of a node before its device plugin or itself went away is old."""
-    now, used = cluster.now(), _Filled()
+    now, used = cluster.now(), _FilledUse()
     for node in cluster.nodes:
         report = cluster.uses.get(node.name)
         if report is not None and node.inventory and closed(node, cluster.infos.get(node.name, UNKNOWN_NODE)) in ("", "S"):
@@ -118,7 +118,7 @@ async def read_used(url: str, token_file: str = "") -> Used:
     )
 
 
-def _add(used: _Filled, node: NodeLedger, inventory: Inventory, report: UseReport) -> None:
+def _add(used: _FilledUse, node: NodeLedger, inventory: Inventory, report: UseReport) -> None:
     by_index = inventory.by_index
     for index, gpu in report.gpus.items():
         if index in by_index:

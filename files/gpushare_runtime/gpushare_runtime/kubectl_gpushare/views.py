@@ -691,17 +691,17 @@ def _ending(share: Share, owner: tuple[str, str], of_owner: Collection[Share], i
     (kind, name), within = owner, f"-n {shlex.quote(_text(share.namespace))}"
     pod = shlex.quote(_text(share.name))
     if kind == "Job":
-        return f"kubectl delete job {shlex.quote(_text(name))} {within}" if all(one.uid in idle for one in of_owner) else ""
+        return f"kubectl delete job {shlex.quote(_text(name))} {within}" if all(other.uid in idle for other in of_owner) else ""
     if kind not in _SCALED:
         return f"kubectl delete pod {pod} {within}"
     scale = f"kubectl scale {kind.lower()} {shlex.quote(_text(name))} {within} --replicas"
-    if all(one.uid in idle for one in of_owner):
+    if all(other.uid in idle for other in of_owner):
         return f"{scale}=0"
     if kind != "StatefulSet":
         # Of two pods of a ReplicaSet the one whose deletion costs less goes first.
         cost = "controller.kubernetes.io/pod-deletion-cost=-1"
         return f"kubectl annotate pod {pod} {within} {cost} && {scale}={len(of_owner) - 1}"
-    last = max(of_owner, key=lambda one: (len(one.name), one.name))
+    last = max(of_owner, key=lambda other: (len(other.name), other.name))
     return f"{scale}={len(of_owner) - 1}" if last.uid == share.uid else ""
 
 

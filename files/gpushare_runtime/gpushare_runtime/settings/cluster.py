@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The values of a cluster that several roles read and that are no daemon's own setting.
+"""The values of a cluster that several roles read, and no daemon has as its own setting.
 
 A field has the role that describes its variable. The other roles that read it get its specification and default from
 `python tools/variables.py --write`.

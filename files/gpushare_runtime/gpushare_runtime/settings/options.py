@@ -41,13 +41,13 @@ class Given(Generic[T]):
         """End the process with a message."""
         self.parser.error(words if self.file is None else f"{self.file}: {words}")
 
-    def together(self, one: str, other: str, without: str) -> None:
+    def together(self, first: str, second: str, without: str) -> None:
         """End the process with a message where one of two settings is given alone. without: what neither means."""
-        if (getattr(self.settings, one) is None) != (getattr(self.settings, other) is None):
-            self.reject(f"{self.name(one)} and {self.name(other)} go together: give both, or none for {without}")
+        if (getattr(self.settings, first) is None) != (getattr(self.settings, second) is None):
+            self.reject(f"{self.name(first)} and {self.name(second)} go together: give both, or none for {without}")
 
     def made(self, field: str, make: Callable[[], M]) -> M:
-        """What follows from a setting. Ends the process with its name and the message of a ValueError."""
+        """The consequence of a setting. Ends the process with its name and the message of a ValueError."""
         try:
             return make()
         except ValueError as error:

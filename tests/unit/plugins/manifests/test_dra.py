@@ -28,7 +28,7 @@ def test_the_runtime_has_the_same_names() -> None:
     assert (dra.DRIVER, dra.CLAIMS) == (slices.DRIVER, templates.NAME)
     assert (dra.MEMORY, dra.GPUS, dra.CORE) == (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS, protocol.RESOURCE_CORE)
     assert {*dra._RULES, *dra._UNKNOWN_TO_CLAIMS} == protocol.ASKS
-    assert dra._NAME.startswith(f"^{claims._OF_LIMITS}")
+    assert dra._NAME.startswith(f"^{claims.OF_LIMITS}")
     assert dra._UNITS_OF_CONTAINER == protocol.ENV_CONTAINER_UNITS
 
 

@@ -113,12 +113,14 @@ def test_what_is_so_already_is_not_written(tmp_path: Path, capsys: pytest.Captur
     assert (code, api.bodies, capsys.readouterr().out) == (0, [], "node/a GPU 0,1 already uncordoned\n")
 
 
-def test_a_node_on_which_nobody_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_on_which_nobody_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
     api = Api()
     api.follows = False
     monkeypatch.setattr(cordon.set_cordon, "__defaults__", (0.0,))
     assert run(tmp_path, "cordon", "a", "all", api=api)[0] == 1
-    assert "the GPUs of that node do not show it yet; is gpushare-device-plugin running there?" in capsys.readouterr().err
+    golden(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from gpushare_runtime.core.allocation import Allocation, allocate
+from gpushare_runtime.core.constraints import PLACEMENTS
 from gpushare_runtime.core.ledger import GpuState, Ledger, NodeLedger
 from gpushare_runtime.core.node_ledger import Likeness
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking, scores_of
@@ -190,8 +191,8 @@ class Spread(Rule):
 
 
 class FirstFit(Rule):
-    """What Kubernetes' own scheduler does with claims: the first GPU with room. Between nodes it goes by other things than GPUs: here the
-    first by name."""
+    """The choice of Kubernetes' own scheduler for claims: the first GPU with room. Between nodes it goes by other things than GPUs; this
+    takes the first by name."""
 
     def choose_gpus(self, request: Request, node: NodeLedger, candidates: Sequence[GpuState]) -> Sequence[GpuState]:
         return candidates[: request.gpus]
@@ -237,7 +238,7 @@ class Placement:
 
     def _rule(self, name: str) -> Rule:
         if name not in self._rules:
-            raise ValueError(f"placement {name!r} is not known; use one of {', '.join(self._rules)}")
+            raise ValueError(f"placement {name!r} is not known; use one of {', '.join(PLACEMENTS)}")
         return self._rules[name]
 
 

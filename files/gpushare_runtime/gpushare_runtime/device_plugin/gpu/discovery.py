@@ -34,6 +34,15 @@ HANGING_SECONDS: Final = 10.0
 _PART: Final = "gpus"
 _OF_PODS: Final = "GPUs of pods"
 _NAMED: Final = 3
+CLOCK_REASONS: Final = {
+    0x4: "power-cap",
+    0x8: "hardware",
+    0x10: "sync-boost",
+    0x20: "thermal",
+    0x40: "hardware-thermal",
+    0x80: "power-brake",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons; those that do not mean that the GPU is kept back are left out."""
 
 
 class NvmlError(GpushareError):
@@ -121,17 +130,6 @@ class Sensors:
     pcie_received: int | None = None
     nvlink_sent: int | None = None
     nvlink_received: int | None = None
-
-
-CLOCK_REASONS: Final = {
-    0x4: "power-cap",
-    0x8: "hardware",
-    0x10: "sync-boost",
-    0x20: "thermal",
-    0x40: "hardware-thermal",
-    0x80: "power-brake",
-}
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons; those that do not mean that the GPU is kept back are left out."""
 
 
 class XidEvents(Protocol):

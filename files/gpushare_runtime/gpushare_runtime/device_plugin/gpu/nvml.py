@@ -216,7 +216,9 @@ class Pynvml:
         # Clients of MPS are listed apart.
         lists = (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses, _mps_clients)
         try:
-            found = {int(one.pid): one.usedGpuMemory for query in lists for one in islice(_call(query, handle), _MOST_PROCESSES)}
+            found = {
+                int(process.pid): process.usedGpuMemory for query in lists for process in islice(_call(query, handle), _MOST_PROCESSES)
+            }
         except NvmlError:
             # The handle may be what is wrong: a MIG instance may have come again.
             self._handles.pop(uuid, None)

@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 from gpushare_runtime.core.inventory import HEALTHY, Gpu
 from gpushare_runtime.core.load import Activity, Key, Load
 from gpushare_runtime.core.overuse import Excess, Overuse
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml
 from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
@@ -85,7 +86,7 @@ class MemoryWatch:
         self._reader.keep({gpu.uuid for gpu in gpus} | self._slow.keys())
         for uuid in [uuid for uuid, late in self._slow.items() if late.done()]:
             self._slow.pop(uuid).result()
-            log.info("GPU %s has answered what it uses", uuid)
+            log.info("GPU %s has answered what it uses", uuid, extra=about(gpu=uuid))
         asked = [gpu for gpu in gpus if gpu.uuid not in self._slow]
         if not asked:
             return Use()
@@ -96,7 +97,8 @@ class MemoryWatch:
         found = reading.leave()
         if not done and (at := reading.at):
             self._slow[at] = running
-            log.warning("GPU %s has not answered what it uses for %.0f s: its use is unknown until it does", at, SLOW_SECONDS)
+            text = "GPU %s has not answered what it uses for %.0f s: its use is unknown until it does"
+            log.warning(text, at, SLOW_SECONDS, extra=about(gpu=at))
         elif done:
             running.result()
         return found

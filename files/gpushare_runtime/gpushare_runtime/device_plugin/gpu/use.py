@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""What each pod uses of each GPU, by NVML's processes: memory, and how busy it keeps the engines; and the sensors of the GPUs. One pass.
+"""The use that each pod makes of each GPU, by NVML's processes: memory, and how busy it keeps the engines. And the GPUs' sensors. One pass.
 
 A process counts only if it is certainly the one that NVML means: its number may belong to another process a moment later. So the process
 must be the same before NVML lists it and after. The one that the reading before has found there is known already; for new ones NVML is
 asked twice. Samples are about the time since the reading before: they count only for a process that was known then.
 
-Memory in doubt counts for no pod: a pod that seems to use too much does use too much. And nobody is called idle in doubt: where
+Memory in doubt counts for no pod: a pod that seems to use too much does use too much. And no pod is called idle in doubt: where
 something outside of pods is busy, such as an MPS server that hides its clients, or NVML says that the GPU is busy and not with what, a pod
 without samples is unknown, not at rest.
 """
@@ -63,8 +63,8 @@ class Use:
 
 
 @dataclass
-class _Of:
-    """What the readings before have left of one GPU. since: the driver's time of the last sample."""
+class _GpuState:
+    """The remains of the readings before, of one GPU. since: the driver's time of the last sample."""
 
     since: int
     known: Mapping[int, _Identity] = field(default_factory=dict)
@@ -79,37 +79,37 @@ class UseReader:
         self._nvml = nvml
         self._identities = identities
         self._wall = wall
-        self._of: dict[str, _Of] = {}
+        self._states: dict[str, _GpuState] = {}
 
     def keep(self, uuids: Set[str]) -> None:
         """Forget the GPUs that are not among these."""
-        for uuid in self._of.keys() - uuids:
-            del self._of[uuid]
+        for uuid in self._states.keys() - uuids:
+            del self._states[uuid]
 
     def read(self, gpu: Gpu, *, sensors: bool) -> Use:
         """The use of one GPU. Blocks. sensors: whether to read them, else they are as before. NvmlError if it does not answer."""
-        of = self._of.setdefault(gpu.uuid, _Of(int(self._wall() * _MICROSECONDS)))
-        sizes, same, old = self._processes(gpu, of)
+        state = self._states.setdefault(gpu.uuid, _GpuState(int(self._wall() * _MICROSECONDS)))
+        sizes, same, old = self._processes(gpu, state)
         if sensors:
-            of.sensors = self._nvml.sensors(gpu.uuid)
+            state.sensors = self._nvml.sensors(gpu.uuid)
         by_pod: Counter[Key] = Counter()
         for pid, size in sizes:
             if size is not None and pid in same and same[pid][1]:
                 by_pod[same[pid][1], gpu.uuid] += size
-        loads, measured = self._loads(gpu, of, {pid: same[pid] for pid in old}, ask=sensors or bool(sizes))
-        found = {} if of.sensors is None else {physical_index(gpu.index): of.sensors}
+        loads, measured = self._loads(gpu, state, {pid: same[pid] for pid in old}, ask=sensors or bool(sizes))
+        found = {} if state.sensors is None else {physical_index(gpu.index): state.sensors}
         return Use(by_pod, {gpu.uuid: self._nvml.memory_used(gpu.uuid)}, loads, {gpu.uuid} if measured else set(), found)
 
-    def _processes(self, gpu: Gpu, of: _Of) -> tuple[list[tuple[int, int | None]], dict[int, _Identity], set[int]]:
+    def _processes(self, gpu: Gpu, state: _GpuState) -> tuple[list[tuple[int, int | None]], dict[int, _Identity], set[int]]:
         """(processes and their bytes, who they certainly are, those of them that the reading before has found)."""
-        before, listed = of.known, self._list(gpu)
+        before, listed = state.known, self._list(gpu)
         if any(pid not in before for pid, _ in listed):
             new = {pid: found for pid, _ in listed if pid not in before and (found := self._identities.identify(pid))}
             before, listed = {**before, **new}, self._list(gpu)
         now = {pid: found for pid, _ in listed if (found := self._identities.identify(pid))}
         same = {pid: found for pid, found in now.items() if before.get(pid) == found}
-        old = {pid for pid, found in same.items() if of.known.get(pid) == found}
-        of.known = now
+        old = {pid for pid, found in same.items() if state.known.get(pid) == found}
+        state.known = now
         return listed, same, old
 
     def _list(self, gpu: Gpu) -> list[tuple[int, int | None]]:
@@ -117,28 +117,28 @@ class UseReader:
         if len(found) <= MOST_PROCESSES:
             return found
         log.debug("GPU %s has %d processes: %d of them count", gpu.uuid, len(found), MOST_PROCESSES, extra=about(gpu=gpu.index))
-        return sorted(found, key=lambda one: (-(one[1] or 0), one[0]))[:MOST_PROCESSES]
+        return sorted(found, key=lambda process: (-(process[1] or 0), process[0]))[:MOST_PROCESSES]
 
-    def _loads(self, gpu: Gpu, of: _Of, known: Mapping[int, _Identity], *, ask: bool) -> tuple[dict[Key, Load], bool]:
+    def _loads(self, gpu: Gpu, state: _GpuState, known: Mapping[int, _Identity], *, ask: bool) -> tuple[dict[Key, Load], bool]:
         """(of pods, whether the others use nothing). known: who had which PID since the samples before; ask: whether any could be busy."""
-        if of.able is not None and not (of.able and ask):
-            return {}, of.able
-        of.since = min(of.since, int(self._wall() * _MICROSECONDS))
+        if state.able is not None and not (state.able and ask):
+            return {}, state.able
+        state.since = min(state.since, int(self._wall() * _MICROSECONDS))
         try:
-            samples = self._nvml.loads(gpu.uuid, of.since)
+            samples = self._nvml.loads(gpu.uuid, state.since)
         except NvmlError as error:
-            of.able = False if error.unable else of.able
+            state.able = False if error.unable else state.able
             return {}, False
-        of.able = True
-        last = {one.pid: one for one in sorted(samples, key=lambda one: one.at)[-MOST_PROCESSES:] if one.at > of.since}
-        of.since = max([of.since, *(one.at for one in last.values())])
-        busy = {pid: one.load for pid, one in last.items() if not one.load.nothing}
+        state.able = True
+        last = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.at)[-MOST_PROCESSES:] if sample.at > state.since}
+        state.since = max([state.since, *(sample.at for sample in last.values())])
+        busy = {pid: sample.load for pid, sample in last.items() if not sample.load.nothing}
         # Those that NVML has asked about a moment ago may have ended since, and their numbers be others'.
         mine = {pid: known[pid][1] for pid in busy if pid in known and known[pid][1] and self._identities.identify(pid) == known[pid]}
         loads: dict[Key, Load] = {}
         for pid, uid in mine.items():
             loads[uid, gpu.uuid] = loads.get((uid, gpu.uuid), NOTHING).plus(busy[pid])
-        rate = of.sensors.sm if of.sensors else None
+        rate = state.sensors.sm if state.sensors else None
         return loads, len(mine) == len(busy) and bool(busy or rate is None or rate < _BUSY_PERCENT)
 
 

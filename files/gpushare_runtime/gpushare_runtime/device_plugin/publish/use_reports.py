@@ -29,7 +29,7 @@ _MIB: Final = 1024 * 1024
 
 
 class Measured(Protocol):
-    """What is used of the GPUs, see gpu/pod_memory.py."""
+    """The use of the GPUs, see gpu/pod_memory.py."""
 
     @property
     def use(self) -> Use: ...
@@ -103,7 +103,7 @@ class UseReports:
         gpus = {}
         for uuid, size in use.by_gpu.items():
             if gpu := by_uuid.get(uuid):
-                # What NVML says of a GPU is not of one of its instances.
+                # NVML's sensors are those of a GPU, not of one of its instances.
                 sensors = use.sensors.get(gpu.index) if gpu.index == physical_index(gpu.index) else None
                 gpus[gpu.index] = GpuUse(-(-size // _MIB), sensors.sm if sensors else None)
         now, loads, idle, held = self._now(), self._measured.loads, self._measured.idle, {}
