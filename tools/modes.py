@@ -186,7 +186,7 @@ def rows() -> list[tuple[str, str, str, str]]:
             "removed by",
             "`uninstall`, which gives every file of yours its old bytes back",
             "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
-            f"Helm, or [`kubectl delete`]({DRA}#install)",
+            f"Helm, or [`kubectl delete`]({DRA}#upgrade-and-remove)",
         ),
         (
             "tested on",

@@ -220,9 +220,9 @@ def figures(language: str) -> str:
         f"{churn['pods']} random pods on simulated GPUs: {here['wrong_gpus']} wrong GPUs, {here['over_booked']} over-booked. The "
         f"original's matching, replayed on their {original['admissions']} admissions: another GPU {wrong['another']} "
         f"times, none {wrong['none']} times, and {wrong['too_few']} times too few of several GPUs, which it does not support.",
-        f"A public trace, replayed until its pods ask for all GPUs: {ours} % are in use (simulation); FGD's own model has {others} %.",
-        f"With 500 nodes {beside:.0f} pods are bound a second, {alone:.0f} without the extender: {100 * rate['ratio']:.0f} % by the median "
-        f"(target {100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
+        f"A public trace, replayed until its pods ask for all GPUs: {ours} % in use (simulation); another model, FGD's: {others} %.",
+        f"With 500 nodes {beside:.0f} pods are bound a second, {alone:.0f} without it: as median of single rounds "
+        f"{100 * rate['ratio']:.0f} % (target {100 * rate['target_ratio']:.0f} %{', **missed**' if missed else ''}).",
         f"**The GPU's time is not divided.** On an {report.gpu}, four programs that each fill the GPU do {large:.2f} of the work of one "
         f"({large_mps:.2f} with MPS), four small ones {small:.1f} times ({small_mps:.1f}).",
     )
