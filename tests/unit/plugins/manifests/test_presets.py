@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -14,6 +15,11 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 import chart_values
 
 CHART = yaml.safe_load((COLLECTION / "charts/gpushare/values.yaml").read_text())
+SCHEMA = json.loads((COLLECTION / "charts/gpushare/values.schema.json").read_text())
+
+
+def test_each_value_that_the_schema_requires_has_a_default() -> None:
+    assert set(SCHEMA["required"]) <= set(CHART) <= set(SCHEMA["properties"])
 
 
 def test_the_role_knows_each_of_them() -> None:
