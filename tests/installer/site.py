@@ -19,7 +19,7 @@ import pytest
 
 from e2e.api import Json
 from e2e.cluster import CONTROL_PLANE, REPOSITORY, Cluster, CommandError, run
-from gpushare_runtime.core.protocol import ANNOTATION_USE
+from installer.snapshot import installed
 from results import Results, environment
 
 HERE = Path(__file__).parent
@@ -199,8 +199,7 @@ def node_state(node: Json, resources: bool) -> list[Any]:
     taints = [taint for taint in node["spec"].get("taints", []) if not taint["key"].startswith("node.kubernetes.io/")]
     spec = {**node["spec"], "taints": taints}
     amounts = [{k: v for k, v in status[part].items() if resources or k not in RESOURCES} for part in ("capacity", "allocatable")]
-    # As long as a device plugin runs, it writes the use of the GPUs when that changes.
-    annotations = {name: value for name, value in node["metadata"]["annotations"].items() if not resources or name != ANNOTATION_USE}
+    annotations = installed(node) if resources else node["metadata"]["annotations"]
     return [node["metadata"]["labels"], annotations, spec, *amounts]
 
 

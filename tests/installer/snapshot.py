@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.api import Json
 from e2e.cluster import Cluster
+from gpushare_runtime.core.protocol import ANNOTATION_USE
 
 _PRINT_HOST_STATE = (Path(__file__).parent / "print_host_state.py").read_text()
 _KINDS = (
@@ -28,6 +30,7 @@ _KINDS = (
 )
 #: The extender writes it soon after it leads, and when GPUs change.
 _OF_THE_EXTENDER = "ConfigMap kube-public/gpushare-gpus"
+_PLUGIN = "gpushare-device-plugin"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ def take(cluster: Cluster) -> Snapshot:
     return Snapshot(things | objects(cluster))
 
 
+def installed(node: Json) -> dict[str, str]:
+    """Its annotations, without what the device plugin writes by itself: the use of the GPUs, whenever that changes."""
+    return {name: value for name, value in (node["metadata"].get("annotations") or {}).items() if name != ANNOTATION_USE}
+
+
 def objects(cluster: Cluster) -> dict[str, Any]:
     """Objects by their version; nodes, whose status beats, by the rest of them; pods by their containers."""
     things: dict[str, Any] = {}
@@ -65,8 +73,9 @@ def objects(cluster: Cluster) -> dict[str, Any]:
         metadata = item["metadata"]
         name = f"{item['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
         if item["kind"] == "Node":
-            ours = [entry for entry in metadata["managedFields"] if "gpushare" in entry["manager"]]
-            things[name] = [metadata.get("labels"), metadata.get("annotations"), item["spec"], item["status"]["allocatable"], ours]
+            # The device plugin's own annotations are compared by their values.
+            ours = [entry for entry in metadata["managedFields"] if "gpushare" in entry["manager"] and _PLUGIN not in entry["manager"]]
+            things[name] = [metadata.get("labels"), installed(item), item["spec"], item["status"]["allocatable"], ours]
         elif item["kind"] == "Pod":
             containers = [
                 (status["name"], status.get("containerID"), status["restartCount"]) for status in item["status"]["containerStatuses"]
