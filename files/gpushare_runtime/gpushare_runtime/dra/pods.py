@@ -122,6 +122,7 @@ class ClaimedPods:
         self.errors: dict[str, str] = {}
         self._complain = complain
         self._slices: dict[str, Mapping[str, Any]] = {}
+        self._slices_of: dict[str, set[str]] = {}
         self._claims: dict[_Key, SeenClaim] = {}
         self._pods: dict[str, Mapping[str, Any]] = {}
         self._by_claim: dict[_Key, set[str]] = {}
@@ -138,13 +139,21 @@ class ClaimedPods:
         spec = as_mapping(raw.get("spec"))
         if spec.get("driver") != DRIVER:
             return ""
-        self._slices[str(raw["metadata"]["name"])] = {"spec": spec}
-        return self._read(str(spec.get("nodeName") or ""))
+        name = str(raw["metadata"]["name"])
+        if name in self._slices:
+            self._slices_of[_node_of(self._slices[name])].discard(name)
+        self._slices[name] = {"spec": spec}
+        node = _node_of(self._slices[name])
+        self._slices_of.setdefault(node, set()).add(name)
+        return self._read(node)
 
     def remove_slice(self, name: str) -> str:
         """The node of a slice that is gone, "" for one that was not known."""
         gone = self._slices.pop(name, None)
-        return self._read(str(gone["spec"].get("nodeName") or "")) if gone else ""
+        if gone is None:
+            return ""
+        self._slices_of[_node_of(gone)].discard(name)
+        return self._read(_node_of(gone))
 
     @property
     def slices(self) -> Collection[str]:
@@ -152,7 +161,7 @@ class ClaimedPods:
         return self._slices.keys()
 
     def _read(self, node: str) -> str:
-        found = [raw for raw in self._slices.values() if raw["spec"].get("nodeName") == node]
+        found = [self._slices[name] for name in sorted(self._slices_of[node])]
         self.inventories.pop(node, None)
         self.errors.pop(node, None)
         try:
@@ -173,6 +182,9 @@ class ClaimedPods:
             return key
         if claim.ours:
             self._claims[key] = claim
+        else:
+            # Other requests may have had a device of ours, until it was given back.
+            self._claims.pop(key, None)
         return key
 
     def remove_claim(self, key: _Key) -> None:
@@ -218,7 +230,7 @@ class ClaimedPods:
         given = [entry.claim for entry in entries if entry.claim is not None and entry.claim.parts]
         if given:
             return self._with(raw, [claim for claim in given if claim.pods[:1] in ((), (uid,))])
-        return _asking(raw, names, self._uuids()) if names else raw
+        return _asking(raw, names, self._uuids) if names else raw
 
     def _entries(self, raw: Mapping[str, Any]) -> list[_Entry]:
         """Those that may be about our GPUs."""
@@ -243,7 +255,7 @@ class ClaimedPods:
             return raw
         first, *others = ours
         if first.named and not others:
-            return _asking(raw, [first.named], self._uuids())
+            return _asking(raw, [first.named], self._uuids)
         asks = first.claim.asks if first.claim else None
         if others or asks is None:
             what = (
@@ -325,8 +337,8 @@ def _node_of(raw: Mapping[str, Any]) -> str:
     return str(as_mapping(raw.get("spec")).get("nodeName") or "")
 
 
-def _asking(raw: Mapping[str, Any], names: Iterable[re.Match[str]], uuids: Mapping[str, str]) -> Mapping[str, Any]:
-    """The pod with the limits and rules that the names of its claims stand for."""
+def _asking(raw: Mapping[str, Any], names: Iterable[re.Match[str]], uuids: Callable[[], Mapping[str, str]]) -> Mapping[str, Any]:
+    """The pod with the limits and rules that the names of its claims stand for. uuids: of all GPUs of the cluster, so few pods need it."""
     units, gpus, rules = 0, 1, dict[str, list[str]]()
     for name in names:
         gpus = int(name[2] or 1)
@@ -334,7 +346,7 @@ def _asking(raw: Mapping[str, Any], names: Iterable[re.Match[str]], uuids: Mappi
         for part in filter(None, name[3].split("--")):
             tag, _, word = part.partition("-")
             annotation = _RULES[tag]
-            rules.setdefault(annotation, []).append(uuids.get(word, word) if annotation in _UUIDS else word)
+            rules.setdefault(annotation, []).append(uuids().get(word, word) if annotation in _UUIDS else word)
     return _rewritten(raw, {protocol.RESOURCE_MEMORY: units}, gpus, {key: ",".join(words) for key, words in rules.items()})
 
 

@@ -18,7 +18,7 @@ from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount
-from gpushare_runtime.core.pods import AllocatedPod, InvalidPod
+from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
@@ -445,7 +445,7 @@ def selected_waiting(cluster: Cluster, select: Selection) -> list[Waiting]:
 
 def pods_view(cluster: Cluster, select: Selection) -> Table:
     """One row per pod that has something of a GPU or waits for it; the waiting ones last."""
-    columns: tuple[Column, ...] = (
+    columns = (
         Column("NAMESPACE"),
         Column("NAME"),
         Column("NODE"),
@@ -461,14 +461,11 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
         Column("STATE"),
         Column("REASON", flexible=True),
     )
-    if select.namespace:
-        columns = columns[1:]
-    table, skip = Table(columns), 1 if select.namespace else 0
+    table = _table_of_pods(columns, select)
     on = {node.name: (Cell(_text(node.name)), node) for node in cluster.nodes}
     now = cluster.now()
     for share in selected_shares(cluster, select):
-        cells = _share_cells(cluster, share, *on[share.node], now)[skip:]
-        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells))
+        table.rows.append(_row_of_pod(share, _share_cells(cluster, share, *on[share.node], now), select))
     reasons = cluster.reasons()
     for wait in selected_waiting(cluster, select):
         pod, info = wait.pod, cluster.pods.get(wait.pod.uid, UNKNOWN_POD)
@@ -484,12 +481,20 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
             Cell("invalid", BAD) if isinstance(pod, InvalidPod) else Cell("pending", WARN),
             Cell(reasons[pod.uid] or NOT_TRIED),
         ]
-        table.rows.append(TableRow(_pod_name(pod.namespace, pod.name, select), cells[skip:]))
+        table.rows.append(_row_of_pod(pod, cells, select))
     return table
 
 
-def _pod_name(namespace: str, name: str, select: Selection) -> str:
-    return f"pod/{_text(name)}" if select.namespace else f"pod/{_text(namespace)}/{_text(name)}"
+def _table_of_pods(columns: tuple[Column, ...], select: Selection) -> Table:
+    """columns: the namespace first, which goes without saying where only one was asked for."""
+    return Table(columns[1:] if select.namespace else columns)
+
+
+def _row_of_pod(pod: Share | PendingPod | InvalidPod, cells: list[Cell], select: Selection) -> TableRow:
+    """cells: for all columns of `_table_of_pods`."""
+    if select.namespace:
+        return TableRow(f"pod/{_text(pod.name)}", cells[1:])
+    return TableRow(f"pod/{_text(pod.namespace)}/{_text(pod.name)}", cells)
 
 
 def _age(created: float, now: float) -> Cell:
@@ -594,7 +599,7 @@ def _state_of(share: Share) -> tuple[str, str]:
 
 def top_view(cluster: Cluster, select: Selection) -> Table:
     """One row per pod that has something of a GPU, by what it uses, most first."""
-    columns: tuple[Column, ...] = (
+    columns = (
         Column("NAMESPACE"),
         Column("NAME"),
         Column("NODE"),
@@ -606,9 +611,7 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
         Column("IDLE", right=True, clock=True),
         Column("STATE"),
     )
-    if select.namespace:
-        columns = columns[1:]
-    table, nodes = Table(columns), {node.name: node for node in cluster.nodes}
+    table, nodes = _table_of_pods(columns, select), {node.name: node for node in cluster.nodes}
     found, now = sorted(selected_shares(cluster, select), key=lambda share: -cluster.used.by_pod.get(share.uid, -1)), cluster.now()
     for share in found:
         node, used = nodes[share.node], cluster.used.by_pod.get(share.uid)
@@ -627,13 +630,13 @@ def top_view(cluster: Cluster, select: Selection) -> Table:
             _idle(cluster.used.idle.get(share.uid), now),
             Cell(state, style),
         ]
-        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
+        table.rows.append(_row_of_pod(share, cells, select))
     return table
 
 
 def idle_view(cluster: Cluster, select: Selection) -> Table:
     """One row per pod that keeps none of its GPUs busy, those that have most of them for longest first, with the command that ends it."""
-    columns: tuple[Column, ...] = (
+    columns = (
         Column("NAMESPACE"),
         Column("NAME"),
         Column("NODE"),
@@ -644,9 +647,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
         Column("OWNER", wide=True),
         Column("COMMAND", flexible=True),
     )
-    if select.namespace:
-        columns = columns[1:]
-    table, nodes, now = Table(columns), {node.name: node for node in cluster.nodes}, cluster.now()
+    table, nodes, now = _table_of_pods(columns, select), {node.name: node for node in cluster.nodes}, cluster.now()
     since = cluster.used.idle
     of_owner: dict[tuple[str, str, str], list[Share]] = {}
     for share in _shares(cluster, Selection()):
@@ -672,7 +673,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
             Cell(_text(info.owner) or ABSENT),
             Cell(command or f"others of {_text(info.owner)} are busy: ask its owner"),
         ]
-        table.rows.append(TableRow(_pod_name(share.namespace, share.name, select), cells[1:] if select.namespace else cells))
+        table.rows.append(_row_of_pod(share, cells, select))
     return table
 
 

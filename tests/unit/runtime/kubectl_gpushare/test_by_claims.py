@@ -90,6 +90,16 @@ def test_several_claims_of_a_pod_are_added_up() -> None:
     assert has(read(*BASE, first, second, raw), "p") == {0: 5, 1: 24}
 
 
+def test_a_device_that_a_claim_of_another_class_gives_back_is_free() -> None:
+    raw = claim("c", [(T4, "6Gi")], "", pods=[])
+    raw["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "any-gpu"
+    cluster = read(*BASE, raw)
+    assert frees(cluster) == [9, 24]
+    cluster.set_claim({**raw, "status": {}})
+    cluster.settle()
+    assert frees(cluster) == [15, 24]
+
+
 def test_a_claim_of_two_pods_counts_once() -> None:
     shared = claim("c", [(T4, "6Gi")], "", pods=["p", "q"])
     cluster = read(*BASE, shared, pod("q", {"x": "c"}), pod("p", {"x": "c"}))
