@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,9 @@ gpushare | inspect) HOME={home} exec {python} {lab} --name {name} exec {plane} e
 esac
 exec {kubectl} --kubeconfig {kubeconfig} "$@"
 """
+
+#: ssh's sockets: the path of one has at most 107 characters, and pytest's folders have longer names with each run.
+_SOCKETS = tempfile.TemporaryDirectory(prefix="cp-")
 
 
 @pytest.fixture
@@ -63,6 +67,7 @@ def shell(cluster: Cluster, folder: Path) -> Shell:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "PYTHON"))}
     path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**own, "HOME": str(folder / "home"), "PATH": path, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOST_KEY_CHECKING": "False"}
+    environment["ANSIBLE_SSH_CONTROL_PATH_DIR"] = _SOCKETS.name
 
     def line(command: str, seconds: float = 900) -> str:
         return run_command(["bash", "-euo", "pipefail", "-c", f"cd {folder} && {command}"], seconds=seconds, environment=environment)
