@@ -270,7 +270,7 @@ PLUGINS: Final = Area(
         "plugin_utils._judge": (
             *(
                 f"module_utils.{name}"
-                for name in ("_cluster.names", "_driver", "_facts", "_formats.finding", "_scheduler.config", "_takeover.operator")
+                for name in ("_cluster.names", "_driver", "_facts", "_formats.finding", "_scheduler.scheduler_config", "_takeover.operator")
             ),
             *(
                 f"plugin_utils.{name}"

@@ -13,7 +13,7 @@ from string import Formatter
 from typing import Any
 
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ALL_NODES_UP_TO
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.scheduler_config import ALL_NODES_UP_TO
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import looked_up
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART

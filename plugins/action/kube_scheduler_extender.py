@@ -12,8 +12,8 @@ import yaml
 from ansible.plugins.action import ActionBase
 
 from ..module_utils._formats.failure import Failure
-from ..module_utils._scheduler.config import ExtenderEntry
 from ..module_utils._scheduler.manifest import SchedulerError
+from ..module_utils._scheduler.scheduler_config import ExtenderEntry
 from ..plugin_utils._answers import ask
 from ..plugin_utils._results import FOUND
 from ..plugin_utils._scheduler.plan import Found, SchedulerPlan, check_lease, plan_present

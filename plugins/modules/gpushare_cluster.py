@@ -169,7 +169,7 @@ from ..module_utils._identity.seeds import daemons_of, identify
 from ..module_utils._in_cluster.removal import InClusterRemoval
 from ..module_utils._removal.cluster import Removal
 from ..module_utils._scheduler import openshift
-from ..module_utils._scheduler.config import ExtenderEntry
+from ..module_utils._scheduler.scheduler_config import ExtenderEntry
 
 
 def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:

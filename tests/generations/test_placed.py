@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import openshift, scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found, read_manifest
 
 from bench.scheduling.control_plane import ControlPlane, Process, free_port

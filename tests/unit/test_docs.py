@@ -410,7 +410,8 @@ def test_every_program_playbook_module_and_goal_is_documented() -> None:
     told = {word for page in FOR_USERS for quoted in codes(prose(page)) for word in re.findall(r"[\w-]+", quoted)}
     assert {name for name in SCRIPTS if name not in told} == set()
     # Parts of site.yml, which nobody runs alone.
-    parts = {"control_planes", "finish", "from_pods", "gpu_nodes", "inventory", "pods_planned", "pods_scheduler", "pods_served", "to_pods"}
+    parts = {"control_planes", "finish", "gpu_nodes", "inventory", "pods_planned", "pods_scheduler", "pods_served"}
+    parts |= {"scheduler_from_pods", "scheduler_to_pods"}
     assert PLAYBOOKS - told <= parts
     public = {path.stem for path in (REPOSITORY / "plugins/modules").glob("*.py") if "may change in any release" not in path.read_text()}
     assert len(public) >= 3

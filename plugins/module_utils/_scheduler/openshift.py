@@ -16,10 +16,10 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import ANNOTATION_POLICY
-from .config import ExtenderEntry
 from .manifest import SchedulerError
 from .policy import KEY, merge_policy, unmerge_policy
 from .releases import LAST_POLICY, release_of
+from .scheduler_config import ExtenderEntry
 
 NAMESPACE, NAME = "openshift-config", "scheduler-policy"
 SCHEDULERS = "schedulers.config.openshift.io"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Dict, Mapping, Optional
 
-from .config import ExtenderEntry, policy_entry, with_extender, without_extender
 from .manifest import SchedulerError
+from .scheduler_config import ExtenderEntry, policy_entry, with_extender, without_extender
 
 KIND = "Policy"
 #: The key of a ConfigMap with a policy.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ...module_utils._formats.finding import ERROR, Finding
-from ...module_utils._scheduler.config import percentage_by_default
+from ...module_utils._scheduler.scheduler_config import percentage_by_default
 from .._answers import ask
 from .._manifests import presets
 from .._manifests.accounts import device_plugin_rules, extender_rules, kube_scheduler_rules

@@ -24,8 +24,8 @@ from ...module_utils._cluster.names import (
     RUNTIME_HANDLER,
 )
 from ...module_utils._formats.config_document import document
-from ...module_utils._scheduler.config import KIND, PERCENTAGE, ExtenderEntry
 from ...module_utils._scheduler.releases import V1
+from ...module_utils._scheduler.scheduler_config import KIND, PERCENTAGE, ExtenderEntry
 from .._settings.table import DAEMONS
 from . import openshift
 from .accounts import DEFAULT_SCHEDULER

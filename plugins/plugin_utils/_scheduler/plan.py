@@ -14,9 +14,8 @@ from typing import Any
 from ...module_utils._change.journal import Entry
 from ...module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_TLS_FILES
 from ...module_utils._host.files import FileState, digest
-from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import entries as scheduler_entries
-from ...module_utils._scheduler import kubeadm, releases
+from ...module_utils._scheduler import kubeadm, releases, scheduler_config
 from ...module_utils._scheduler import policy as scheduler_policy
 from ...module_utils._scheduler.manifest import (
     CONFIG,

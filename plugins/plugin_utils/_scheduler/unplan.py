@@ -13,11 +13,10 @@ from typing import Any
 
 from ...module_utils._change.journal import Entry
 from ...module_utils._change.undo import WithoutOurs, undo
-from ...module_utils._scheduler import config as scheduler_config
-from ...module_utils._scheduler import kubeadm
+from ...module_utils._scheduler import kubeadm, scheduler_config
 from ...module_utils._scheduler import policy as scheduler_policy
-from ...module_utils._scheduler.config import PERCENTAGE, ExtenderEntry, check_config
 from ...module_utils._scheduler.manifest import CONFIG, TLS_VOLUME, VOLUME, Location, SchedulerError, SchedulerManifest, unmerge_manifest
+from ...module_utils._scheduler.scheduler_config import PERCENTAGE, ExtenderEntry, check_config
 from .. import _yaml
 from .plan import NOTED_PERCENTAGE, FileChange, Found, SchedulerPlan, build, read_manifest
 from .wiring import UnreadFile, find, policy_text

@@ -26,9 +26,8 @@ from ...module_utils._cluster.names import (
 )
 from ...module_utils._formats.failure import Failure
 from ...module_utils._formats.finding import WARNING
-from ...module_utils._scheduler import config as scheduler_config
 from ...module_utils._scheduler import entries as scheduler_entries
-from ...module_utils._scheduler import proof, releases
+from ...module_utils._scheduler import proof, releases, scheduler_config
 from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
 from .. import _yaml
 from .certificates import near_end

@@ -19,8 +19,7 @@ from ...module_utils._cluster.dra import drivers_on
 from ...module_utils._cluster.names import LABEL_NODE, MEMORY, NAMESPACE
 from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding, few
-from ...module_utils._scheduler import config as scheduler_config
-from ...module_utils._scheduler import proof
+from ...module_utils._scheduler import proof, scheduler_config
 from ...module_utils._scheduler.manifest import SchedulerError
 from .. import _yaml
 from .containers import free_units, judge_containers, judge_strangers

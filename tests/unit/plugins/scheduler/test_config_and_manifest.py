@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import ANNOTATION_SCHEDULER_CONFIG
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import config as scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import releases, scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import (
     Location,
     SchedulerError,

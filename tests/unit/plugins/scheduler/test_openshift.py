@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.config import ExtenderEntry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.openshift import Call, SchedulerObjects, absent, present, read
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.scheduler_config import ExtenderEntry
 
 from unit.fakes.plugins.scheduler.manifests import RESOURCES
 from unit.fakes.plugins.takeover.others import merged
