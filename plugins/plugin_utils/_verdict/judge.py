@@ -22,7 +22,7 @@ from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding, few
 from ...module_utils._scheduler import proof, scheduler_config
 from ...module_utils._scheduler.manifest import SchedulerError
 from .. import _yaml
-from .containers import free_units, judge_containers, judge_strangers
+from .container_gpus import free_units, judge_containers, judge_strangers
 from .control_plane import files_of, judge_controllers, judge_leader, judge_plane
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import StoppedUnit
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.containers import free_units, gpus_of, judge_containers
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.container_gpus import free_units, gpus_of, judge_containers
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.control_plane import judge_plane
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_runtime
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import Doctor, read
