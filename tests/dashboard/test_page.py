@@ -451,7 +451,7 @@ def test_on_a_phone_the_first_gpu_is_in_sight_and_filters_are_behind_a_button(br
         assert page.eval(f"{cells}[1].getBoundingClientRect().right") < 420
         # A name is in one line, however narrow the page is.
         lines = "one => one.getClientRects().length"
-        assert page.eval(f"[...[...{cells}][5].querySelectorAll('span')].map({lines})") == [1]
+        assert page.eval(f"[...[...{cells}][6].querySelectorAll('span')].map({lines})") == [1]
         assert page.errors == []
 
 
@@ -479,7 +479,7 @@ def test_a_namespace_has_a_page_with_its_quota_and_its_pods(page: Page, cluster:
     assert len(tables[1]) == 13
     assert {row[0] for row in tables[1]} >= {"gone", "gpu1-0", "gpu3-9"}
     # It does not say that nothing is idle where it does not know.
-    assert "Not known: memory in use comes from Prometheus" in page.text
+    assert "Not known: no node publishes it" in page.text
     cluster._loop.run(cluster.api.remove(path))
 
 
