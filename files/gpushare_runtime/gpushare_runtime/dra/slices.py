@@ -34,6 +34,8 @@ _MOST_DEVICES: Final = 64
 _MOST_TEXT: Final = 64
 _MIB: Final = 1024 * 1024
 _PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+"""Kubernetes' own since 1.37 (KEP-6072), which drivers of other devices publish too. A device whose node is unknown must not have it."""
 _PCI: Final = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _DEVICE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -89,7 +91,7 @@ def _device(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
         # For people: kube-scheduler goes by the taint.
         **({"health": {"string": as_text(gpu.health, _MOST_TEXT)}} if gpu.health != HEALTHY else {}),
         **({"cordoned": {"bool": True}} if gpu.cordoned else {}),
-        **({"numa": {"int": gpu.numa}} if gpu.numa is not None else {}),
+        **({"numa": {"int": gpu.numa}, _NUMA_NODE: {"int": gpu.numa}} if gpu.numa is not None else {}),
         **({_PCI_BUS_ID: {"string": gpu.pci.lower()}} if _PCI.fullmatch(gpu.pci) else {}),
     }
     # Where the smallest amount is all there is, no step fits between.

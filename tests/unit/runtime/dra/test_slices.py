@@ -44,6 +44,7 @@ def test_a_gpu_is_a_device_that_claims_share_by_memory() -> None:
             "minor": {"int": 3},
             "mib": {"int": 15360},
             "numa": {"int": 1},
+            "resource.kubernetes.io/numaNode": {"int": 1},
             "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
         },
         "capacity": {
@@ -55,7 +56,7 @@ def test_a_gpu_is_a_device_that_claims_share_by_memory() -> None:
         },
         "allowMultipleAllocations": True,
     }
-    assert "numa" not in one["spec"]["devices"][1]["attributes"]
+    assert not {"numa", "resource.kubernetes.io/numaNode"} & one["spec"]["devices"][1]["attributes"].keys()
 
 
 @pytest.mark.parametrize(

@@ -587,6 +587,33 @@ def test_a_pod_that_its_node_rejected_holds_its_gpu_back_until_the_node_reports_
     assert takes(cluster, 8)
 
 
+def test_a_pod_that_kubelet_rejects_for_the_topology_of_its_cpus_frees_its_gpu() -> None:
+    """The words of kubelet 1.37.2, topology_manager.go and rejectPod. The GPU did not lack anything: nothing is held back."""
+    freed: list[str] = []
+    cluster = ClusterCache(clock=lambda: 0.0)
+    cluster.replace_nodes([NodeRecord("n", inventory(16))])
+    cluster.on_capacity_freed = lambda by="": freed.append(by)
+    raw = pod(container(mem=12), uid="a", name="a", annotations=Allocation.of({0: {0: 12}}).to_annotations(inventory(16), 1))
+    raw["spec"]["nodeName"] = "n"
+    raw["status"] = {"phase": "Pending"}
+    read = PodReader()
+    for status in (
+        {"phase": "Pending"},
+        {
+            "phase": "Failed",
+            "reason": "TopologyAffinityError",
+            "message": "Pod was rejected: Resources cannot be allocated with Topology locality",
+        },
+    ):
+        assert not freed
+        record = read({**raw, "status": status})
+        assert record is not None
+        cluster.pod_event("MODIFIED", record)
+        assert free(cluster) == (4 if status["phase"] == "Pending" else 16)
+    assert takes(cluster, 16)
+    assert freed, "pods that wait are tried again"
+
+
 @pytest.mark.parametrize(
     ("reason", "message", "counts"),
     [
