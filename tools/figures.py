@@ -42,7 +42,7 @@ from gpushare_runtime.device_plugin.node import devices, pod_state, rejections, 
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
-from gpushare_runtime.kubectl_gpushare import cordon, live, stalls, status
+from gpushare_runtime.kubectl_gpushare import cordon, live, right_size, stalls, status, used
 from gpushare_runtime.kubectl_program import main as kubectl_program
 from gpushare_runtime.mps import canary as mps_canary
 from gpushare_runtime.mps import main as mps_main
@@ -221,6 +221,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
     ],
     f"{OPERATE}/capacity.md": [
+        ("and {} % more (`--margin`)", (kubectl_program.MARGIN_PERCENT,)),
         ("{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"])),
         ("programs that fill the GPU did {:.2f} and {:.2f} of the work of one, and {:.2f} and {:.2f} with MPS", TOGETHER["matrix-product"]),
         ("small ones did {:.2f} and {:.2f} times as much, and {:.2f} and {:.2f} with MPS", TOGETHER["transformer"]),
@@ -359,6 +360,9 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("would notice: {} percent of the SMs", (use_report.NOTED_PERCENT,)),
         ("that has been idle for {:g} minutes", (use_report.IDLE_SECONDS / 60,)),
         ("it is read every {:g} s", (live.USED_SECONDS,)),
+        ("is that with {} % more (`--margin PERCENT`)", (kubectl_program.MARGIN_PERCENT,)),
+        ("then of the last {} days", (used.PEAKS_DAYS,)),
+        ("pods times nodes are more than {:,}", (right_size.MOST_TRIED,)),
         ("that have not run for {:g} minutes", (stalls.HANGS_SECONDS / 60,)),
         ("such an Event of the last {:g} minutes", (status.RECENT_SECONDS / 60,)),
         ("by default {:g} seconds", (kubectl_program.DRAIN_SECONDS,)),

@@ -137,6 +137,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel(
                 "GPUs by namespace", "timeseries",
                 (
+                    (f"namespace:gpushare_gpus_asked:sum{{{NAMESPACES}}}", "{{namespace}} asks for"),
                     (f"namespace:gpushare_gpus_held:sum{{{NAMESPACES}}}", "{{namespace}} has"),
                     (f"namespace:gpushare_gpus_used:sum{{{NAMESPACES}}}", "{{namespace}} keeps busy"),
                 ),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from gpushare_runtime.kubectl_gpushare.used import FIRST_READING, peaks_query
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, program
 from tree import REPOSITORY
 
@@ -215,6 +216,9 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         # It uses half of the SMs; of the others nothing is known.
         f"gpushare_device_plugin_pod_sm_utilization_ratio{{{pod('a1', '0')}}}": 0.5,
         **{f'gpushare_device_plugin_gpu_units{{{P},gpu="{n}",uuid="GPU-{n}"}}': 16 for n in (0, 1)},
+        # Each extender says it.
+        **{f'gpushare_extender_namespace_gpus_waiting{{job="{EXTENDER}",instance="cp{n}:9441",namespace="a"}}': 1 for n in (1, 2)},
+        f'gpushare_extender_namespace_gpus_waiting{{{E},namespace="c"}}': 2,
         **{f'gpushare_device_plugin_gpu_units_allocated{{{P},gpu="{n}",uuid="GPU-{n}"}}': (12, 2)[n] for n in (0, 1)},
     }
     expected: dict[str, dict[str, float]] = {
@@ -233,7 +237,9 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         "pod_gpu:gpushare_held:ratio": {'{pod="a1"}': 0.5, '{pod="a2"}': 0.25, '{pod="b1"}': 0.125},
         "namespace:gpushare_gpus_held:sum": {'{namespace="a"}': 0.75, '{namespace="b"}': 0.125},
         "namespace:gpushare_gpus_used:sum": {'{namespace="a"}': 0.5},
+        "namespace:gpushare_gpus_asked:sum": {'{namespace="a"}': 1.75, '{namespace="b"}': 0.125, '{namespace="c"}': 2},
         # Of the sixty minutes it has been there for six.
+        "namespace:gpushare_gpu_hours_asked:sum1h * 80": {'{namespace="a"}': 14, '{namespace="b"}': 1, '{namespace="c"}': 16},
         "namespace:gpushare_gpu_hours_held:sum1h * 80": {'{namespace="a"}': 6, '{namespace="b"}': 1},
         "namespace:gpushare_gpu_hours_used:sum1h * 120": {'{namespace="a"}': 6},
     }
@@ -244,6 +250,34 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         samples = [{"labels": labels, "value": value} for labels, value in found.items()]
         checks.append({"expr": f"sum by ({', '.join(by)}) ({name})", "eval_time": "5m", "exp_samples": samples})
     inputs = [{"series": name, "values": f"{value}+0x10"} for name, value in series.items()]
+    done = judged(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_queries_of_simulate_as_used(tmp_path: Path) -> None:
+    """The most of a week, by pod, over its GPUs and over two jobs that scrape it; 0 of a pod without a process; and the first reading."""
+
+    def pod(name: str, gpu: str, job: str = P) -> str:
+        return f'{job},namespace="team",pod="{name}",uid="{name}",uuid="{gpu}"'
+
+    used, units, other = "gpushare_device_plugin_pod_memory_used_bytes", "gpushare_device_plugin_pod_units", 'job="other",instance="x"'
+    inputs = [
+        {"series": f"{used}{{{pod('a', '0')}}}", "values": "1 9 2+0x30"},
+        {"series": f"{used}{{{pod('a', '1')}}}", "values": "3+0x30"},
+        {"series": f"{used}{{{pod('a', '1', other)}}}", "values": "3+0x30"},
+        {"series": f"{units}{{{pod('b', '0')}}}", "values": "4+0x30"},
+        {"series": f'{used}{{{P},namespace="else",pod="c",uid="c",uuid="0"}}', "values": "7+0x30"},
+        {"series": UNIT, "values": "_ _ 1+0x30"},
+    ]
+    expected: dict[str, dict[str, float]] = {
+        peaks_query("team"): {'{uid="a"}': 9, '{uid="b"}': 0},
+        f"count({peaks_query('')})": {"{}": 3},
+        FIRST_READING: {"{}": 600},
+    }
+    checks = [
+        {"expr": query, "eval_time": "30m", "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()]}
+        for query, found in expected.items()
+    ]
     done = judged(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}])
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 WINDOW_SECONDS: Final = 60.0
 """Of the mean: as long as the usual pauses between two scrapes."""
@@ -21,6 +21,9 @@ _MOST_READINGS: Final = 64
 
 Key = tuple[str, str]
 """Pod UID, GPU UUID."""
+ContainerKey = tuple[str, str, str]
+"""Pod UID, GPU UUID, container."""
+K = TypeVar("K", Key, ContainerKey)
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,14 @@ class _Followed:
     readings: deque[tuple[float, Load]] = field(default_factory=lambda: deque(maxlen=_MOST_READINGS))
 
 
-class Activity:
-    """Follows the pods from reading to reading."""
+class Activity(Generic[K]):
+    """Follows pods, or containers, from reading to reading."""
 
     def __init__(self) -> None:
-        self._followed: dict[Key, _Followed] = {}
+        self._followed: dict[K, _Followed] = {}
 
-    def observe(self, loads: Mapping[Key, Load], allocated: frozenset[Key], now: float, wall: float) -> None:
-        """Take a reading. allocated: of all pods. loads: of these, where the GPU was read. now: monotonic seconds. wall: Unix time."""
+    def observe(self, loads: Mapping[K, Load], allocated: frozenset[K], now: float, wall: float) -> None:
+        """Take a reading. allocated: all of them. loads: of these, where the GPU was read. now: monotonic seconds. wall: Unix time."""
         for key in self._followed.keys() - allocated:
             del self._followed[key]
         for key in allocated & loads.keys():
@@ -79,7 +82,7 @@ class Activity:
             while known.readings[0][0] <= now - WINDOW_SECONDS:
                 known.readings.popleft()
 
-    def means(self, now: float) -> dict[Key, Load]:
+    def means(self, now: float) -> dict[K, Load]:
         """Of the readings of the last minute; a pod whose GPU was not read then is not in it."""
         found = {}
         for key, known in self._followed.items():
@@ -88,7 +91,7 @@ class Activity:
                 found[key] = Load(*(sum(values) / len(recent) for values in zip(*(load.values() for load in recent), strict=True)))
         return found
 
-    def idle(self, now: float) -> dict[Key, float]:
+    def idle(self, now: float) -> dict[K, float]:
         """Unix time since when a pod has used nothing of a GPU, for those that use nothing now."""
         return {
             key: known.idle_since

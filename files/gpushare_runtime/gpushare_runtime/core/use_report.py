@@ -42,21 +42,24 @@ class GpuUse:
 @dataclass(frozen=True)
 class PodUse:
     """mib: None where unknown. sm: percent of the last minute. idle: Unix time since when it has kept nothing busy, None if it is not idle
-    or this is unknown."""
+    or this is unknown. peak: the most MiB that it has used, of all readings; None where unknown."""
 
     mib: int | None = None
     sm: int | None = None
     idle: int | None = None
+    peak: int | None = None
 
 
 @dataclass(frozen=True)
 class UseReport:
-    """at: Unix time. gpus: by index; pods: by (UID, index). left_out: entries of pods for which there was no room."""
+    """at: Unix time. gpus: by index; pods: by (UID, index). left_out: entries of pods for which there was no room. since: Unix time of the
+    first reading that a peak can be of."""
 
     at: int = 0
     gpus: Mapping[int, GpuUse] = field(default_factory=dict)
     pods: Mapping[tuple[str, int], PodUse] = field(default_factory=dict)
     left_out: int = 0
+    since: int = 0
 
     def differs(self, before: UseReport) -> bool:
         """Whether a person would notice the difference."""
@@ -66,16 +69,20 @@ class UseReport:
         pods = [(now, before.pods[key]) for key, now in self.pods.items()]
         if any((now.idle is None) != (was.idle is None) for now, was in pods):
             return True
-        both = [(now.mib, was.mib, now.sm, was.sm) for now, was in gpus] + [(now.mib, was.mib, now.sm, was.sm) for now, was in pods]
-        return any(_noted(mib, was_mib, memory=True) or _noted(sm, was_sm) for mib, was_mib, sm, was_sm in both)
+        sizes = [(now.mib, was.mib) for now, was in gpus] + [
+            sizes for now, was in pods for sizes in ((now.mib, was.mib), (now.peak, was.peak))
+        ]
+        loads = [(now.sm, was.sm) for now, was in gpus] + [(now.sm, was.sm) for now, was in pods]
+        return any(_noted(*size, memory=True) for size in sizes) or any(_noted(*load) for load in loads)
 
     def to_json(self) -> str:
         """The annotation's value. Of too many pods those with most memory are in it."""
         ranked = sorted(self.pods.items(), key=lambda item: (-(item[1].mib or 0), item[0]))
-        pods = [[uid, index, use.mib, use.sm, use.idle] for (uid, index), use in ranked[:MOST_PODS]]
+        pods = [[uid, index, use.mib, use.sm, use.idle, use.peak] for (uid, index), use in ranked[:MOST_PODS]]
         gpus = [[index, use.mib, use.sm] for index, use in sorted(self.gpus.items())[:MOST_GPUS]]
         left_out = self.left_out + max(0, len(ranked) - MOST_PODS)
-        return json.dumps({"v": VERSION, "at": self.at, "gpus": gpus, "pods": pods, "left_out": left_out}, separators=(",", ":"))
+        made = {"v": VERSION, "at": self.at, "since": self.since, "gpus": gpus, "pods": pods, "left_out": left_out}
+        return json.dumps(made, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> UseReport:
@@ -85,14 +92,18 @@ class UseReport:
         for entry in _entries(data, "gpus", MOST_GPUS, 3):
             gpus[_number(entry[0], "gpus: index")] = GpuUse(_number(entry[1], "gpus: MiB"), _maybe(entry[2], "gpus: percent", 100))
         pods: dict[tuple[str, int], PodUse] = {}
-        for entry in _entries(data, "pods", MOST_PODS, 5):
+        for entry in _entries(data, "pods", MOST_PODS, 6):
             uid = entry[0]
             if not isinstance(uid, str) or not is_text(uid, _MOST_UID):
                 raise ReportError(f"pods must be named by their UIDs, found {quote(uid)}")
             pods[uid, _number(entry[1], "pods: index")] = PodUse(
-                _maybe(entry[2], "pods: MiB", MOST_UNITS), _maybe(entry[3], "pods: percent", 100), _maybe(entry[4], "pods: time", _LATEST)
+                _maybe(entry[2], "pods: MiB", MOST_UNITS),
+                _maybe(entry[3], "pods: percent", 100),
+                _maybe(entry[4], "pods: time", _LATEST),
+                _maybe(entry[5], "pods: most MiB", MOST_UNITS),
             )
-        return cls(_number(data.get("at"), "at", _LATEST), gpus, pods, _number(data.get("left_out", 0), "left_out"))
+        at, since = _number(data.get("at"), "at", _LATEST), _number(data.get("since"), "since", _LATEST)
+        return cls(at, gpus, pods, _number(data.get("left_out", 0), "left_out"), since)
 
 
 def _noted(now: int | None, was: int | None, *, memory: bool = False) -> bool:

@@ -103,6 +103,12 @@ class Memory(Protocol):
     def idle(self) -> Mapping[tuple[str, str], float]: ...
 
     @property
+    def by_container(self) -> Mapping[tuple[str, str, str], int]: ...
+
+    @property
+    def container_loads(self) -> Mapping[tuple[str, str, str], Load]: ...
+
+    @property
     def over(self) -> int: ...
 
 
@@ -189,6 +195,10 @@ def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]
     used = {**{key: size for key, size in memory.use.by_pod.items() if node.usage.name(key[0])}, **{key: use.used for key, use in known}}
     yield gauge("memory_limit_bytes", "Limit of the pod on the GPU.", ((use.most, key) for key, use in known if use.most is not None))
     yield gauge("memory_used_bytes", "Memory of the GPU that the pod uses.", ((size, key) for key, size in sorted(used.items())))
+    containers = sorted((key, size) for key, size in memory.by_container.items() if key[:2] in used)
+    values = [(size, {**_labels_of(node, uid), "container": name, "uuid": gpu}) for (uid, gpu, name), size in containers]
+    text = "Memory of the GPU that the container uses."
+    yield family("gpushare_device_plugin_container_memory_used_bytes", "gauge", text, values)
     labels = {gpu.uuid: {"gpu": str(gpu.index), "uuid": gpu.uuid} for gpu in node.devices.gpus}
     of_gpus = [(size, labels[uuid]) for uuid, size in memory.use.by_gpu.items() if uuid in labels]
     yield family("gpushare_device_plugin_gpu_memory_used_bytes", "gauge", "Memory of the GPU that is in use.", of_gpus)
@@ -207,6 +217,10 @@ def _loads(node: NodeState, memory: Memory) -> Iterator[Metric]:
         values = [(getattr(load, name) / FULL, labels[key]) for key, load in known]
         about = f"Part of the last minute in which the pod kept {text} of the GPU busy."
         yield family(f"gpushare_device_plugin_pod_{_NAMES[name]}_ratio", "gauge", about, values)
+    containers = sorted(memory.container_loads.items())
+    parts = [(load.sm / FULL, {**labels[key[:2]], "container": key[2]}) for key, load in containers if key[:2] in labels]
+    text = "Part of the last minute in which the container kept an SM of the GPU busy."
+    yield family("gpushare_device_plugin_container_sm_utilization_ratio", "gauge", text, parts)
     since = [(at, labels[key]) for key, at in sorted(memory.idle.items()) if key in labels]
     text = "Since when the pod has kept nothing of the GPU busy, if it does not now."
     yield family("gpushare_device_plugin_pod_idle_since_timestamp_seconds", "gauge", text, since)

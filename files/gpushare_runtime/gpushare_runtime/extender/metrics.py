@@ -31,6 +31,8 @@ answered: it is no such question, the caches are not complete, or a fault of our
 _KNOWN: Final = ("known", "unknown")
 _STATES: Final = ("bound", "assumed", "reserved", "deleted")
 _ROOMS: Final = ("enough", "fragmented", "too-little")
+_MOST_NAMESPACES: Final = 500
+"""With a series each: those that wait for most."""
 _DRIFTS: Final = ("orphaned", "unmanaged", GONE, "other")
 
 
@@ -99,6 +101,8 @@ def families(cluster: ClusterCache) -> Iterator[Metric]:
     yield _gauge("pods_waiting", "Pods that request GPUs and are on no node, by reason.", _counted("reason", waiting, get_args(WaitReason)))
     text = "Pods that wait for room, by what is free in the cluster."
     yield _gauge("pods_waiting_room", text, _counted("room", _rooms(cluster.pending.values(), nodes), _ROOMS))
+    text = "GPUs that waiting pods of the namespace request, as parts of an average GPU."
+    yield _gauge("namespace_gpus_waiting", text, _asked(cluster.pending.values(), nodes))
     yield single("gpushare_extender_reservations_expired_total", "counter", "Reservations that no bind followed in time.", ledger.expired)
     drift = _drift(nodes)
     yield _gauge(
@@ -194,6 +198,22 @@ def _rooms(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger])
             enough = request.per_gpu * gpus <= units
         found["enough" if fits else "fragmented" if enough else "too-little"] += 1
     return found
+
+
+def _asked(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger]) -> list[Value]:
+    """The parts of GPUs, of pods that can run. Their GPU is not known yet: memory counts as its part of an average one, at most all."""
+    wanted = [(pod.namespace, pod.request) for pod in pods if isinstance(pod, PendingPod) and not pod.request.unsupported]
+    if not wanted:
+        return []
+    sizes = [gpu.units for node in nodes if node.inventory for gpu in node.inventory.gpus if gpu.usable]
+    average = sum(sizes) / len(sizes) if sizes else 0.0
+    found: dict[str, float] = {}
+    for namespace, request in wanted:
+        part = min(1.0, request.per_gpu / average) if average else 1.0
+        found[namespace] = found.get(namespace, 0.0) + (request.whole_gpus or part * request.gpus_per_pod)
+    ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(gpus for _, gpus in ranked[_MOST_NAMESPACES:])
+    return [(gpus, {"namespace": name}) for name, gpus in [*ranked[:_MOST_NAMESPACES], *([("", rest)] if rest else [])]]
 
 
 def _drift(nodes: Sequence[NodeLedger]) -> Counter[str]:

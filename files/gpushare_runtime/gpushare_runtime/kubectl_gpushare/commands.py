@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.constraints import PLACEMENTS
 from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.placement.explain import Largest, amount
 from gpushare_runtime.core.placement.policies import FIRST_FIT
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
-from gpushare_runtime.kubectl_gpushare import simulate, status
+from gpushare_runtime.kubectl_gpushare import right_size, simulate, status
 from gpushare_runtime.kubectl_gpushare.api import (
     FORBIDDEN,
     MOST_REPLICAS,
@@ -65,7 +66,8 @@ from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.stalls import MOST_EVIDENCE, Stall
 from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.unplaced import sentence
-from gpushare_runtime.kubectl_gpushare.views import RECORD_IN_WORDS, RECORD_LOST, share_state, shares
+from gpushare_runtime.kubectl_gpushare.used import find_address, published_peaks, read_peaks
+from gpushare_runtime.kubectl_gpushare.views import RECORD_IN_WORDS, RECORD_LOST, Selection, share_state, shares
 
 FITS_NOWHERE: Final = 3
 WRONG: Final = 3
@@ -115,6 +117,8 @@ def read(arguments: argparse.Namespace, name: str = "", beside: Beside | None = 
                     beside.leases = await find_leases(client)
             if beside is not None:
                 beside.warnings = await _last_warnings(client, cluster.named)
+            if getattr(arguments, "as_used", False) and not arguments.prometheus:
+                arguments.prometheus = await find_address(client)
             cluster.now = client.now
 
     try:
@@ -303,7 +307,9 @@ def _stalled(stall: Stall, event: PodEvent | None, cluster: Cluster) -> str:
 
 
 def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
-    """0 if every policy places every pod, FITS_NOWHERE if not."""
+    """0 if every policy places every pod, FITS_NOWHERE if not; 0 of pods as they are used."""
+    if arguments.as_used:
+        return _simulate_as_used(arguments, form)
     if bool(arguments.filename) == bool(arguments.trace):
         raise UsageError("expected -f FILE with pods, or --trace FILE with --trace-nodes FILE, and not both")
     if arguments.trace:
@@ -317,6 +323,33 @@ def run_simulate(arguments: argparse.Namespace, form: Format) -> int:
         for line in form.lines(table):
             print(line)
     return 0 if all(outcome.node for found in outcomes.values() for outcome in found) else FITS_NOWHERE
+
+
+def _simulate_as_used(arguments: argparse.Namespace, form: Format) -> int:
+    if arguments.filename or arguments.trace:
+        raise UsageError("found --as-used with -f or --trace; it is about the pods of the cluster, so leave the others out")
+    cluster, namespace = read(arguments)
+    namespace = "" if arguments.all_namespaces else namespace
+    if arguments.prometheus:
+        peaks = asyncio.run(read_peaks(arguments.prometheus, arguments.prometheus_token_file, namespace))
+    else:
+        if not cluster.knows_nodes:
+            need_all(cluster, "simulate --as-used", "simulate --as-used --prometheus URL")
+        peaks = published_peaks(cluster)
+    select = Selection(namespace=namespace)
+    found = right_size.workloads(cluster, select, peaks, arguments.margin)
+    if not found:
+        raise InputError(f"found no pod with shared GPUs in {f'namespace {quote(namespace)}' if namespace else 'any namespace'}")
+    everything = not namespace and cluster.complete
+    in_use = right_size.gpus_in_use(cluster, found, FIRST_FIT if cluster.claims.in_use else PLACEMENTS[0]) if everything else None
+    if form.name in ("json", "yaml"):
+        sys.stdout.write(written(right_size.document(found, peaks, arguments.margin, in_use), form.name))
+        return 0
+    table = right_size.table_of(found, select)
+    table.legend = right_size.sentences(found, peaks, arguments.margin, in_use)
+    for line in form.lines(table):
+        print(line)
+    return 0
 
 
 def _simulate_pods(arguments: argparse.Namespace) -> dict[str, list[simulate.SimulatedPod]]:

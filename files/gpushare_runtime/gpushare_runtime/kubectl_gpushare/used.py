@@ -30,6 +30,7 @@ from gpushare_runtime.core.use_report import PodUse, UseReport
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Used
 from gpushare_runtime.kubectl_gpushare.errors import InputError
+from gpushare_runtime.kubectl_gpushare.right_size import Peaks
 from gpushare_runtime.kubectl_gpushare.views import closed
 
 _SECONDS: Final = 15.0
@@ -42,6 +43,12 @@ _BUSY_POD: Final = "100 * gpushare_device_plugin_pod_sm_utilization_ratio"
 _BUSY_GPU: Final = "100 * gpushare_device_plugin_gpu_sm_utilization_ratio"
 _IDLE: Final = "gpushare_device_plugin_pod_idle_since_timestamp_seconds"
 _OF_PODS: Final = (_POD, _BUSY_POD, _IDLE)
+PEAKS_DAYS: Final = 7
+FIRST_READING: Final = f"min(min_over_time(timestamp(gpushare_device_plugin_unit_bytes)[{PEAKS_DAYS}d:10m]))"
+NOBODY_KNOWS: Final = (
+    "no node publishes the use of its GPUs (gpushare_publish_use), and no Prometheus is known. Name it by --prometheus URL, by the "
+    "variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus"
+)
 CONFIG_MAP: Final = path("api/v1", "namespaces", protocol.PUBLIC_NAMESPACE, "configmaps", protocol.INFO)
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
 
@@ -118,6 +125,41 @@ async def read_used(url: str, token_file: str = "") -> Used:
     )
 
 
+def published_peaks(cluster: Cluster) -> Peaks:
+    """As the nodes say, each about its own pods. InputError where none says anything."""
+    if not cluster.uses:
+        raise InputError(NOBODY_KNOWS)
+    peaks: dict[str, int] = {}
+    for name, report in cluster.uses.items():
+        node = cluster.ledger.node(name)
+        here = {pod.uid for pod in node.pods} if node else set()
+        for (uid, _), use in report.pods.items():
+            if uid in here and use.peak is not None:
+                peaks[uid] = max(peaks.get(uid, 0), use.peak)
+    since = {name: float(report.since) for name, report in cluster.uses.items()}
+    return Peaks("the most that a pod has used on one GPU, as the nodes publish it by gpushare/use", peaks, since)
+
+
+def peaks_query(namespace: str) -> str:
+    """The PromQL for the bytes of each pod. namespace: "" for all."""
+    chosen = f"{{namespace={orjson.dumps(namespace).decode()}}}" if namespace else ""
+    span = f"{chosen}[{PEAKS_DAYS}d]"
+    # A pod without a process has no series of its own.
+    return f"max by (uid) (max_over_time({_POD}{span}) or 0 * max_over_time(gpushare_device_plugin_pod_units{span}))"
+
+
+async def read_peaks(url: str, token_file: str = "", namespace: str = "") -> Peaks:
+    """Of the last days. namespace: "" for all. InputError if Prometheus does not answer as it should."""
+    headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file else {}
+    where = check_url(url)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS), headers=headers, trust_env=True) as session:
+        sizes, first = await asyncio.gather(_ask(session, where, peaks_query(namespace)), _ask(session, where, FIRST_READING))
+    peaks = {str(labels.get("uid", "")): -(-size // _MIB) for labels, size in sizes}
+    since = float(first[0][1]) if first else None
+    source = f"the most that a pod has used on one GPU in the last {PEAKS_DAYS} days, from Prometheus at {where[:200]}"
+    return Peaks(source, peaks, any_node=since)
+
+
 def _add(used: _FilledUse, node: NodeLedger, inventory: Inventory, report: UseReport) -> None:
     by_index = inventory.by_index
     for index, gpu in report.gpus.items():
@@ -153,8 +195,13 @@ def _token(file: str) -> str:
 async def _query(session: aiohttp.ClientSession, url: str, metric: str) -> list[tuple[Mapping[str, Any], int]]:
     # A pod and GPU that two jobs scrape is counted once.
     labels = "uid, uuid" if metric in _OF_PODS else "uuid"
+    return await _ask(session, url, f"max by ({labels}) ({metric})")
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, expression: str) -> list[tuple[Mapping[str, Any], int]]:
+    """Labels and value of each series now."""
     try:
-        async with session.get(f"{url}/api/v1/query", params={"query": f"max by ({labels}) ({metric})"}, allow_redirects=False) as response:
+        async with session.get(f"{url}/api/v1/query", params={"query": expression}, allow_redirects=False) as response:
             data = bytearray()
             async for piece in response.content.iter_chunked(1 << 16):
                 data += piece

@@ -214,7 +214,7 @@ def _unit(node: NodeLedger) -> str:
     return node.inventory.unit.name if node.inventory else ABSENT
 
 
-def _gib(mib: float) -> Cell:
+def gib(mib: float) -> Cell:
     text = f"{mib / 1024:.2f}".rstrip("0").rstrip(".")
     return Cell(text, "", mib)
 
@@ -339,7 +339,7 @@ def _total(cluster: Cluster, nodes: list[NodeLedger], views: Mapping[str, list[G
     share = f" ({100 * allocated // total} %)" if total else ""
     pending = len(cluster.waiting)
     return (
-        f"{_gib(allocated).text} of {_gib(total).text} GiB allocated{share}, {_gib(free).text} GiB free on usable GPUs, "
+        f"{gib(allocated).text} of {gib(total).text} GiB allocated{share}, {gib(free).text} GiB free on usable GPUs, "
         f"{pending} {'pod' if pending == 1 else 'pods'} pending"
     )
 
@@ -473,7 +473,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
             Cell(_text(pod.namespace)),
             Cell(_text(pod.name)),
             *[_NOTHING] * 5,
-            _age(info.created, now),
+            age(info.created, now),
             Cell(_text(info.owner) or ABSENT),
             _NOTHING if isinstance(pod, InvalidPod) else _count(pod.priority),
             _NOTHING if isinstance(pod, InvalidPod) else Cell(amount(pod.request)),
@@ -497,7 +497,7 @@ def _row_of_pod(pod: Share | PendingPod | InvalidPod, cells: list[Cell], select:
     return TableRow(f"pod/{_text(pod.namespace)}/{_text(pod.name)}", cells)
 
 
-def _age(created: float, now: float) -> Cell:
+def age(created: float, now: float) -> Cell:
     """In the largest unit of which there are two at least, as kubectl has it for most ages."""
     if not created:
         return _NOTHING
@@ -540,7 +540,7 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
         _used_memory(cluster.used.by_pod.get(share.uid)),
         _percent(cluster.used.busy_pods.get(share.uid)),
-        _age(info.created, now),
+        age(info.created, now),
         Cell(_text(info.owner) or ABSENT),
         _count(share.pod.priority) if share.pod else _NOTHING,
         Cell(amount(share.pod.request)) if share.pod else _NOTHING,
@@ -562,12 +562,12 @@ def _idle(since: float | None, now: float) -> Cell:
     """For how long."""
     if since is None:
         return _NOTHING
-    lasts = _age(since, now)
+    lasts = age(since, now)
     return Cell(lasts.text, WARN, lasts.key)
 
 
 def _used_memory(mib: int | None) -> Cell:
-    return _NOTHING if mib is None else Cell(f"{_gib(mib).text} GiB", "", mib)
+    return _NOTHING if mib is None else Cell(f"{gib(mib).text} GiB", "", mib)
 
 
 def allocated_mib(share: Share, node: NodeLedger) -> int | None:
@@ -651,7 +651,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     since = cluster.used.idle
     of_owner: dict[tuple[str, str, str], list[Share]] = {}
     for share in _shares(cluster, Selection()):
-        of_owner.setdefault((share.namespace, *_owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))), []).append(share)
+        of_owner.setdefault((share.namespace, *owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))), []).append(share)
 
     def rank(share: Share) -> tuple[float, str, str]:
         held = allocated_mib(share, nodes[share.node]) or 0
@@ -659,7 +659,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
 
     for share in sorted((share for share in selected_shares(cluster, select) if share.uid in since), key=rank):
         node, info = nodes[share.node], cluster.pods.get(share.uid, UNKNOWN_POD)
-        owner = _owner_of(share, info)
+        owner = owner_of(share, info)
         key = (share.namespace, *owner)
         command = _ending(share, owner, of_owner[key], since)
         cells = [
@@ -677,7 +677,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     return table
 
 
-def _owner_of(share: Share, info: PodInfo) -> tuple[str, str]:
+def owner_of(share: Share, info: PodInfo) -> tuple[str, str]:
     """(kind, name), of the Deployment where a ReplicaSet is one's."""
     kind, _, name = info.owner.partition("/")
     code = dict(share.pod.labels).get("pod-template-hash") if share.pod else None
@@ -755,7 +755,7 @@ def namespaces_view(cluster: Cluster, select: Selection) -> Table:
             _count(sums.pods),
             _count(sums.pending, WARN if sums.pending else ""),
             _count(sums.wholes),
-            _gib(sums.mib) if mib_of else _NOTHING,
+            gib(sums.mib) if mib_of else _NOTHING,
             _used(sums.used),
             _percent(sums.busy),
             _NOTHING if sums.busy is None else _count(sums.idle, WARN if sums.idle else ""),

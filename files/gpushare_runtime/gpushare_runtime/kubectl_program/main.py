@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "kubectl gpushare"
 DRAIN_SECONDS: Final = 60
+MARGIN_PERCENT: Final = 10
+"""A request has so much more than was used: two readings do not see all, and frameworks allocate in parts."""
+_MOST_MARGIN: Final = 1000
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _LISTED: Final = 20
 VIEWS: Final = {
@@ -86,14 +89,11 @@ WITH_VALUE: Final = (
     "--timeout",
     "--set",
     "--kubernetes",
+    "--margin",
 )
 OF_USE: Final = ("top", "idle")
 """The views that are about the use of GPUs."""
-_NO_PROMETHEUS: Final = (
-    "no node publishes the use of its GPUs (gpushare_publish_use), and no Prometheus is known. Name it by --prometheus URL, by the "
-    "variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus. Pods that have used too much: "
-    "kubectl get events -A --field-selector reason=GPUShareMemoryExceeded"
-)
+_USED_TOO_MUCH: Final = "Pods that have used too much: kubectl get events -A --field-selector reason=GPUShareMemoryExceeded"
 EXAMPLES: Final = {
     "nodes": ("", "-o wide", "nodes gpu1 gpu2", "nodes -w"),
     "gpus": ("gpus", "gpus gpu1 -o wide"),
@@ -104,7 +104,7 @@ EXAMPLES: Final = {
     "models": ("models", "models -o json"),
     "status": ("status", "status -o json"),
     "explain": ("explain big", "explain -n research big -o wide", "explain -f pod.yaml", "explain -A"),
-    "simulate": ("simulate -f deployment.yaml", "simulate -f deployment.yaml --policies binpack"),
+    "simulate": ("simulate -f deployment.yaml", "simulate -f deployment.yaml --policies binpack", "simulate --as-used -A --margin 20"),
     "cordon": ("cordon gpu1 3", "cordon gpu1 all"),
     "uncordon": ("uncordon gpu1 3",),
     "drain": ("drain gpu1 3 --dry-run", "drain gpu1 3 --timeout 300"),
@@ -247,6 +247,12 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument("--trace", default="", metavar="FILE", help="pods of a trace instead, as openb_pod_list_default.csv")
         parser.add_argument("--trace-nodes", default="", metavar="FILE", help="nodes of the trace, as openb_node_list_gpu_node.csv")
         parser.add_argument(
+            "--as-used", action="store_true", help="instead: what pods of the cluster would need if they requested what they use"
+        )
+        parser.add_argument("--margin", type=_margin, default=MARGIN_PERCENT, metavar="PERCENT",
+                            help=f"with --as-used: request so much more than was used; default: {MARGIN_PERCENT}")  # fmt: skip
+        _add_prometheus(parser)
+        parser.add_argument(
             "--policies", nargs="+", choices=PLACEMENTS, default=PLACEMENTS, metavar="POLICY", help=f"default: {' '.join(PLACEMENTS)}"
         )
         parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml"), default="table", help="default: table")
@@ -280,6 +286,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _margin(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:6]) <= _MOST_MARGIN):
+        raise argparse.ArgumentTypeError(f"found {text[:80]!r}; expected percent from 0 to {_MOST_MARGIN}")
+    return int(text)
+
+
 def _seconds(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:6]) <= 86400):
         raise argparse.ArgumentTypeError(f"found {text[:80]!r}; expected seconds from 0 to 86400")
@@ -290,12 +302,16 @@ def _add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=("table", "wide", "json", "yaml", "name"), default="table", help="default: table")
     parser.add_argument("-w", "--watch", action="store_true", help="continue, and show each change")
     parser.add_argument("-l", "--selector", default="", metavar="LABELS", help="only objects with these labels: of nodes, or of pods")
-    parser.add_argument("--prometheus", default=os.environ.get("GPUSHARE_PROMETHEUS", ""), metavar="URL",
-                        help="where memory in use comes from; default: the variable GPUSHARE_PROMETHEUS, then the installer's")  # fmt: skip
-    parser.add_argument("--prometheus-token-file", default="", metavar="FILE", help="bearer token for it")
+    _add_prometheus(parser)
     parser.add_argument("--sort-by", default="", metavar="COLUMN", help="sort the rows by this column")
     parser.add_argument("--reverse", action="store_true", help="in reverse order")
     parser.add_argument("--no-headers", action="store_true", help="rows only")
+
+
+def _add_prometheus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prometheus", default=os.environ.get("GPUSHARE_PROMETHEUS", ""), metavar="URL",
+                        help="where memory in use comes from; default: the variable GPUSHARE_PROMETHEUS, then the installer's")  # fmt: skip
+    parser.add_argument("--prometheus-token-file", default="", metavar="FILE", help="bearer token for it")
 
 
 def add_source_options(parser: argparse.ArgumentParser, *, scope: bool = True) -> None:
@@ -416,10 +432,12 @@ def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awa
 
 
 async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
+    from gpushare_runtime.kubectl_gpushare.used import NOBODY_KNOWS
+
     # Of the use that nodes publish every view has something, and it costs nothing to read.
     cluster.used = await _reader(cluster, arguments)()
     if not arguments.prometheus and arguments.command in OF_USE and not cluster.uses:
-        print(f"warning: {_NO_PROMETHEUS}", file=sys.stderr)
+        print(f"warning: {NOBODY_KNOWS}. {_USED_TOO_MUCH}", file=sys.stderr)
 
 
 def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead: bool) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpushare_runtime.core.bounds import MOST_REPORT_BYTES, ReportError
 from gpushare_runtime.core.use_report import MOST_PODS, GpuUse, PodUse, UseReport
 
-REPORT = UseReport(1000, {0: GpuUse(4000, 50), 10_010: GpuUse(0)}, {("a", 0): PodUse(2000, 40), ("b", 0): PodUse(0, 0, 400)})
+REPORT = UseReport(1000, {0: GpuUse(4000, 50), 10_010: GpuUse(0)}, {("a", 0): PodUse(2000, 40, None, 3000), ("b", 0): PodUse(0, 0, 400, 0)})
 
 
 def test_what_is_written_is_read() -> None:
@@ -21,8 +21,8 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_of_too_many_pods_those_with_most_memory_are_written_and_it_fits() -> None:
-    pods = {(f"{number:036d}", index): PodUse(2**31 - 1 - number, 100, 2**40) for number in range(300) for index in (0, 10_999)}
-    text = UseReport(2**40, {}, pods).to_json()
+    pods = {(f"{number:036d}", index): PodUse(2**31 - 1 - number, 100, 2**40, 2**31 - 1) for number in range(300) for index in (0, 10_999)}
+    text = UseReport(2**40, {}, pods, since=2**40).to_json()
     found = UseReport.from_json(text)
     assert (len(found.pods), found.left_out, len(text) <= MOST_REPORT_BYTES) == (MOST_PODS, 600 - MOST_PODS, True)
     assert min(use.mib or 0 for use in found.pods.values()) == 2**31 - 128
@@ -39,14 +39,17 @@ def test_of_too_many_pods_those_with_most_memory_are_written_and_it_fits() -> No
         {"gpus": [[0, 1, 101]]},
         {"gpus": [[0, 1, 1]] * 200},
         {"gpus": [["0", 1, 1]]},
-        {"pods": [["a", 0, 1, 1]]},
-        {"pods": [[7, 0, 1, 1, None]]},
-        {"pods": [["a\x1b[2J", 0, 1, 1, None]]},
-        {"pods": [["a" * 65, 0, 1, 1, None]]},
-        {"pods": [["a", 0, 1.5, 1, None]]},
-        {"pods": [["a", 0, 1, True, None]]},
-        {"pods": [["a", 0, 1, 1, 2**41]]},
-        {"pods": [["a", 0, 1, 1, None]] * (MOST_PODS + 1)},
+        {"since": -1},
+        {"since": None},
+        {"pods": [["a", 0, 1, 1, None]]},
+        {"pods": [["a", 0, 1, 1, None, -1]]},
+        {"pods": [[7, 0, 1, 1, None, None]]},
+        {"pods": [["a\x1b[2J", 0, 1, 1, None, None]]},
+        {"pods": [["a" * 65, 0, 1, 1, None, None]]},
+        {"pods": [["a", 0, 1.5, 1, None, None]]},
+        {"pods": [["a", 0, 1, True, None, None]]},
+        {"pods": [["a", 0, 1, 1, 2**41, None]]},
+        {"pods": [["a", 0, 1, 1, None, None]] * (MOST_PODS + 1)},
         {"left_out": "x"},
     ],
 )
@@ -63,9 +66,15 @@ def test_only_what_a_person_would_notice_is_worth_a_write() -> None:
     assert [pod(sm=sm) for sm in (49, 50, 31, 30, None)] == [False, True, False, True, True]
     assert [pod(mib=mib) for mib in (2255, 2256, 1745, 1744, None)] == [False, True, False, True, True]
     assert [pod(idle=idle) for idle in (None, 400)] == [False, True]
-    assert not replace(REPORT, pods={**REPORT.pods, ("b", 0): PodUse(0, 0, 500)}).differs(REPORT), "it is idle all the same"
-    assert replace(REPORT, pods={("a", 0): PodUse(2000, 40)}).differs(REPORT)
+    assert not replace(REPORT, pods={**REPORT.pods, ("b", 0): PodUse(0, 0, 500, 0)}).differs(REPORT), "it is idle all the same"
+    assert replace(REPORT, pods={("a", 0): REPORT.pods["a", 0]}).differs(REPORT)
     assert replace(REPORT, gpus={0: GpuUse(4000, 50)}).differs(REPORT)
     assert replace(REPORT, gpus={**REPORT.gpus, 0: GpuUse(4000, 60)}).differs(REPORT)
     large = UseReport(gpus={0: GpuUse(80_000)})
     assert [replace(large, gpus={0: GpuUse(mib)}).differs(large) for mib in (84_999, 85_000)] == [False, True]
+
+
+def test_a_peak_that_grows_is_worth_a_write() -> None:
+    before = replace(REPORT, pods={("a", 0): PodUse(2000, 40, None, 4000)})
+    peaks = {peak: replace(before, pods={("a", 0): PodUse(2000, 40, None, peak)}).differs(before) for peak in (4255, 4256)}
+    assert peaks == {4255: False, 4256: True}

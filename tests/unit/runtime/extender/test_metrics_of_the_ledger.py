@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
@@ -14,6 +16,7 @@ from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.daemon.exposition import render
+from gpushare_runtime.extender import metrics
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.extender.metrics import expiry_families, families
 from unit.fakes.runtime.exposition import read
@@ -133,6 +136,30 @@ def test_pods_wait_for_room_that_is_there_scattered_or_missing() -> None:
     wait("its room is being made", memory(99), nominated="n")
     cluster.pod_event("ADDED", InvalidPod("x", "default", "x", "asks for nonsense"))
     assert rooms() == ['"enough"} 3.0', '"fragmented"} 5.0', '"too-little"} 2.0']
+
+
+def test_the_gpus_that_waiting_pods_of_a_namespace_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an average GPU, which has 16 units; one that takes no pods does not count."""
+    cluster = ClusterCache(clock=lambda: 0.0)
+
+    def waiting() -> dict[str, float]:
+        found = [line for line in lines(cluster) if line.startswith("gpushare_extender_namespace_gpus_waiting{")]
+        return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in found}
+
+    def wait(namespace: str, uid: str, request: Request) -> None:
+        cluster.pod_event("ADDED", PendingPod(uid, namespace, uid, request))
+
+    wait("a", "unknown", memory(4))
+    assert waiting() == {"a": 1.0}, "no GPU is known"
+    sizes = Inventory(GIB, (gpu(0, 8), gpu(1, 24), gpu(2, 80, cordoned=True)))
+    cluster.node_event("ADDED", NodeRecord("n", sizes))
+    wait("a", "more than any", memory(99))
+    wait("b", "two", replace(memory(16), gpus_per_pod=2))
+    wait("c", "whole", whole(3))
+    cluster.pod_event("ADDED", InvalidPod("x", "d", "x", "asks for nonsense"))
+    assert waiting() == {"a": 1.25, "b": 1.0, "c": 3.0}
+    monkeypatch.setattr(metrics, "_MOST_NAMESPACES", 1)
+    assert waiting() == {"c": 3.0, "": 2.25}
 
 
 def test_the_end_of_what_expires() -> None:

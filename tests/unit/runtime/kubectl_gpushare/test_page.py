@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from docs.pages import blocks
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, pending, pod
 from unit.fakes.runtime.pods import gpu
@@ -67,3 +69,27 @@ def test_where_pods_would_go(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "deployment.yaml").write_text(yaml.safe_dump_all([web, big]))
     assert main(["simulate", "-f", str(tmp_path / "deployment.yaml"), "--from-file", file]) == 3
     assert capsys.readouterr().out == shown("kubectl gpushare simulate -f deployment.yaml")
+
+
+def test_what_pods_would_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = int(time.time())
+    nodes = [node("gpu1", "10.0.0.1", 24, 24), node("gpu2", "10.0.0.2", 24, 24)]
+    pods = [
+        *(pod(f"web-{i}", f"gpu{1 + i // 2}", gpu=i % 2, mem=12, namespace="shop") for i in range(4)),
+        pod("train-x7", "gpu1", gpu=0, mem=10, namespace="research"),
+        pod("book-0", "gpu2", gpu=1, mem=8, namespace="research"),
+    ]
+    owners = {"web": ("ReplicaSet", "web-6c5f"), "train": ("Job", "train"), "book": ("StatefulSet", "book")}
+    for raw in pods:
+        kind, name = owners[raw["metadata"]["name"].partition("-")[0]]
+        raw["metadata"] |= {"ownerReferences": [{"kind": kind, "name": name}], "labels": {"pod-template-hash": "6c5f"}}
+    peaks = {"web-0": 4100, "web-1": 4500, "web-2": 4400, "web-3": 4100, "train-x7": 9900, "book-0": 0}
+    for raw in nodes:
+        here = [found["metadata"] for found in pods if found["spec"]["nodeName"] == raw["metadata"]["name"]]
+        used = {(found["uid"], 0): PodUse(0, 0, None, peaks[found["name"]]) for found in here}
+        report = UseReport(now, {0: GpuUse(1)}, used, since=now - 6 * 86400 - 60)
+        raw["metadata"]["annotations"]["gpushare/use"] = report.to_json()
+    file = save(tmp_path / "cluster.json", *nodes, *pods)
+    assert main(["simulate", "--as-used", "-A", "--from-file", file]) == 0
+    command = "kubectl gpushare simulate --as-used -A"
+    assert capsys.readouterr().out == shown(command)

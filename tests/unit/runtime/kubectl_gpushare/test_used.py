@@ -292,3 +292,18 @@ def test_an_annotation_that_nobody_can_read_is_one_warning_and_no_use(
     golden(capsys.readouterr().err)
     assert main(["top", "-A", "--from-file", file]) == 0
     golden(capsys.readouterr().err)
+
+
+def test_the_most_that_was_used_in_the_last_days(
+    serve: Server, asked: list[tuple[str, str | None]], file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = int(time.time()) - 3 * 86400 - 60
+    url = serve(vector(({"uid": uid(file, "a")}, 1500 * MIB + 1)), vector(({}, first)))
+    assert main(["simulate", "--as-used", "-A", "-o", "json", "--from-file", file, "--prometheus", url]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {w["workload"]: (w["peak_mib"], w["needed_units"]) for w in found["workloads"]} == {"Pod/a": (1501, 2), "Pod/b": (None, None)}
+    assert 0 <= found["workloads"][0]["seconds"] - 3 * 86400 - 60 < 3600
+    assert url in found["source"]
+    assert main(["simulate", "--as-used", "-n", "team-a", "--from-file", file, "--prometheus", url]) == 0
+    expressions = [query for query, _ in asked if POD in query]
+    assert [f'{POD}{{namespace="team-a"}}[7d]' in query for query in expressions] == [False, True]

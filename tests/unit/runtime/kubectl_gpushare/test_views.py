@@ -19,7 +19,7 @@ from gpushare_runtime.kubectl_gpushare.errors import UsageError
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
-from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, _age, document, gpus_of, names_of, nodes_view, shows_any
+from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, age, document, gpus_of, names_of, nodes_view, shows_any
 from tree import REPOSITORY
 from unit.fakes.runtime.core.ledger_schema import check
 from unit.fakes.runtime.kubectl_gpushare.objects import allocation, held, node, original_node, pending, pod, read_all
@@ -381,9 +381,9 @@ def test_when_a_pod_was_created(text: Any, seconds: float) -> None:
 
 
 def test_ages() -> None:
-    cells = {seconds: _age(1.0, 1.0 + seconds).text for seconds in (0, 119, 120, 7199, 7200, 172799, 172800, -5)}
+    cells = {seconds: age(1.0, 1.0 + seconds).text for seconds in (0, 119, 120, 7199, 7200, 172799, 172800, -5)}
     assert list(cells.values()) == ["0s", "119s", "2m", "119m", "2h", "47h", "2d", "0s"]
-    assert _age(0.0, 5.0).text == "-"
+    assert age(0.0, 5.0).text == "-"
 
 
 def test_pods_of_every_kind() -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final, NoReturn
 
 from gpushare_runtime.core.inventory import HEALTHY, Gpu
-from gpushare_runtime.core.load import Activity, Key, Load
+from gpushare_runtime.core.load import NOTHING, Activity, ContainerKey, Key, Load
 from gpushare_runtime.core.overuse import Excess, Overuse
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import in_thread
@@ -46,7 +46,9 @@ class MemoryWatch:
         self._reader = UseReader(nvml, identities)
         self._exceeded = exceeded
         self._overuse = Overuse()
-        self._activity = Activity()
+        self._activity: Activity[Key] = Activity()
+        self._containers: Activity[ContainerKey] = Activity()
+        self._peaks: dict[Key, int] = {}
         self._readings = 0
         # GPUs that have not answered yet, by UUID.
         self._slow: dict[str, asyncio.Future[None]] = {}
@@ -66,9 +68,31 @@ class MemoryWatch:
         return self._activity.means(time.monotonic())
 
     @property
+    def by_container(self) -> Mapping[ContainerKey, int]:
+        """The bytes that each container uses of each GPU, by name, of those with a process there."""
+        return {named: size for key, size in self.use.by_container.items() if (named := self._named(key))}
+
+    @property
+    def container_loads(self) -> Mapping[ContainerKey, Load]:
+        """As `loads`, of the containers that have a GPU, by name."""
+        return self._containers.means(time.monotonic())
+
+    def _named(self, key: ContainerKey) -> ContainerKey | None:
+        """The key with the container's name for its ID; None before kubelet has told the API server of it."""
+        uid, gpu, container = key
+        pod = self._node.pods.get(uid)
+        name = pod.container_named(container) if pod else ""
+        return (uid, gpu, name) if name else None
+
+    @property
     def idle(self) -> Mapping[Key, float]:
         """Unix time since when a pod has used nothing of a GPU that it has, of those that use nothing now."""
         return self._activity.idle(time.monotonic())
+
+    @property
+    def peaks(self) -> Mapping[Key, int]:
+        """The most bytes of a GPU that each pod that has it has used, of all readings since the start."""
+        return self._peaks
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
@@ -78,9 +102,29 @@ class MemoryWatch:
             if self._exceeded is not None:
                 self._compare(self._exceeded)
             held = frozenset(self._node.usage.units_by_pod(self._node.devices.inventory))
+            self._note_peaks(held)
             loads = {key: load for key in held if (load := self.use.load_of(key)) is not None}
             self._activity.observe(loads, held, time.monotonic(), time.time())
+            self._observe_containers()
             await asyncio.sleep(INTERVAL_SECONDS)
+
+    def _observe_containers(self) -> None:
+        use, named, unnamed = self.use, dict[ContainerKey, Load](), set[Key]()
+        for key, load in use.container_loads.items():
+            if known := self._named(key):
+                named[known] = load
+            else:
+                unnamed.add(key[:2])
+        held = frozenset((key.pod, gpu, key.container) for key, gpus in self._node.usage.gpu_uuids().items() for gpu in gpus)
+        at_rest = {key: NOTHING for key in held if key[1] in use.measured and key[:2] not in use.loose | unnamed}
+        self._containers.observe({**at_rest, **named}, held, time.monotonic(), time.time())
+
+    def _note_peaks(self, held: Set[Key]) -> None:
+        for key in self._peaks.keys() - held:
+            del self._peaks[key]
+        for key in held:
+            if key[1] in self.use.by_gpu:
+                self._peaks[key] = max(self._peaks.get(key, 0), self.use.by_pod.get(key, 0))
 
     async def _read(self, gpus: Sequence[Gpu]) -> Use:
         self._reader.keep({gpu.uuid for gpu in gpus} | self._slow.keys())

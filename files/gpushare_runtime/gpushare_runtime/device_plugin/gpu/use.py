@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from gpushare_runtime.core.inventory import Gpu, physical_index
-from gpushare_runtime.core.load import NOTHING, Key, Load
+from gpushare_runtime.core.load import NOTHING, ContainerKey, Key, Load
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml, NvmlError, Sensors
 
@@ -42,13 +42,17 @@ class Identities(Protocol):
     def identify(self, pid: int) -> tuple[int, str] | None:
         """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
 
+    def container_of(self, pid: int) -> str:
+        """The ID of the process's container, "" where it is unknown."""
+
 
 @dataclass(frozen=True)
 class Use:
     """Keys: (pod UID, GPU UUID). by_pod: bytes; by_gpu: bytes of all that is in use there, of GPUs that answer.
 
     loads: of pods that have samples. measured: UUIDs of the GPUs of which a pod without samples uses nothing. sensors: by index of the
-    physical GPU, as they were last read.
+    physical GPU, as they were last read. by_container, container_loads: the same by the container's ID; loose: the pods with a process of
+    which the container is not known.
     """
 
     by_pod: Mapping[Key, int] = field(default_factory=dict)
@@ -56,6 +60,9 @@ class Use:
     loads: Mapping[Key, Load] = field(default_factory=dict)
     measured: Set[str] = frozenset()
     sensors: Mapping[int, Sensors] = field(default_factory=dict)
+    by_container: Mapping[ContainerKey, int] = field(default_factory=dict)
+    container_loads: Mapping[ContainerKey, Load] = field(default_factory=dict)
+    loose: Set[Key] = frozenset()
 
     def load_of(self, key: Key) -> Load | None:
         """None where it is unknown."""
@@ -68,6 +75,7 @@ class _GpuState:
 
     since: int
     known: Mapping[int, _Identity] = field(default_factory=dict)
+    containers: Mapping[int, str] = field(default_factory=dict)
     able: bool | None = None
     sensors: Sensors | None = None
 
@@ -93,12 +101,29 @@ class UseReader:
         if sensors:
             state.sensors = self._nvml.sensors(gpu.uuid)
         by_pod: Counter[Key] = Counter()
+        by_container: Counter[ContainerKey] = Counter()
+        loose: set[Key] = set()
         for pid, size in sizes:
-            if size is not None and pid in same and same[pid][1]:
-                by_pod[same[pid][1], gpu.uuid] += size
-        loads, measured = self._loads(gpu, state, {pid: same[pid] for pid in old}, ask=sensors or bool(sizes))
+            if pid not in same or not (uid := same[pid][1]):
+                continue
+            if not (container := state.containers.get(pid)):
+                loose.add((uid, gpu.uuid))
+            if size is not None:
+                by_pod[uid, gpu.uuid] += size
+                if container:
+                    by_container[uid, gpu.uuid, container] += size
+        busy, measured = self._busy(gpu, state, {pid: same[pid] for pid in old}, ask=sensors or bool(sizes))
+        loads: dict[Key, Load] = {}
+        container_loads: dict[ContainerKey, Load] = {}
+        for pid, load in busy.items():
+            key = same[pid][1], gpu.uuid
+            loads[key] = loads.get(key, NOTHING).plus(load)
+            if container := state.containers.get(pid):
+                part = (*key, container)
+                container_loads[part] = container_loads.get(part, NOTHING).plus(load)
         found = {} if state.sensors is None else {physical_index(gpu.index): state.sensors}
-        return Use(by_pod, {gpu.uuid: self._nvml.memory_used(gpu.uuid)}, loads, {gpu.uuid} if measured else set(), found)
+        used = {gpu.uuid: self._nvml.memory_used(gpu.uuid)}
+        return Use(by_pod, used, loads, {gpu.uuid} if measured else set(), found, by_container, container_loads, loose)
 
     def _processes(self, gpu: Gpu, state: _GpuState) -> tuple[list[tuple[int, int | None]], dict[int, _Identity], set[int]]:
         """(processes and their bytes, who they certainly are, those of them that the reading before has found)."""
@@ -109,8 +134,18 @@ class UseReader:
         now = {pid: found for pid, _ in listed if (found := self._identities.identify(pid))}
         same = {pid: found for pid, found in now.items() if before.get(pid) == found}
         old = {pid for pid, found in same.items() if state.known.get(pid) == found}
+        state.containers = {
+            pid: state.containers[pid] if pid in old and pid in state.containers else self._container(pid, found)
+            for pid, found in same.items()
+            if found[1]
+        }
         state.known = now
         return listed, same, old
+
+    def _container(self, pid: int, identity: _Identity) -> str:
+        """Of a process that has just been found; "" where its number may have become another's."""
+        container = self._identities.container_of(pid)
+        return container if self._identities.identify(pid) == identity else ""
 
     def _list(self, gpu: Gpu) -> list[tuple[int, int | None]]:
         found = list(self._nvml.processes(gpu.uuid))
@@ -119,8 +154,11 @@ class UseReader:
         log.debug("GPU %s has %d processes: %d of them count", gpu.uuid, len(found), MOST_PROCESSES, extra=about(gpu=gpu.index))
         return sorted(found, key=lambda process: (-(process[1] or 0), process[0]))[:MOST_PROCESSES]
 
-    def _loads(self, gpu: Gpu, state: _GpuState, known: Mapping[int, _Identity], *, ask: bool) -> tuple[dict[Key, Load], bool]:
-        """(of pods, whether the others use nothing). known: who had which PID since the samples before; ask: whether any could be busy."""
+    def _busy(self, gpu: Gpu, state: _GpuState, known: Mapping[int, _Identity], *, ask: bool) -> tuple[dict[int, Load], bool]:
+        """(by PID of the processes of pods, whether the others use nothing). known: who had which PID since the samples before.
+
+        ask: whether any could be busy.
+        """
         if state.able is not None and not (state.able and ask):
             return {}, state.able
         state.since = min(state.since, int(self._wall() * _MICROSECONDS))
@@ -134,12 +172,9 @@ class UseReader:
         state.since = max([state.since, *(sample.at for sample in last.values())])
         busy = {pid: sample.load for pid, sample in last.items() if not sample.load.nothing}
         # Those that NVML has asked about a moment ago may have ended since, and their numbers be others'.
-        mine = {pid: known[pid][1] for pid in busy if pid in known and known[pid][1] and self._identities.identify(pid) == known[pid]}
-        loads: dict[Key, Load] = {}
-        for pid, uid in mine.items():
-            loads[uid, gpu.uuid] = loads.get((uid, gpu.uuid), NOTHING).plus(busy[pid])
+        mine = {pid: load for pid, load in busy.items() if pid in known and known[pid][1] and self._identities.identify(pid) == known[pid]}
         rate = state.sensors.sm if state.sensors else None
-        return loads, len(mine) == len(busy) and bool(busy or rate is None or rate < _BUSY_PERCENT)
+        return mine, len(mine) == len(busy) and bool(busy or rate is None or rate < _BUSY_PERCENT)
 
 
 class Pass:
@@ -185,4 +220,7 @@ class Pass:
             {key: load for use in found for key, load in use.loads.items()},
             {uuid for use in found for uuid in use.measured},
             {index: sensors for use in found for index, sensors in use.sensors.items()},
+            {key: size for use in found for key, size in use.by_container.items()},
+            {key: load for use in found for key, load in use.container_loads.items()},
+            {key for use in found for key in use.loose},
         )

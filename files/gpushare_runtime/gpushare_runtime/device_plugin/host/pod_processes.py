@@ -37,6 +37,8 @@ _KUBEPODS_SLICE: Final = re.compile(r"(?:(.+)-)?kubepods\.slice", re.DOTALL)
 _OF_OTHERS: Final = re.compile(r"\.(?:scope|service)$|[0-9a-f]{64}")
 # kubelet mounts a termination log into every container; the path has the pod's UID and the container's name.
 _CONTAINER: Final = re.compile(rb"/pods/([0-9a-f-]{32,36})/containers/([a-z0-9.-]{1,253})/[0-9a-f]{1,16}(?://deleted)? ")
+# As every container runtime names a container, and its group.
+_CONTAINER_ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 # kubelet's group may be below others.
 _DEEPEST: Final = 12
@@ -160,6 +162,17 @@ class HostProcesses:
         """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
         start, groups = started(pid, self._proc), os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))
         return (start, self._pod(groups)) if start is not None and groups else None
+
+    def container_of(self, pid: int) -> str:
+        """The ID of the process's container, by the name of its group; "" where that has none, or the process is of no pod."""
+        groups = os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))
+        if not self._pod(groups) or self._known is None:
+            return ""
+        hierarchy, roots = self._known
+        folder = hierarchy.folder(groups) or ""
+        pod = next((found[0] for root in roots if (found := pod_of(folder, root))), folder)
+        named = _CONTAINER_ID.search(folder[len(pod) + 1 :].partition("/")[0])
+        return named[0] if named else ""
 
     def processes_of(self, uid: str, most: int) -> Sequence[tuple[int, int]]:
         """At most so many processes of this pod: number and start, in the kernel's ticks."""

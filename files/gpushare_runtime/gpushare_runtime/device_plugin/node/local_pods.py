@@ -97,6 +97,10 @@ class LocalPod:
         """Its init containers that end before the next one starts, and pass their ids on."""
         return frozenset(c.name for c in self.request.containers if not c.keeps) if self.request is not None else frozenset()
 
+    def container_named(self, container_id: str) -> str:
+        """The name of its container with this ID, "" for none."""
+        return next((name for name, known in self.container_ids.items() if known.rpartition("//")[2] == container_id), "")
+
     @property
     def assigned(self) -> bool:
         """Whether a device plugin has confirmed that the containers have their GPUs."""

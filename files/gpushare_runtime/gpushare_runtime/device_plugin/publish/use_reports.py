@@ -40,6 +40,9 @@ class Measured(Protocol):
     @property
     def idle(self) -> Mapping[Key, float]: ...
 
+    @property
+    def peaks(self) -> Mapping[Key, int]: ...
+
 
 class UseReports:
     """enabled: if not, an annotation that is there is removed. now: Unix time. It is used from one event loop only."""
@@ -60,6 +63,7 @@ class UseReports:
         self._enabled = enabled
         self._now = now
         self._clock = clock
+        self._since = int(now())
         self._written_at: float | None = None
 
     async def run(self) -> NoReturn:
@@ -88,17 +92,15 @@ class UseReports:
             return
         if self._written_at is not None and self._clock() - self._written_at < WRITE_SECONDS:
             return
-        report = self._report()
-        try:
-            due = text is None or report.differs(UseReport.from_json(text))
-        except ReportError:
-            due = True
-        if due:
+        before = _read(text)
+        report = self._report(before)
+        if before is None or report.differs(before):
             # Also a write that fails has cost the API server something.
             self._written_at = self._clock()
             await self._publisher.write({protocol.ANNOTATION_USE: report.to_json()})
 
-    def _report(self) -> UseReport:
+    def _report(self, before: UseReport | None = None) -> UseReport:
+        """before: the last report, maybe of a process before this one. A pod that is still there had its peak then, too."""
         use, by_uuid = self._measured.use, self._node.devices.by_uuid
         gpus = {}
         for uuid, size in use.by_gpu.items():
@@ -106,17 +108,28 @@ class UseReports:
                 # NVML's sensors are those of a GPU, not of one of its instances.
                 sensors = use.sensors.get(gpu.index) if gpu.index == physical_index(gpu.index) else None
                 gpus[gpu.index] = GpuUse(-(-size // _MIB), sensors.sm if sensors else None)
-        now, loads, idle, held = self._now(), self._measured.loads, self._measured.idle, {}
+        now, loads, idle, peaks, held = self._now(), self._measured.loads, self._measured.idle, self._measured.peaks, {}
+        earlier = before.pods if before else {}
         for uid, uuid in self._node.usage.units_by_pod(self._node.devices.inventory):
             if (gpu := by_uuid.get(uuid)) is None or uuid not in use.by_gpu:
                 continue
             key, load, since = (uid, uuid), loads.get((uid, uuid)), idle.get((uid, uuid))
             lasts = int(since) if since is not None and now - since >= IDLE_SECONDS else None
             mib, sm = -(-use.by_pod.get(key, 0) // _MIB), None if load is None else round(load.sm)
-            held[self._known_as(uid), gpu.index] = PodUse(mib, sm, lasts)
-        return UseReport(int(now), gpus, held)
+            name = self._known_as(uid), gpu.index
+            peak = max(mib, -(-peaks.get(key, 0) // _MIB), earlier.get(name, PodUse()).peak or 0)
+            held[name] = PodUse(mib, sm, lasts, peak)
+        return UseReport(int(now), gpus, held, since=min(self._since, before.since) if before else self._since)
 
     def _known_as(self, uid: str) -> str:
         """The UID by which the API server has a static pod is another one."""
         pod = self._node.pods.get(uid)
         return pod.mirror_uid if pod is not None and pod.mirror_uid else uid
+
+
+def _read(text: str | None) -> UseReport | None:
+    """The annotation; None where there is none that can be read."""
+    try:
+        return UseReport.from_json(text) if text is not None else None
+    except ReportError:
+        return None

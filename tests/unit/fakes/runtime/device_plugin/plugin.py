@@ -33,15 +33,20 @@ RESOURCES = {MEMORY, GPUS}
 
 
 class FakeHost:
-    """A folder for each pod's control group, below one for all. pods: UIDs of those that have one; processes: PID → start, pod's UID."""
+    """A folder for each pod's control group, below one for all. pods: UIDs of those that have one; processes: PID → start, pod's UID;
+    containers: PID → ID of its container."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.pods: set[str] = set()
         self.processes: dict[int, tuple[int, str]] = {}
+        self.containers: dict[int, str] = {}
 
     def identify(self, pid: int) -> tuple[int, str] | None:
         return self.processes.get(pid)
+
+    def container_of(self, pid: int) -> str:
+        return self.containers.get(pid, "")
 
     def processes_of(self, uid: str, most: int) -> list[tuple[int, int]]:
         return [(pid, start) for pid, (start, pod) in self.processes.items() if pod == uid][:most]

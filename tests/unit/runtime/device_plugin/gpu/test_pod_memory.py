@@ -58,6 +58,12 @@ class Kernel:
         self.live()
         return self.processes.get(pid)
 
+    def container_of(self, pid: int) -> str:
+        self.live()
+        # Each pod has one container, by which it is told.
+        found = self.processes.get(pid)
+        return found[1] if found else ""
+
 
 class Driver(FakeNvml):
     def __init__(self, kernel: Kernel) -> None:
@@ -104,6 +110,9 @@ def test_no_byte_and_no_percent_is_ever_attributed_to_a_wrong_pod() -> None:
                 assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
                 assert size < {"a": 10_000, "b": 1_000_000, "c": 10**9}[uid], (seed, found)
                 attributed += 1
+            for (uid, _, container), size in found.by_container.items():
+                assert container == uid, (seed, found)
+                assert size % {"a": 100, "b": 10_000, "c": 1_000_000}[uid] == 0, (seed, found)
             for (uid, _), load in found.loads.items():
                 assert [value > 0 for value in load.values()] == [value > 0 for value in LOADS[uid].values()], (seed, found)
                 busy += 1
@@ -226,9 +235,10 @@ class Silent(FakeNvml):
 def test_a_gpu_that_does_not_answer_and_a_size_that_nobody_knows_count_for_nobody() -> None:
     driver, host = Silent(), FakeHost(Path())
     host.processes, driver.using = {7: (70, "a"), 8: (80, "b")}, {"GPU-00000000": [(7, 5), (8, None)]}
+    host.containers = {8: "x"}
     reading = Pass(UseReader(driver, host), [gpu(0, 16), gpu(1, 16)], sensors=False)
     reading.run()
-    assert reading.leave() == Use({("a", "GPU-00000000"): 5}, {"GPU-00000000": 5}, {}, {"GPU-00000000"})
+    assert reading.leave() == Use({("a", "GPU-00000000"): 5}, {"GPU-00000000": 5}, {}, {"GPU-00000000"}, loose={("a", "GPU-00000000")})
 
 
 def test_a_pod_that_was_deleted_by_force_may_use_too_much_and_has_nobody_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError, Sensors
 from gpushare_runtime.device_plugin.gpu.use import MOST_PROCESSES, Pass, Use, UseReader
 from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
-from unit.fakes.runtime.device_plugin.local_pods import memory
-from unit.fakes.runtime.device_plugin.plugin import FakeHost, admitted, metric, uses, world
+from unit.fakes.runtime.device_plugin.local_pods import bound, memory
+from unit.fakes.runtime.device_plugin.plugin import FakeHost, admitted, metric, reported, uses, world
 from unit.fakes.runtime.kube.fake_api import until
-from unit.fakes.runtime.pods import gpu
+from unit.fakes.runtime.pods import container, gpu
 
 GPU = "GPU-00000000"
 A, B = ("a", GPU), ("b", GPU)
@@ -150,3 +150,58 @@ async def test_the_page_says_how_busy_a_pod_keeps_its_gpu(monkeypatch: pytest.Mo
         await until(lambda: not metric(it, "pod_idle_since_timestamp_seconds"))
         await until(lambda: float(metric(it, "pod_sm_utilization_ratio")[0].rpartition(" ")[2]) > 0.01)
         assert metric(it, "gpu_temperature_celsius")[0].endswith(" 34.0")
+
+
+def test_the_containers_of_a_pod_have_a_part_of_it_each() -> None:
+    it = Machine()
+    it.host.processes |= {8: (80, "a"), 10: (100, "a")}
+    it.driver.using[GPU].append((10, 7))
+    it.host.containers = {7: "x", 8: "y"}
+    it.driver.busy[GPU] = {7: Load(60), 8: Load(30), 10: Load(5)}
+    it.read()
+    found = it.read()
+    assert (found.by_pod, found.by_container) == ({A: 18}, {(*A, "x"): 5, (*A, "y"): 6})
+    assert (found.load_of(A), found.container_loads) == (Load(95), {(*A, "x"): Load(60), (*A, "y"): Load(30)})
+    assert found.loose == {A}
+    # Its container is read once; that of another process with the same number anew.
+    it.host.containers = {7: "z", 8: "z", 10: "z"}
+    assert it.read().by_container == found.by_container
+    it.host.processes[7] = (71, "a")
+    it.read()
+    assert it.read().by_container == {(*A, "z"): 5, (*A, "y"): 6}
+
+
+def test_a_process_that_ends_while_its_container_is_read_has_none() -> None:
+    it = Machine()
+
+    class Late(FakeHost):
+        def container_of(self, pid: int) -> str:
+            self.processes[pid] = (99, "b")
+            return "x"
+
+    late = Late(Path())
+    late.processes = it.host.processes
+    found = UseReader(it.driver, late).read(gpu(0, 16), sensors=False)
+    assert found.by_container == {}
+
+
+async def test_the_page_has_the_containers_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.02)
+    async with world(16 * 1024) as it:
+        pod = bound(it.inventory, {0: {0: 4}, 1: {0: 2}}, container("web", mem=4), container("side", mem=2))
+        uid, uuid = await admitted(it, pod), it.inventory.gpus[0].uuid
+        await until(lambda: len(metric(it, "container_sm_utilization_ratio")) == 2)
+        assert not metric(it, "container_memory_used_bytes")
+        it.host.containers[7] = "web"
+        await uses(it, uid, 4096)
+        it.nvml.busy[uuid] = {7: Load(50)}
+        await until(lambda: metric(it, "pod_memory_used_bytes"))
+        assert not metric(it, "container_memory_used_bytes"), "the API server does not know the container yet"
+        await reported(it, pod)
+        await until(lambda: metric(it, "container_memory_used_bytes"))
+        [line] = metric(it, "container_memory_used_bytes")
+        assert 'container="web"' in line
+        assert float(line.rpartition(" ")[2]) == 4096 * 1024 * 1024
+        await until(lambda: any(float(line.rpartition(" ")[2]) > 0 for line in metric(it, "container_sm_utilization_ratio")))
+        [busy] = [line for line in metric(it, "container_sm_utilization_ratio") if float(line.rpartition(" ")[2]) > 0]
+        assert 'container="web"' in busy

@@ -125,6 +125,33 @@ def test_a_pod_with_a_process_in_any_of_its_groups_lives_and_the_process_is_its_
 USERS = "user.slice/user-1000.slice/user@1000.service"
 
 
+@pytest.mark.parametrize(
+    ("below", "container"),
+    [
+        (f"/cri-containerd-{'ab' * 32}.scope", "ab" * 32),
+        (f"/crio-{'01' * 32}.scope/container", "01" * 32),
+        (f"/docker-{'01' * 32}.scope", "01" * 32),
+        (f"/{'0c' * 32}/init.scope", "0c" * 32),
+        (f"/own/{'0c' * 32}", ""),
+        (f"/{'0c' * 33}", ""),
+        (f"/{'0C' * 32}", ""),
+        ("", ""),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("place", PLACES)
+def test_the_container_of_a_process_is_its_group_directly_below_the_pods(
+    tmp_path: Path, place: str, version: int, below: str, container: str
+) -> None:
+    group, _, uid = PLACES[place]
+    host = Host(tmp_path, version)
+    host.group(f"{group}{below}", 7)
+    assert host.identify(f"/{group}{below}") == uid
+    assert host.reader().container_of(7) == container
+    host.identify(f"/system.slice/docker-{'ab' * 32}.scope", 8)
+    assert [host.reader().container_of(pid) for pid in (8, 9)] == ["", ""]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     "spoofed",

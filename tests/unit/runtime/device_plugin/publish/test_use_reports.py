@@ -74,10 +74,10 @@ async def test_a_pod_is_idle_after_ten_minutes_and_its_load_is_that_of_the_last_
         await until(lambda: watch.idle)
         since = watch.idle[uid, uuid]
         reports = UseReports(it.plugin.node, await publisher(it), watch, enabled=True, now=lambda: since + 599)
-        assert reports._report().pods == {(uid, 0): PodUse(0, 0, None)}
+        assert reports._report().pods == {(uid, 0): PodUse(0, 0, None, 0)}
         reports = UseReports(it.plugin.node, await publisher(it), watch, enabled=True, now=lambda: since + 600)
         found = reports._report()
-        assert (found.pods, found.gpus) == ({(uid, 0): PodUse(0, 0, int(since))}, {0: GpuUse(0, 0)})
+        assert (found.pods, found.gpus) == ({(uid, 0): PodUse(0, 0, int(since), 0)}, {0: GpuUse(0, 0)})
         await uses(it, uid, 100)
         it.nvml.busy[uuid] = {7: Load(100)}
         await until(lambda: not watch.idle)
@@ -99,3 +99,23 @@ async def test_off_removes_what_is_there_and_writes_nothing() -> None:
         own._published = {"gpushare/use": "{"}
         await UseReports(it.plugin.node, own, it.plugin._memory, enabled=True).step()
         assert UseReport.from_json(annotation(it) or "").gpus == {0: GpuUse(0, 0)}
+
+
+async def test_the_most_that_a_pod_has_used_stays_and_outlives_the_plugin() -> None:
+    async with world(16 * 1024, publish_use="none") as it:
+        uid = await admitted(it, memory(it.inventory, 0, 4))
+        watch, own, key = it.plugin._memory, await publisher(it), (uid, it.inventory.gpus[0].uuid)
+        for mib in (3000, 100):
+            await uses(it, uid, mib)
+            await until(lambda mib=mib: watch.use.by_pod.get(key) == mib * 1024 * 1024)  # type: ignore[misc]
+        await UseReports(it.plugin.node, own, watch, enabled=True, now=lambda: 5000).step()
+        first = UseReport.from_json(annotation(it) or "")
+        assert (first.pods[uid, 0].mib, first.pods[uid, 0].peak, first.since) == (100, 3000, 5000)
+        # Another process has seen nothing of it yet; a pod that is gone does not come back.
+        watch._peaks.clear()
+        gone = {("another", 0): PodUse(1, 1, None, 1), (uid, 0): first.pods[uid, 0]}
+        own._published = {"gpushare/use": UseReport(5000, {}, gone, since=5000).to_json()}
+        await UseReports(it.plugin.node, own, watch, enabled=True, now=lambda: 9000).step()
+        second = UseReport.from_json(annotation(it) or "")
+        assert {name: use.peak for name, use in second.pods.items()} == {(uid, 0): 3000}
+        assert second.since == 5000

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The requests that would do for what pods use: a small cluster, counted by hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
+from gpushare_runtime.kubectl_gpushare import right_size
+from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.right_size import InUse, Peaks, Workload
+from gpushare_runtime.kubectl_gpushare.views import Selection
+from gpushare_runtime.kubectl_program.main import main
+from unit.fakes.runtime.kubectl_gpushare.objects import allocation, node, pod, read_all
+from unit.fakes.runtime.pods import gpu
+from unit.golden import Golden
+
+NOW = 1_000_000.0
+EVERY = Selection()
+
+
+def owned(raw: dict[str, Any], kind: str, name: str, code: str = "") -> dict[str, Any]:
+    metadata = raw["metadata"]
+    metadata["ownerReferences"] = [{"kind": kind, "name": name}]
+    metadata["labels"] = {**metadata.get("labels", {}), **({"pod-template-hash": code} if code else {})}
+    return raw
+
+
+def objects() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Two nodes of three GPUs of 16 GiB. A Deployment of three pods, a Job on two GPUs, a whole GPU, and a pod that has just begun."""
+    nodes = [node("a", "10.0.0.1", 16, 16, 16), node("b", "10.0.0.2", 16, 16, 16)]
+    places = (("web-0", "a", 0), ("web-1", "a", 1), ("web-2", "b", 0))
+    pods = [owned(pod(name, on, gpu=index, mem=8), "ReplicaSet", "web-5d9", "5d9") for name, on, index in places]
+    train = pod("train", "b", annotations=allocation({"0": {"1": 8, "2": 8}}), mem=16)
+    train["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    pods += [owned(train, "Job", "train"), pod("book", "a", annotations=allocation({"0": {"2": 16}}), count=1, namespace="people")]
+    return nodes, [*pods, pod("new", "b", gpu=0, mem=2, namespace="people")]
+
+
+def cluster() -> Cluster:
+    found = read_all(*objects())
+    found.now = lambda: NOW
+    return found
+
+
+PEAKS = Peaks("x", {"uid-web-0": 2000, "uid-web-1": 2500, "uid-train": 8000, "uid-book": 500}, {"a": NOW - 9000, "b": NOW - 600})
+
+
+def by_name(found: list[Workload]) -> dict[str, Workload]:
+    return {workload.name: workload for workload in found}
+
+
+def test_a_workload_needs_the_most_of_any_of_its_pods_and_a_margin(golden: Golden) -> None:
+    found = right_size.workloads(cluster(), EVERY, PEAKS, 10)
+    assert [(workload.name, workload.asked_mib - workload.needed_mib) for workload in found] == [
+        # 2750 MiB are 3 GiB, for each of three pods; 8800 MiB are 9 GiB, on each of two GPUs.
+        ("Deployment/web", 3 * 5 * 1024),
+        ("Pod/book", 0),
+        ("Pod/new", 0),
+        ("Job/train", -2 * 1024),
+    ]
+    named = by_name(found)
+    assert [(named[name].used, named[name].needs, named[name].unknown, len(named[name].pods)) for name in sorted(named)] == [
+        (2500, 3, 1, 3),
+        (8000, 9, 0, 1),
+        (500, 1, 0, 1),
+        (None, None, 1, 1),
+    ]
+    assert (named["Deployment/web"].seconds, named["Job/train"].seconds, named["Pod/new"].seconds) == (9000, 600, None)
+    for name in sorted(named):
+        golden("; ".join(named[name].notes()))
+
+
+@pytest.mark.parametrize(("margin", "needs"), [(0, 3), (22, 3), (23, 4), (100, 5), (1000, 16)])
+def test_the_margin_is_rounded_up_and_nothing_needs_more_than_a_gpu(margin: int, needs: int) -> None:
+    """3072 MiB are 3 units: 2500 and 22.88 percent."""
+    assert by_name(right_size.workloads(cluster(), EVERY, PEAKS, margin))["Deployment/web"].needs == needs
+
+
+def test_a_pod_without_memory_in_use_needs_one_unit(golden: Golden) -> None:
+    found = by_name(right_size.workloads(cluster(), EVERY, Peaks("x", {"uid-new": 0}, any_node=NOW - 7200), 10))["Pod/new"]
+    assert (found.used, found.needs, found.seconds) == (0, 1, 7200)
+    golden("; ".join(found.notes()))
+
+
+def test_pods_of_one_owner_that_ask_for_different_amounts_are_two_rows_and_those_that_end_none() -> None:
+    nodes, pods = objects()
+    pods[0]["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "4"
+    pods[1]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = [w for w in right_size.workloads(read_all(nodes, pods), EVERY, PEAKS, 10) if w.name == "Deployment/web"]
+    assert sorted((w.units, len(w.pods), w.needs) for w in found) == [(4, 1, 3), (8, 1, None)]
+
+
+def test_the_gpus_of_all_pods_placed_anew_as_they_ask_and_as_they_use() -> None:
+    it = cluster()
+    found = right_size.workloads(it, EVERY, PEAKS, 10)
+    # Whole: 1. As they ask: the Job's two with a pod of the Deployment on each, and one more for the third and the new one.
+    # As used: 9 + 3 + 3 on one of the Job's, 9 + 3 + 2 on the other.
+    assert right_size.gpus_in_use(it, found, "binpack") == InUse(6, 4, 3)
+    for name in ("a", "b"):
+        it.set_node({**node(name, "x", 16, 16, 16), "spec": {"unschedulable": True}})
+    assert right_size.gpus_in_use(it, found, "binpack") == InUse(6, 0, 0, 6)
+
+
+def test_nothing_is_placed_where_units_differ_or_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = cluster()
+    found = right_size.workloads(it, EVERY, PEAKS, 10)
+    monkeypatch.setattr(right_size, "MOST_TRIED", 12)
+    assert right_size.gpus_in_use(it, found, "binpack") is not None
+    monkeypatch.setattr(right_size, "MOST_TRIED", 11)
+    assert right_size.gpus_in_use(it, found, "binpack") is None
+    monkeypatch.undo()
+    it.set_node(node("c", "x", gpus=Inventory(UNITS["256MiB"], (gpu(0, 64, mib=16384),))))
+    assert right_size.gpus_in_use(it, found, "binpack") is None
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    nodes, pods = objects()
+    uses: dict[str, dict[tuple[str, int], PodUse]] = {
+        "a": {("uid-web-0", 0): PodUse(1, 0, None, 2000), ("uid-web-1", 1): PodUse(1, 0, None, 2500), ("uid-web-2", 0): PodUse(peak=9999)},
+        "b": {("uid-train", 1): PodUse(7000, 9, None, 7000), ("uid-train", 2): PodUse(1, 9, None, 8000)},
+    }
+    for raw in nodes:
+        name = raw["metadata"]["name"]
+        report = UseReport(int(time.time()), {0: GpuUse(1)}, uses[name], since=int(time.time()) - 5 * 86400 - 60)
+        raw["metadata"]["annotations"]["gpushare/use"] = report.to_json()
+    items = [*({**raw, "kind": "Node"} for raw in nodes), *({**raw, "kind": "Pod"} for raw in pods)]
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
+    return tmp_path / "cluster.json"
+
+
+def test_the_command(file: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+    """What nodes publish: the larger one of a pod's GPUs, and nothing about a pod that is on another node."""
+    assert main(["simulate", "--as-used", "-A", "--from-file", str(file)]) == 0
+    golden(capsys.readouterr().out)
+    assert main(["simulate", "--as-used", "-n", "people", "--margin", "50", "--from-file", str(file)]) == 0
+    golden(capsys.readouterr().out)
+    assert main(["simulate", "--as-used", "-A", "-o", "json", "--from-file", str(file)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["v"], found["margin_percent"], found["gpus"]) == (1, 10, {"now": 6, "as_requested": 4, "as_used": 3, "unplaced": 0})
+    assert {w["workload"]: (w["peak_mib"], w["needed_units"], w["unknown"]) for w in found["workloads"]} == {
+        "Deployment/web": (2500, 3, 1),
+        "Job/train": (8000, 9, 0),
+        "Pod/book": (None, None, 1),
+        "Pod/new": (None, None, 1),
+    }
+
+
+def test_what_it_cannot_do(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+    argv = ["simulate", "--as-used", "--from-file", str(file)]
+    assert main([*argv, "-f", "x.yaml"]) == 2
+    golden(capsys.readouterr().err)
+    assert main([*argv, "-n", "nobody"]) == 1
+    golden(capsys.readouterr().err)
+    silent = tmp_path / "silent.json"
+    silent.write_text(file.read_text().replace("gpushare/use", "gpushare/other"))
+    assert main(["simulate", "--as-used", "-A", "--from-file", str(silent)]) == 1
+    golden(capsys.readouterr().err)
+    for margin in ("-1", "1001", "x"):
+        with pytest.raises(SystemExit):
+            main([*argv, "--margin", margin])
+        capsys.readouterr()
