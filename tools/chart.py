@@ -18,6 +18,7 @@ from typing import Any, Final
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
     ANNOTATION_SETTINGS,
+    DASHBOARD,
     DRA_HAMI,
     DRA_NVIDIA,
     LABEL_NODE,
@@ -26,12 +27,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import UNIT_QUANTITIES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.in_cluster import objects
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import SCHEDULER
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import PLUGIN, SCHEDULER
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import SCHEDULER_REPOSITORY, Values
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.table import DAEMONS
 
-#: Of the daemons whose settings are an annotation of their pods: the kind of their object, and the word of the template.
-_SETTINGS_OF: Final = {"Deployment": "x-extender-settings", "DaemonSet": "x-plugin-settings"}
+#: Of the pods whose settings are an annotation: their name, and the word of the template.
+_SETTINGS_OF: Final = {SCHEDULER: "x-extender-settings", PLUGIN: "x-plugin-settings", DASHBOARD: "x-dashboard-settings"}
 _NO_VERSION = (
     "found a version of Kubernetes without its third number; expected one such as v1.36.3, which kube-scheduler's image has: "
     "set schedulerImage, or kubeVersion of Argo CD"
@@ -117,6 +118,7 @@ WORDS: Final[Mapping[str, str]] = {
     "x-digest": 'include "gpushare.schedulerConfig" . | sha256sum',
     "x-plugin-settings": 'include "gpushare.devicePluginSettings" .',
     "x-extender-settings": 'include "gpushare.extenderSettings" .',
+    "x-dashboard-settings": 'include "gpushare.dashboardSettings" .',
     "64993": 'regexFind "^[0-9]+" .Values.memoryUnit | default "1"',
     "x-suffix": 'hasPrefix "G" .Values.memoryUnit | ternary "Gi" "Mi"',
 }
@@ -124,6 +126,11 @@ WORDS: Final[Mapping[str, str]] = {
 SETTINGS: Final[Mapping[str, str]] = {
     "isolation": 'eq .Values.isolation "auto" | ternary "watch" .Values.isolation',
     "deviceStrategy": 'eq .Values.backend "dra" | ternary "cdi" .Values.deviceStrategy',
+}
+#: Those that are made of more than a value, by their keys.
+_MADE: Final[Mapping[str, str]] = {
+    "hostNames": f'list "localhost" (printf "{DASHBOARD}.%s.svc" .Release.Namespace) (printf "{DASHBOARD}.%s" .Release.Namespace) '
+    ".Values.dashboard.hostName | compact"
 }
 
 
@@ -222,7 +229,7 @@ def made(values: Values) -> list[Any]:
             one["data"] = dict.fromkeys(one["data"], "x-config")
         template = one.get("spec", {}).get("template", {})
         if "annotations" in template.get("metadata", {}):
-            words = {ANNOTATION_SCHEDULER_CONFIG: "x-digest", ANNOTATION_SETTINGS: _SETTINGS_OF[one["kind"]]}
+            words = {ANNOTATION_SCHEDULER_CONFIG: "x-digest", ANNOTATION_SETTINGS: _SETTINGS_OF[one["metadata"]["name"]]}
             template["metadata"]["annotations"] = {name: words[name] for name in template["metadata"]["annotations"]}
         if "imagePullSecrets" in one:
             one["imagePullSecrets"] = "x-pull-secrets"
@@ -248,6 +255,7 @@ def _with_unit(text: str) -> str:
 def settings_of(role: str, made: Callable[[Values], str]) -> str:
     """The lines of a daemon's settings, with the values of the chart as expressions. role: the daemon's on hosts."""
     charts = {row.key: SETTINGS.get(row.chart, f".Values.{row.chart}") for row in DAEMONS[role].settings if row.chart}
+    charts.update(_MADE)
 
     def settings(values: Values) -> list[str]:
         parts = (line.partition(": ") for line in made(values).splitlines())
@@ -391,6 +399,7 @@ def templates() -> dict[str, str]:
     return {
         "_scheduler-config.tpl": header + defined("schedulerConfig", config),
         "_device-plugin-settings.tpl": header + defined("devicePluginSettings", of_plugin),
+        "_dashboard-settings.tpl": header + defined("dashboardSettings", settings_of("dashboard", workloads.dashboard_settings)),
         "_extender-settings.tpl": header + defined("extenderSettings", settings_of("extender", workloads.extender_settings)),
         "objects.yaml": f'{header}{{{{- if eq .Values.backend "extender" }}}}\n{_REJECTED}{_rejections(_REJECTED_BY_EXTENDER)}'
         f"{_documents(FULL)}\n{{{{- end }}}}\n",

@@ -121,7 +121,7 @@ RUNTIME: Final = Area(
         "device_plugin.host": ("core", "daemon", "device_plugin.node"),
         "kubectl_gpushare": ("core", "dra.pods", "dra.slices", "kube"),
         # It shows what the views compute.
-        "dashboard": ("core", "daemon", "kube", "kubectl_gpushare"),
+        "dashboard": ("core", "daemon", "kube", "kubectl_gpushare", "settings"),
         # A command starts the dashboard.
         "kubectl_program": ("core", "kube", "kubectl_gpushare", "dashboard.local"),
         "doctor": (
@@ -129,7 +129,7 @@ RUNTIME: Final = Area(
             "core.inventory",
             "kube",
             "pki",
-            "settings.document",
+            "settings",
             "device_plugin.host.cdi_specs",
             "device_plugin.kubelet.checkpoint",
             "device_plugin.node.cdi",

@@ -47,6 +47,7 @@ import modes  # noqa: E402
 import proof  # noqa: E402
 import readme  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
+from gpushare_runtime.settings.dashboard import DashboardConfig  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
 from gpushare_runtime.settings.extender import ExtenderConfig  # noqa: E402
 from gpushare_runtime.settings.schema import settings_of  # noqa: E402
@@ -299,7 +300,8 @@ def settings_table(owner: type[Any]) -> str:
         names = [f"`{one.variable}`" if one.variable else "", f"`{one.chart}` of the chart" if one.chart else ""]
         words = " ".join(sentence(part) for part in [*one.doc.split("; "), one.agrees] if part)
         values = f"`{json.dumps(one.default)}`" if one.default not in (None, "", []) else ""
-        rows.append([f"`{one.key}`", values, one.kind.expected, ", ".join(filter(None, names)), words])
+        expected = re.sub(r"https?://[^ ,]+", r"`\g<0>`", one.kind.expected)
+        rows.append([f"`{one.key}`", values, expected, ", ".join(filter(None, names)), words])
     return table(["field", "default", "value", "set by", "effect"], rows)
 
 
@@ -576,6 +578,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/reference/cli.md": {"programs": programs},
     "docs/reference/device-plugin.md": {"settings": partial(settings_table, DevicePluginConfig)},
     "docs/reference/extender.md": {"settings": partial(settings_table, ExtenderConfig)},
+    "docs/use/dashboard.md": {"settings": partial(settings_table, DashboardConfig)},
     "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
     "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
     "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters, "preset-sources": sources_of_presets},

@@ -22,9 +22,10 @@ sys.path.insert(0, str(ROOT / "files/gpushare_runtime"))
 
 from gpushare_runtime.settings import document  # noqa: E402
 from gpushare_runtime.settings.cluster import ClusterConfig  # noqa: E402
+from gpushare_runtime.settings.dashboard import DashboardConfig  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
 from gpushare_runtime.settings.extender import ExtenderConfig  # noqa: E402
-from gpushare_runtime.settings.schema import HOST, NumberType, Setting, TextType, settings_of  # noqa: E402
+from gpushare_runtime.settings.schema import HOST, ListType, NumberType, Setting, TextType, settings_of  # noqa: E402
 
 TABLE: Final = "plugins/plugin_utils/_settings/table.py"
 IN_CLUSTER: Final = "in_cluster"
@@ -71,6 +72,7 @@ class Daemon:
 DAEMONS: Final = (
     Daemon(DevicePluginConfig, "device_plugin", "Memory, isolation and devices"),
     Daemon(ExtenderConfig, "extender", "Extender and kube-scheduler"),
+    Daemon(DashboardConfig, "dashboard", "Dashboard"),
 )
 
 
@@ -103,7 +105,8 @@ def files() -> dict[str, str]:
             ),
             (f"roles/{IN_CLUSTER}/defaults/main.yml", [_default(each) for each in daemon.of_chart]),
         ):
-            found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(daemon.owner), lines, path)
+            if lines:
+                found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(daemon.owner), lines, path)
     for role in sorted({each.role for each in SHARED}):
         own = [each for each in SHARED if each.role == role]
         for path, lines in (
@@ -216,7 +219,7 @@ def table() -> str:
 
 
 def _row(each: Setting) -> str:
-    kind = each.kind
+    kind = each.kind.each if isinstance(each.kind, ListType) else each.kind
     number, text = kind if isinstance(kind, NumberType) else None, kind if isinstance(kind, TextType) and not kind.path else None
     pattern = text.pattern if text and text.pattern != TextType.pattern else ""
     further = {
@@ -228,7 +231,8 @@ def _row(each: Setting) -> str:
         "most": number.most if number else None,
         "zero": True if number and number.zero else None,
         "pattern": pattern,
-        "expected": kind.expected if number or pattern else "",
+        "items": each.kind.most if isinstance(each.kind, ListType) else None,
+        "expected": each.kind.expected if number or pattern else "",
     }
     given = "".join(f", {name}={value!r}" for name, value in further.items() if value not in ("", None))
     return f"DaemonSetting({each.name!r}, {each.key!r}, {default(each)!r}{given})"

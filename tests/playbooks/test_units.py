@@ -102,6 +102,10 @@ PLAY = """
         dest: "{folder}/{{{{ inventory_hostname }}}}.gpushare-device-plugin.json"
         mode: "0600"
     - ansible.builtin.copy:
+        content: "{{{{ lookup('gpushare.kubernetes.settings', 'dashboard', decided=__dashboard_decided) | to_json }}}}"
+        dest: "{folder}/{{{{ inventory_hostname }}}}.gpushare-dashboard.json"
+        mode: "0600"
+    - ansible.builtin.copy:
         content: "{{{{ lookup('gpushare.kubernetes.settings', 'extender', decided=__extender_decided) | to_json }}}}"
         dest: "{folder}/{{{{ inventory_hostname }}}}.gpushare-extender.json"
         mode: "0600"

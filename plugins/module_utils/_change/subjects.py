@@ -137,6 +137,7 @@ DAEMONS = (
         (DASHBOARD, f"private/{DASHBOARD}", "systemd/timers/stamp-gpushare-dashboard-pki.timer"),
         DASHBOARD_PKI,
         DASHBOARD_CERTIFICATES,
+        configured=True,
     ),
     HostDaemon(
         PLUGIN,

@@ -47,13 +47,13 @@ _JOBS = {SCHEDULER: "gpushare-extender", EXTENDER: "gpushare-extender", PLUGIN: 
 _METRICS_FOLDER, _TOKEN = "/etc/gpushare/metrics", "token"
 #: Where a daemon's container has its settings, and the name of their file.
 SETTINGS_FOLDER, _SETTINGS = "/etc/gpushare/settings", "settings.yaml"
-_PLUGIN_ROLE, _EXTENDER_ROLE = "device_plugin", "extender"
+_PLUGIN_ROLE, _EXTENDER_ROLE, _DASHBOARD_ROLE = "device_plugin", "extender", "dashboard"
 #: On the nodes: the usage file, which the service of a host has in the same place.
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
 #: Of the certificates of a control plane, as with services.
 PKI_FOLDER = "/etc/gpushare/pki"
-#: The extender's own copies of them.
-_COPIES = "/run/gpushare-pki"
+#: The extender's own copies of them, and the dashboard's of its own.
+_COPIES, _DASHBOARD_COPIES = "/run/gpushare-pki", "/run/gpushare-tls"
 #: Where the device plugin's container sees the host: its paths below this one, as far as they are mounted.
 HOST = "/host"
 HOST_CGROUPS, HOST_DEV = f"{HOST}/sys/fs/cgroup", f"{HOST}/dev"
@@ -429,10 +429,27 @@ def daemon_set(values: Values) -> Json:
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _named(PLUGIN, values), "spec": spec}
 
 
+def _dashboard_names(values: Values) -> list[str]:
+    """The names by which people call it, beside kubelet and `kubectl port-forward`."""
+    return [f"{DASHBOARD}.{values.namespace}.svc", f"{DASHBOARD}.{values.namespace}", *values.dashboard_hosts]
+
+
+def dashboard_settings(values: Values) -> str:
+    """The file that the dashboard reads."""
+    fields: Json = {
+        "listen": f"0.0.0.0:{DASHBOARD_PORT}",
+        "ownTokens": True,
+        "tlsCert": f"{_DASHBOARD_COPIES}/dashboard.crt",
+        "tlsKey": f"{_DASHBOARD_COPIES}/dashboard.key",
+        "hostNames": ["localhost", *_dashboard_names(values)],
+        **({"prometheus": values.prometheus} if values.prometheus else {}),
+    }
+    return document(DAEMONS[_DASHBOARD_ROLE].kind, fields)
+
+
 def dashboard(values: Values) -> list[Json]:
     """The page, to which people bring tokens of their own. Its certificate and the authority of it are the pod's, made at its start."""
-    folder, copies = "/run/gpushare-pki", "/run/gpushare-tls"
-    names = [f"{DASHBOARD}.{values.namespace}.svc", f"{DASHBOARD}.{values.namespace}", *values.dashboard_hosts]
+    folder, copies = "/run/gpushare-pki", _DASHBOARD_COPIES
     keeper = {
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
@@ -441,17 +458,8 @@ def dashboard(values: Values) -> list[Json]:
     }
     program = f"{PROGRAMS}/gpushare-pki"
     # A folder of its own: that of the volume is root's.
-    places = [f"--dir={folder}/own", "--for=dashboard", *(f"--name={name}" for name in names), f"--copy-to={copies}"]
+    places = [f"--dir={folder}/own", "--for=dashboard", *(f"--name={name}" for name in _dashboard_names(values)), f"--copy-to={copies}"]
     small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
-    arguments = [
-        f"--listen=0.0.0.0:{DASHBOARD_PORT}",
-        "--own-tokens",
-        f"--tls-cert={copies}/dashboard.crt",
-        f"--tls-key={copies}/dashboard.key",
-        # kubelet, and people with `kubectl port-forward`.
-        *(f"--host-name={name}" for name in ("localhost", *names)),
-        *([f"--prometheus={values.prometheus}"] if values.prometheus else []),
-    ]
     ready = probe("/healthz", DASHBOARD_PORT, "HTTPS", period=5, failures=3)
     ready["httpGet"]["httpHeaders"] = [{"name": "Host", "value": "localhost"}]
     container = {
@@ -459,10 +467,10 @@ def dashboard(values: Values) -> list[Json]:
         "image": values.image,
         "imagePullPolicy": "IfNotPresent",
         "command": [f"{PROGRAMS}/gpushare-dashboard"],
-        "args": arguments,
+        "args": [f"--config={SETTINGS_FOLDER}/{_SETTINGS}"],
         **environment(values),
         "ports": [{"name": "https", "containerPort": DASHBOARD_PORT, "protocol": "TCP"}],
-        "volumeMounts": [_mount("tls", copies)],
+        "volumeMounts": [_mount("settings", SETTINGS_FOLDER), _mount("tls", copies)],
         "livenessProbe": {"tcpSocket": {"port": DASHBOARD_PORT}, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
         "readinessProbe": ready,
         # Its service on hosts has the same bound.
@@ -482,12 +490,13 @@ def dashboard(values: Values) -> list[Json]:
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [{"name": "certificates", "command": [program], "args": ["ensure", *places], **keeper}],
         "containers": [container, {"name": "renewal", "command": [program], "args": ["keep", *places], "resources": small, **keeper}],
-        "volumes": [{"name": name, "emptyDir": dict(memory)} for name in ("pki", "tls")],
+        "volumes": [_settings_volume(), *({"name": name, "emptyDir": dict(memory)} for name in ("pki", "tls"))],
     }
+    annotations = {ANNOTATION_SETTINGS: dashboard_settings(values)}
     spec = {
         "replicas": 1,
         "selector": {"matchLabels": labels(DASHBOARD)},
-        "template": {"metadata": {"labels": labels(DASHBOARD)}, "spec": pod},
+        "template": {"metadata": {"labels": labels(DASHBOARD), "annotations": annotations}, "spec": pod},
     }
     port = {"name": "https", "port": 443, "protocol": "TCP", "targetPort": DASHBOARD_PORT}
     service = {"type": "ClusterIP", "selector": labels(DASHBOARD), "ports": [port]}

@@ -360,23 +360,6 @@ def _address(value: Any) -> tuple[str, str] | None:
     return _ip(value) if value else ("an IP address such as 127.0.0.1", ERROR)
 
 
-def _host_names(value: Any) -> tuple[str, str] | None:
-    name = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([-A-Za-z0-9]{0,62})(\.[A-Za-z0-9][-A-Za-z0-9]{0,62})*")
-    good = len(value) <= 50 and all(name.fullmatch(str(host)) for host in value)
-    return None if good else ("at most 50 host names without a port, such as gpushare.example.org", ERROR)
-
-
-def _http_url(value: Any) -> tuple[str, str] | None:
-    good = value == "" or re.fullmatch(r"https?://[\w.:\[\]-]+(?:/[\w@+=:,./~-]*)?", str(value), re.ASCII)
-    return None if good else ("a URL such as http://prometheus.monitoring:9090, without a query", ERROR)
-
-
-def _title(value: Any) -> tuple[str, str] | None:
-    # One word of the service's command line.
-    good = re.fullmatch(r"[\w@+=:,./~-]{0,80}", str(value), re.ASCII)
-    return None if good else ("at most 80 letters, digits and _@+=:,./~-, such as gpu-cluster-1", ERROR)
-
-
 def _file_or_none(value: Any) -> tuple[str, str] | None:
     return _absolute(value) if value else None
 
@@ -419,10 +402,7 @@ def _version(value: Any) -> tuple[str, str] | None:
 _RULES: dict[str, Rule] = {
     **{each.variable: _of_row(each) for each in every(DAEMONS, SHARED) if each.bounded},
     "gpushare_dashboard_address": _address,
-    "gpushare_dashboard_host_names": _host_names,
     "gpushare_dashboard_port": _between(1024, 65535),
-    "gpushare_dashboard_prometheus": _http_url,
-    "gpushare_dashboard_title": _title,
     "gpushare_dashboard_tls_cert": _file_or_none,
     "gpushare_dashboard_tls_key": _file_or_none,
     "gpushare_dashboard_token": _token,

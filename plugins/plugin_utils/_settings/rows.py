@@ -19,8 +19,8 @@ class DaemonSetting:
     """One setting. field: of the runtime's dataclass. key: in its file. default: of variable and chart, or the daemon's, None for none.
 
     variable: "" for none. hosts: whether the daemon's role on hosts has it. scope: where its value must be the same. chart: the value of
-    the chart, "" for none. least, most: bounds of a number, None for another type. pattern: of a text, "" for any. expected: what a value
-    must be, where it has bounds or a pattern.
+    the chart, "" for none. least, most: bounds of a number, None for another type. pattern: of a text or of each in a list, "" for any.
+    items: the longest list, None for another type. expected: what a value must be, where it has bounds or a pattern.
     """
 
     field: str
@@ -34,6 +34,7 @@ class DaemonSetting:
     most: int | None = None
     zero: bool = False
     pattern: str = ""
+    items: int | None = None
     expected: str = ""
 
     @property
@@ -44,7 +45,8 @@ class DaemonSetting:
         """Whether a value of the right type is within the bounds."""
         if self.least is not None and self.most is not None:
             return self.least <= value <= self.most or (self.zero and value == 0)
-        return re.fullmatch(self.pattern, str(value)) is not None
+        texts = [value] if self.items is None else value
+        return (self.items is None or len(value) <= self.items) and all(re.fullmatch(self.pattern, str(text)) for text in texts)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,47 @@ DAEMONS = {
             ),
         ),
     ),
+    "dashboard": ConfiguredDaemon(
+        "DashboardConfig",
+        "dashboard",
+        (
+            DaemonSetting(
+                "host_names",
+                "hostNames",
+                [],
+                variable="gpushare_dashboard_host_names",
+                pattern="(?=.{1,253}\\Z)[A-Za-z0-9][A-Za-z0-9-]{0,62}(?:\\.[A-Za-z0-9][A-Za-z0-9-]{0,62})*",
+                items=60,
+                expected="a list of at most 60, each a host name without a port, such as gpushare.example.org",
+            ),
+            DaemonSetting(
+                "prometheus",
+                "prometheus",
+                "",
+                variable="gpushare_dashboard_prometheus",
+                pattern="(?:https?://[A-Za-z0-9.:\\[\\]_~%-]+(?:/[A-Za-z0-9_@+=:,./~%-]*)?)?",
+                expected="a URL such as http://prometheus.monitoring:9090, without a query, or nothing",
+            ),
+            DaemonSetting(
+                "title",
+                "title",
+                "",
+                variable="gpushare_dashboard_title",
+                pattern="[^\\0]{0,80}",
+                expected="a text of at most 80 characters",
+            ),
+            DaemonSetting(
+                "token_seconds",
+                "tokenSeconds",
+                604800,
+                variable="gpushare_token_seconds",
+                scope="cluster",
+                least=600,
+                most=4294967296,
+                expected="a number of seconds from 600 to 4294967296",
+            ),
+        ),
+    ),
 }
 #: Of the cluster, and of no daemon.
 SHARED = (

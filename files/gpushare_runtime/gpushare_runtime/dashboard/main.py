@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import ssl
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gpushare_runtime import __version__
-from gpushare_runtime.core.bounds import as_text, quote
+from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.daemon import runner
 from gpushare_runtime.daemon.runner import FatalError, Signals, Status, keep_alive, run_all
 from gpushare_runtime.dashboard.access import AccessError, Hosts, TokenFile
@@ -28,18 +27,18 @@ from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.history import Prometheus
 from gpushare_runtime.dashboard.server import Dashboard, listen
 from gpushare_runtime.dashboard.viewers import OneToken, OwnTokens
-from gpushare_runtime.kube import service_account
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
 from gpushare_runtime.kubectl_gpushare.api import explain_error, find_scope
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
+from gpushare_runtime.settings import options
+from gpushare_runtime.settings.dashboard import DashboardConfig
 
 log = logging.getLogger(__name__)
 
 NAME: Final = "gpushare-dashboard"
-DEFAULT_LISTEN: Final = "127.0.0.1:9442"
 _CERTIFICATE_SECONDS: Final = 60.0
 _STALE_SECONDS: Final = 180.0
 _CLUSTER: Final = "cluster"
@@ -64,93 +63,52 @@ class DashboardSettings:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> DashboardSettings:
     """The settings; None: this process's arguments. Ends the process with a message if they are invalid."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    host, port = given.listen
-    loopback = ip_address(host).is_loopback
-    if (given.tls_cert is None) != (given.tls_key is None):
-        parser.error("--tls-cert and --tls-key go together: give both, or none for plain http on a loopback address")
-    if given.tls_cert is None and not loopback:
-        parser.error(
-            f"--listen {host}: found no certificate, so the token would go over the network in clear text; "
-            "give --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has one"
-        )
-    if ip_address(host).is_unspecified and not given.host_name:
-        parser.error(f"--listen {host}: expected --host-name too: requests for other names are rejected")
-    if (given.viewer_token_file is None) != given.own_tokens:
-        parser.error("expected one of --viewer-token-file FILE and --own-tokens, which say who may read")
-    token = TokenFile(given.viewer_token_file) if given.viewer_token_file else None
-    try:
-        if token is not None:
-            token.current()
-        prometheus = Prometheus(given.prometheus) if given.prometheus else None
-    except (AccessError, ValueError) as error:
-        parser.error(str(error))
-    return DashboardSettings(
-        host=host,
-        port=port,
-        token=token,
-        host_names=tuple(given.host_name),
-        certificate=given.tls_cert,
-        key=given.tls_key,
-        prometheus=prometheus,
-        title=given.title,
-        kubeconfig=given.kubeconfig or None,
-        tokens=service_account.from_options(parser, given),
-        log_level=given.log_level,
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=NAME, description="Web page that shows who has how much of which GPU.")
-    parser.add_argument(
-        "--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="without it the pod's service account is used (env KUBECONFIG)"
-    )
-    parser.add_argument("--listen", type=_address, default=DEFAULT_LISTEN, metavar="ADDRESS:PORT", help="default: %(default)s")
-    parser.add_argument(
-        "--viewer-token-file",
-        type=Path,
-        metavar="FILE",
-        help="bearer token that people enter, who all see everything; read again when it has changed",
-    )
-    parser.add_argument(
-        "--own-tokens", action="store_true", help="people enter tokens of their own for the cluster, and see the pods that these may list"
-    )
-    parser.add_argument(
-        "--host-name",
-        action="append",
-        default=[],
-        type=_name,
-        metavar="NAME",
-        help="name that people use for this server, as of a proxy in front; may be repeated",
-    )
-    parser.add_argument(
-        "--tls-cert", type=Path, metavar="FILE", help="the certificate for TLS, PEM; any address beyond loopback requires it"
-    )
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, PEM")
-    parser.add_argument("--prometheus", default="", metavar="URL", help="where history and memory in use come from")
-    parser.add_argument("--title", default="", type=partial(as_text, most=80), metavar="TEXT", help="name of the cluster, on the page")
-    service_account.add_options(parser)
-    runner.add_options(parser)
+    options.add_options(parser, DashboardConfig)
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
-    return parser
+    given = options.read(parser, DashboardConfig, arguments)
+    settings = _resolved(given)
+    given.checked()
+    return settings
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
+def _resolved(given: options.Given[DashboardConfig]) -> DashboardSettings:
+    """The settings with their consequences. Ends the process with a message if they do not fit each other."""
+    config, listen_ = given.settings, f"{given.name('listen')} {given.settings.listen.host}"
+    certificate, key = given.name("tls_cert"), given.name("tls_key")
+    given.together("tls_cert", "tls_key", "plain http on a loopback address")
+    if config.tls_cert is None and not config.listen.loopback:
+        given.reject(
+            f"{listen_}: found no certificate, so the token would go over the network in clear text; "
+            f"give {certificate} and {key}, or listen on 127.0.0.1 behind a proxy that has one"
+        )
+    if ip_address(config.listen.host).is_unspecified and not config.host_names:
+        given.reject(f"{listen_}: expected {given.name('host_names')} too: requests for other names are rejected")
+    if (config.viewer_token_file is None) != config.own_tokens:
+        readers = f"{given.name('viewer_token_file')} and {given.name('own_tokens')}"
+        given.reject(f"expected one of {readers}, which say who may read")
+    given.together("seed_token_file", "token_file", "the credentials of the kubeconfig")
+    token = TokenFile(config.viewer_token_file) if config.viewer_token_file else None
     try:
-        host = str(ip_address(host.removeprefix("[").removesuffix("]")))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"found {quote(text)}; expected an IP address and a port, such as {DEFAULT_LISTEN}") from None
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
-        raise argparse.ArgumentTypeError(f"found {quote(text)}; expected a port from 1 to 65535 at the end, such as {DEFAULT_LISTEN}")
-    return host, int(port)
-
-
-def _name(text: str) -> str:
-    if not text or len(text) > 253 or not all(character.isascii() and (character.isalnum() or character in ".-") for character in text):
-        raise argparse.ArgumentTypeError(f"found {quote(text)}; expected a host name without a port, such as gpushare.example.org")
-    return text
+        # A user who asks what a file means may lack the right to read the file that it names.
+        if token is not None and not given.options.check_config:
+            token.current()
+        prometheus = Prometheus(config.prometheus) if config.prometheus else None
+    except (AccessError, ValueError) as error:
+        given.reject(str(error))
+    return DashboardSettings(
+        host=config.listen.host,
+        port=config.listen.port,
+        token=token,
+        host_names=config.host_names,
+        certificate=config.tls_cert,
+        key=config.tls_key,
+        prometheus=prometheus,
+        title=config.title,
+        kubeconfig=config.kubeconfig,
+        tokens=TokenFiles.of(config.seed_token_file, config.token_file, config.token_seconds),
+        log_level=config.log_level,
+    )
 
 
 class Certificate:

@@ -114,7 +114,10 @@ class Dashboard:
             return _text(405, f"found {quote(request.method)}; this server takes GET")
         if not self._hosts.accepts(request.headers.get("Host")):
             found = quote(request.headers.get("Host", ""))
-            return _text(421, f"found Host {found}; expected one of {self._hosts.expected()}. For another name, start with --host-name")
+            return _text(
+                421,
+                f"found Host {found}; expected one of {self._hosts.expected()}. Another name belongs into hostNames of gpushare-dashboard",
+            )
         file = self._files.get(request.path)
         if file is not None:
             return web.Response(body=file.body, content_type=file.content_type, charset="utf-8")

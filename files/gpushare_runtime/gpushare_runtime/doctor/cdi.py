@@ -24,7 +24,7 @@ _MOST_PAIRS, _SHOWN = 4, 80
 def judge_cdi(found: Findings, host: HostReader, unit: DaemonUnit) -> None:
     """Whether a spec names every GPU that the plugin last had, and no two of one folder name the same."""
     used = unit.option("device-strategy") == protocol.STRATEGY_CDI
-    folders = unit.options("cdi-spec-dir") or unit.options("cdi-spec-dirs") or protocol.CDI_FOLDERS
+    folders = unit.options("cdi-spec-dir") or protocol.CDI_FOLDERS
     specs = SpecFolders(str(host.at(folder)) for folder in folders).read()
     _twice(found, specs, used)
     if not used:

@@ -24,6 +24,10 @@ from typing import Final, TypeVar
 
 from gpushare_runtime.errors import GpushareError
 from gpushare_runtime.settings import document
+from gpushare_runtime.settings.dashboard import DashboardConfig
+from gpushare_runtime.settings.device_plugin import DevicePluginConfig
+from gpushare_runtime.settings.extender import ExtenderConfig
+from gpushare_runtime.settings.schema import settings_of
 
 T = TypeVar("T")
 
@@ -49,6 +53,8 @@ _START: Final = re.compile(r'^GPUSHARE_COMMAND="([^"\n]*)"$', re.MULTILINE)
 _STAMP: Final = re.compile(rf"^{GENERATION}=(\S+)$", re.MULTILINE)
 # Real, effective, saved and of the file system: the last one counts where a file is opened.
 _USER: Final = re.compile(r"^Uid:\s+\d+\s+\d+\s+\d+\s+(\d+)$", re.MULTILINE)
+# Each option of gpushare 0.1, and the field of a file that it is now.
+_KEYS: Final = {each.option: each.key for owner in (DevicePluginConfig, ExtenderConfig, DashboardConfig) for each in settings_of(owner)}
 _COPIED: Final = re.compile(r"\bfor file in ([^;]*);")
 
 
@@ -96,8 +102,7 @@ class DaemonUnit:
 
     def options(self, name: str) -> list[str]:
         """As `option`, of a setting that may have several values. In its file of settings, or as `--name value` of gpushare 0.1."""
-        first, *others = name.split("-")
-        found = self.config.get(first + "".join(map(str.title, others)), [])
+        found = self.config.get(_KEYS.get(name, ""), [])
         values = list(map(str, found if isinstance(found, list) else [found]))
         return [*(value for word, value in pairwise(self.arguments) if word == f"--{name}"), *filter(None, values)]
 

@@ -7,7 +7,6 @@ The API server verifies tokens. Here a token is only parsed, for its times and i
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import binascii
@@ -313,22 +312,6 @@ async def connect(
     renewer = TokenRenewer(tokens) if tokens else None
     async with KubeClient(load(kubeconfig, tokens=renewer), user_agent=user_agent, lost_after=lost_after) as client:
         yield client, renewer
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a daemon that renews a token of its own."""
-    parser.add_argument("--seed-token-file", type=Path, metavar="FILE", help="token to begin with, instead of the kubeconfig's credentials")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="where the own token is kept (with --seed-token-file)")
-    parser.add_argument("--token-seconds", type=int, default=TOKEN_SECONDS, metavar="N", help="lifetime of a token (default %(default)s)")
-
-
-def from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> TokenFiles | None:
-    """The files; None if the credentials are those of the kubeconfig. Ends the process with a message if the options cannot be used."""
-    if (options.seed_token_file is None) != (options.token_file is None):
-        parser.error("--seed-token-file and --token-file go together: give both, or none for the credentials of the kubeconfig")
-    if options.token_seconds < _LEAST_SECONDS:
-        parser.error(f"--token-seconds {options.token_seconds}: the API server issues no token for less than {_LEAST_SECONDS} seconds")
-    return TokenFiles.of(options.seed_token_file, options.token_file, options.token_seconds)
 
 
 def _file_state(file: Path) -> object:

@@ -55,6 +55,11 @@ def listen_address(example: str) -> TextType:
     return TextType(expected, _ADDRESS, parsed)
 
 
+def kubeconfig() -> Any:
+    doc = "without it the pod's service account is used (or KUBECONFIG)"
+    return setting(None, doc, TextType("the path of a file"), environment="KUBECONFIG", metavar="FILE")
+
+
 def seed_token_file() -> Any:
     agrees = "goes together with `tokenFile`"
     return setting(None, "token to begin with, instead of the kubeconfig's credentials", folder(), agrees=agrees, metavar="FILE")

@@ -32,13 +32,7 @@ class ExtenderConfig:
         metavar="ADDRESS:PORT",
         agrees="any address beyond loopback requires TLS",
     )
-    kubeconfig: str | None = setting(
-        None,
-        "without it the pod's service account is used (or KUBECONFIG)",
-        TextType("the path of a file"),
-        environment="KUBECONFIG",
-        metavar="FILE",
-    )
+    kubeconfig: str | None = common.kubeconfig()
     placement: str = setting(
         "binpack",
         "policy between nodes",

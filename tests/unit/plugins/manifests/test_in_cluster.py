@@ -21,7 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.dashboard.access import Hosts
-from gpushare_runtime.dashboard.main import parse_arguments
+from gpushare_runtime.dashboard.main import DashboardSettings, parse_arguments
 from gpushare_runtime.device_plugin import options as plugin_options
 from gpushare_runtime.extender import options as extender_options
 from gpushare_runtime.pki import main as pki
@@ -92,6 +92,10 @@ def config(template: Json, name: str, folder: Path) -> list[str]:
 def plugin_settings(template: Json, folder: Path) -> plugin_options.PluginSettings:
     with mock.patch.dict("os.environ", {"NODE_NAME": "gpu1"}):
         return plugin_options.parse_arguments(config(template, "device-plugin", folder))
+
+
+def dashboard_settings(template: Json, folder: Path) -> DashboardSettings:
+    return parse_arguments(config(template, "dashboard", folder))
 
 
 def extender_settings(template: Json, folder: Path) -> extender_options.ExtenderSettings:
@@ -296,11 +300,12 @@ def test_the_dashboard_comes_on_request_reads_alone_and_goes_without(openshift: 
     assert not {reference(one) for one in in_cluster.obsolete(replace(without, dashboard=True))} & {reference(one) for one in added}
 
 
-def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it() -> None:
+def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it(tmp_path: Path) -> None:
     made = in_cluster.objects(replace(VALUES, dashboard=True, dashboard_hosts=("gpu.example.org",), prometheus="http://prometheus:9090"))
-    spec = next(one for one in made if reference(one)[1:3] == ("Deployment", "gpushare-dashboard"))["spec"]["template"]["spec"]
+    template = next(one for one in made if reference(one)[1:3] == ("Deployment", "gpushare-dashboard"))["spec"]["template"]
+    spec = template["spec"]
     dashboard, renewal = spec["containers"]
-    settings = parse_arguments(dashboard["args"])
+    settings = dashboard_settings(template, tmp_path)
     assert (settings.token, settings.prometheus is not None) == (None, True)
     hosts = Hosts(settings.host, settings.port, settings.host_names)
     get = dashboard["readinessProbe"]["httpGet"]
@@ -316,7 +321,7 @@ def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it()
         assert settings.certificate.parent == options.copy_to
         assert options.dir.parent != options.copy_to
     # The key of the authority is not in its reach.
-    assert [mount["name"] for mount in dashboard["volumeMounts"]] == ["tls"]
+    assert [mount["name"] for mount in dashboard["volumeMounts"]] == ["settings", "tls"]
     assert all(one["securityContext"]["capabilities"] == {"drop": ["ALL"]} for one in [*spec["initContainers"], *spec["containers"]])
     service = next(one for one in made if one["kind"] == "Service")["spec"]
     assert service["ports"][0]["targetPort"] == settings.port

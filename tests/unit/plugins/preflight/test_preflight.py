@@ -563,7 +563,7 @@ INT = {"type": "int", "default": 60}
             "gpushare_dashboard_host_names",
             {"type": "list"},
             [[], ["gpus.example.org", "G1"]],
-            [["a b"], ["a:1"], ["-a"], ["a/b"], ["x" * 254], ["a"] * 51, ["$(id)"], ["a\n"]],
+            [["a b"], ["a:1"], ["-a"], ["a/b"], ["x" * 254], ["a"] * 61, ["$(id)"], ["a\n"]],
         ),
         (
             "gpushare_dashboard_prometheus",
@@ -571,7 +571,7 @@ INT = {"type": "int", "default": 60}
             ["", "http://prometheus.monitoring:9090", "https://[fd00::1]:9090/sub/"],
             ["prometheus:9090", "http://a/?x=1", "http://a b/", "http://a;id", "file:///etc/passwd"],
         ),
-        ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "a.b/c"], ["two words", "x" * 81, "a;b", "$HOME", "'a'"]),
+        ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "two 'words'; $HOME", "x" * 80], ["x" * 81, "a\0b"]),
         ("gpushare_dashboard_tls_cert", {"type": "path", "default": ""}, ["", "/etc/ssl/a.crt"], ["a.crt", "/etc/../a", "/a b"]),
         ("gpushare_driver_root", {}, ["", "/run/nvidia/driver"], ["/", "run", "/a/../b", "/a b"]),
         ("gpushare_cdi_dir", {"type": "path", "default": "/var/run/cdi"}, ["/run/cdi"], ["cdi", ""]),

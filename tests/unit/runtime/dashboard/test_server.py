@@ -159,7 +159,7 @@ def test_another_host_is_rejected_also_with_the_token() -> None:
     async def use(site: Site) -> None:
         for path in ("/", "/api/state", "/healthz"):
             status, _, body = await site.get(path, Host=f"evil.example:{site.port}", **AUTHORIZED)
-            assert (status, b"--host-name" in body) == (421, True)
+            assert (status, b"hostNames" in body) == (421, True)
             assert (await site.get(path, Host=f"localhost:{site.port}", **AUTHORIZED))[0] == 200
 
     on(some(), use)

@@ -91,12 +91,16 @@ def test_one_that_answers_otherwise(host: FakeHost, path: str, token: str, statu
 
 
 @pytest.mark.parametrize("name", ["gpus.example.org", ""])
-def test_it_is_called_by_its_name_and_without_one_by_its_address(host: FakeHost, name: str) -> None:
+@pytest.mark.parametrize("file", ["", "/etc/gpushare/gpushare-dashboard.yaml"])
+def test_it_is_called_by_its_name_and_without_one_by_its_address(host: FakeHost, name: str, file: str) -> None:
+    """By its file of settings, or by the options of gpushare 0.1."""
     hosts: list[str] = []
     host.at("/etc/gpushare/dashboard-viewer.token").unlink()
     with serving(sound, hosts=hosts) as served:
         address = served.replace("127.0.0.1", "0.0.0.0")
-        host.install(DASHBOARD, command=f"{ENVIRONMENT}/bin/{DASHBOARD} --listen {address}" + f" --host-name {name}" * bool(name))
+        options = f"--config {file}" if file else f"--listen {address}" + f" --host-name {name}" * bool(name)
+        host.file(file or "/unused", f'listen: "{address}"\n' + f"hostNames: [{name}]\n" * bool(name))
+        host.install(DASHBOARD, command=f"{ENVIRONMENT}/bin/{DASHBOARD} {options}")
         judge_dashboard(Findings(), host, host.unit(DASHBOARD))
     assert set(hosts) == {name or address}
 

@@ -317,7 +317,7 @@ def test_the_settings_of_a_unit_are_options_or_a_file(host: FakeHost) -> None:
     assert host.unit(PLUGIN).option("kubelet-root") == ""
     host.file(file, "# A comment.\nkubeletRoot: /data/kubelet\ncdiSpecDirs: [/a, /b]\ntokenSeconds: 600\n")
     unit = host.unit(PLUGIN)
-    assert (unit.option("kubelet-root"), unit.options("cdi-spec-dirs"), unit.option("token-seconds")) == (
+    assert (unit.option("kubelet-root"), unit.options("cdi-spec-dir"), unit.option("token-seconds")) == (
         "/data/kubelet",
         ["/a", "/b"],
         "600",

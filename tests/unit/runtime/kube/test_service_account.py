@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +16,7 @@ from aiohttp import web
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
-from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, add_options, from_options, parse_token
+from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, parse_token
 from unit.fakes.runtime.kube.fake_api import fail, kubeconfig, serving, stays, until
 from unit.fakes.runtime.kube.tokens import START, TokenApi, jwt
 
@@ -307,23 +306,6 @@ def test_no_token_at_all(tmp_path: Path) -> None:
     assert f"{tmp_path}/own is missing; the seed {tmp_path}/seed is missing" in renewer.problem()
 
 
-def parsed(*arguments: str) -> TokenFiles | None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    return from_options(parser, parser.parse_args(arguments))
-
-
-def test_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parsed() is None
-    assert parsed("--seed-token-file", "/s", "--token-file", "/t") == TokenFiles(Path("/s"), Path("/t"), 604800)
-    for wrong, said in (
-        (("--seed-token-file", "/s"), "--seed-token-file and --token-file go together"),
-        (("--token-file", "/s"), "--seed-token-file and --token-file go together"),
-        (
-            ("--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "599"),
-            "--token-seconds 599: the API server issues no token",
-        ),
-    ):
-        with pytest.raises(SystemExit):
-            parsed(*wrong)
-        assert said in " ".join(capsys.readouterr().err.split())
+def test_the_files_of_a_token() -> None:
+    assert TokenFiles.of(None, None, 600) is None
+    assert TokenFiles.of(Path("/s"), Path("/t"), 600) == TokenFiles(Path("/s"), Path("/t"), 600)

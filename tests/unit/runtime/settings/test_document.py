@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.config_document import document, field, written
 
+from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.device_plugin.options import parse_arguments
 from gpushare_runtime.extender import options as extender
+from gpushare_runtime.settings.dashboard import DashboardConfig
 from gpushare_runtime.settings.device_plugin import AUTO, DevicePluginConfig
 from gpushare_runtime.settings.document import SettingsError, load, parse
 from gpushare_runtime.settings.extender import ExtenderConfig
@@ -26,6 +28,8 @@ TEXTS = {
     "listen": "[::1]:32766",
     "lease": "infra/mine",
 }
+# Readers have tokens of their own, or the file of one token, which is read.
+OF_DASHBOARD: dict[str, object] = {"hostNames": ["a.example.org", "b"], "prometheus": None, "viewerTokenFile": None}
 HEAD = f"apiVersion: gpushare.kubernetes/v1\nkind: {KIND}\n"
 
 
@@ -65,14 +69,18 @@ def example(each: Setting) -> object:
 @pytest.mark.parametrize(
     ("owner", "parse_arguments", "further"),
     # What isolation measures is evicted.
-    [(DevicePluginConfig, parse_arguments, {"isolation": "watch"}), (ExtenderConfig, extender.parse_arguments, {})],
+    [
+        (DevicePluginConfig, parse_arguments, {"isolation": "watch"}),
+        (ExtenderConfig, extender.parse_arguments, {}),
+        (DashboardConfig, dashboard.parse_arguments, OF_DASHBOARD),
+    ],
 )
 def test_each_setting_means_the_same_in_a_file_and_as_an_option(
     owner: type, parse_arguments: Callable[[Sequence[str]], object], further: dict[str, object], tmp_path: Path
 ) -> None:
     every = settings_of(owner)
-    values = {each.key: example(each) for each in every} | further
-    assert [each.key for each in every if values[each.key] == each.default] == []
+    values = {key: value for key, value in ({each.key: example(each) for each in every} | further).items() if value is not None}
+    assert [each.key for each in every if each.key in values and values[each.key] == each.default] == []
     names = {each.key: each.option for each in every}
     file = tmp_path / "x.yaml"
     file.write_text(written("a program", owner.__name__, values))
