@@ -19,6 +19,7 @@ from .._preflight.gpus import Expected
 from .._preflight.host import WantedHost, judge
 from .._preflight.reasons import Judgement
 from .._preflight.variables import of_type, variables
+from .._settings.rows import followed
 from .judge import Judge
 
 _SUBSETS = {True: ["system", "gpus", "runtimes", "managers"], False: ["system"]}
@@ -46,7 +47,7 @@ class HostJudge(Judge):
         known = self._known
         host = str(known["inventory_hostname"])
         values, reasons = self._variables(host, known)
-        judgement, facts = self._host(host, {**arguments, **self._judged(values)}, known)
+        judgement, facts = self._host(host, {**self._judged(values), **arguments}, known)
         judgement = replace(judgement, reasons=(*judgement.reasons, *reasons))
         return {"changed": False, **judgement.as_dict(), "facts": facts}
 
@@ -73,28 +74,9 @@ class HostJudge(Judge):
 
     @staticmethod
     def _judged(values: dict[str, Any]) -> dict[str, Any]:
-        """The variables that the host's GPUs are judged by. Not a variable of the role: a bad value would be its only reason."""
-
-        def value_of(name: str) -> Any:
-            return values.get(name, variables()[name].spec["default"])
-
-        expected = Expected(value_of("gpushare_minimum_driver"), value_of("gpushare_expect_gpus"), value_of("gpushare_expect_memory_mib"))
-        managed, strategy = value_of("gpushare_driver_state") == "managed", value_of("gpushare_device_strategy")
-        return {
-            "today": date.today().isoformat(),
-            "memory_unit": value_of("gpushare_memory_unit"),
-            "expected": expected,
-            "extender_port": value_of("gpushare_extender_port"),
-            "driver_managed": managed,
-            "prerequisites_managed": value_of("gpushare_prerequisites") == "managed",
-            "device_strategy": strategy,
-            "mode": value_of("gpushare_deploy_mode"),
-            "isolation": value_of("gpushare_isolation"),
-            "mps_shared_memory_mib": value_of("gpushare_mps_shared_memory_mib"),
-            "toolkit_configured": value_of("gpushare_toolkit_state") != "unmanaged",
-            "toolkit_managed": value_of("gpushare_toolkit_state") == "managed",
-            "runtime_configured": value_of("gpushare_container_runtime_state") == "present",
-        }
+        """The variables that the host is judged by. The role has none of them: a bad value would be its only reason."""
+        known = {name: values.get(name, variable.spec.get("default")) for name, variable in variables().items()}
+        return {**followed(WantedHost, known), "expected": Expected(**followed(Expected, known)), "today": date.today().isoformat()}
 
     def _variables(self, host: str, task_vars: dict[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
         """The variables that this host has, from wherever they come, and what is wrong with them."""

@@ -19,6 +19,7 @@ from .._preflight import variables as preflight_variables
 from .._preflight.bundle import checked
 from .._preflight.in_cluster import Bundled, InClusterSettings, judge
 from .._preflight.reasons import accept, no_answer
+from .._settings.rows import followed
 from .judge import Judge
 
 _ROLE = "in_cluster"
@@ -64,21 +65,14 @@ class InClusterJudge(Judge):
             return self.verdict([bundle])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
         asked = InClusterSettings(
-            image=settings["gpushare_image"],
-            namespace=settings["gpushare_namespace"],
-            scheduler_image=image,
-            runtime_class=settings["gpushare_runtime_class"],
-            isolation=settings["gpushare_isolation"],
-            memory_unit=settings["gpushare_memory_unit"],
-            evicts=evicts,
-            without_policies=settings["gpushare_without_policies"],
-            scheduler=settings["gpushare_scheduler"],
-            wires=arguments["wires"],
-            changes=arguments["changes"],
-            bundle=bundle,
-            operator=settings["gpushare_gpu_operator"],
-            strategy=settings["gpushare_device_strategy"],
-            on_gpu_nodes=settings["gpushare_scheduler_on_gpu_nodes"],
+            **{
+                **followed(InClusterSettings, settings),
+                "scheduler_image": image,
+                "evicts": evicts,
+                "wires": arguments["wires"],
+                "changes": arguments["changes"],
+                "bundle": bundle,
+            }
         )
         percentage = settings["gpushare_percentage_of_nodes_to_score"]
         fields = Values.by_variables(settings)

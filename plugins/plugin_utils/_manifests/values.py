@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...module_utils._cluster.names import LABEL_NODE, RUNTIME_CLASS
-from .._settings.rows import DaemonSetting, every
+from .._settings.rows import VARIABLE, DaemonSetting, every, followed
 from .._settings.table import DAEMONS
 
 #: Where a release of Kubernetes has its images.
@@ -22,10 +22,6 @@ SCHEDULER_REPOSITORY = "registry.k8s.io/kube-scheduler"
 #: The label of a GPU node of ours, and its value.
 NODE_LABEL = {LABEL_NODE: "true"}
 _HTTPS = 443
-
-
-#: In the metadata of a field: the variable that it follows, where that has another name.
-_VARIABLE = "variable"
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Values:
     selinux_type: str = ""
     tolerations: Sequence[Mapping[str, Any]] = ({"operator": "Exists"},)
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    writers: Sequence[str] = field(default=(), metadata={_VARIABLE: "gpushare_annotation_writers"})
+    writers: Sequence[str] = field(default=(), metadata={VARIABLE: "gpushare_annotation_writers"})
     policies: bool = True
     mutating: bool = True
     default_scheduler: bool = False
@@ -85,20 +81,19 @@ class Values:
     extender_weight: int = 10
     extender_http_timeout: str = "1s"
     prometheus: str = ""
-    dashboard: bool = field(default=False, metadata={_VARIABLE: "gpushare_cluster_dashboard"})
-    dashboard_hosts: Sequence[str] = field(default=(), metadata={_VARIABLE: "gpushare_cluster_dashboard_host_names"})
+    dashboard: bool = field(default=False, metadata={VARIABLE: "gpushare_cluster_dashboard"})
+    dashboard_hosts: Sequence[str] = field(default=(), metadata={VARIABLE: "gpushare_cluster_dashboard_host_names"})
     pull_secrets: Sequence[str] = ()
-    metrics: bool = field(default=False, metadata={_VARIABLE: "gpushare_cluster_metrics"})
+    metrics: bool = field(default=False, metadata={VARIABLE: "gpushare_cluster_metrics"})
     pod_monitors: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def by_variables(cls, known: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that follow variables. known: their values. A field without a variable is decided otherwise."""
-        variables = {each.name: each.metadata.get(_VARIABLE, f"gpushare_{each.name}") for each in fields(cls)}
-        given = {name: known[variable] for name, variable in variables.items() if variable in known}
-        others = [each for each in every(DAEMONS) if each.chart and each.variable in known and each.variable not in variables.values()]
-        return {**given, "settings": {each.chart: known[each.variable] for each in others}}
+        own = {each.metadata.get(VARIABLE, f"gpushare_{each.name}") for each in fields(cls)}
+        others = [each for each in every(DAEMONS) if each.chart and each.variable in known and each.variable not in own]
+        return {**followed(cls, known), "settings": {each.chart: known[each.variable] for each in others}}
 
     @property
     def by_claims(self) -> bool:

@@ -8,11 +8,12 @@ Pure. preflight and verify judge by the same rules.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...module_utils._facts.nvidia_smi import FABRIC_READY, MINIMUM_DRIVER, SmiGpu, SmiReport
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
 from ...module_utils._formats.versions import numbers
+from .._settings.rows import VARIABLE
 
 _RESET_CURE = "stop what uses the GPU (drain the node), then run `nvidia-smi --gpu-reset -i {index}`, or reboot the host"
 # The words of gpu_recovery_action with which the GPU cannot be used.
@@ -21,11 +22,11 @@ _UNUSABLE = ("reset", "gpu reset", "reboot", "node reboot")
 
 @dataclass(frozen=True)
 class Expected:
-    """The variables gpushare_minimum_driver, gpushare_expect_gpus and gpushare_expect_memory_mib; 0 expects nothing."""
+    """The GPUs that the inventory expects; 0 expects nothing."""
 
     minimum_driver: str = MINIMUM_DRIVER
-    gpus: int = 0
-    memory_mib: int = 0
+    gpus: int = field(default=0, metadata={VARIABLE: "gpushare_expect_gpus"})
+    memory_mib: int = field(default=0, metadata={VARIABLE: "gpushare_expect_memory_mib"})
 
 
 def judge_compute_modes(report: SmiReport) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from ...module_utils._facts.system import Python, preferred
 from ...module_utils._formats.finding import ERROR, WARNING, HostFindings, few
 from ...module_utils._formats.versions import newer, numbers
 from ...module_utils._host.container_runtimes import KINDS
+from .._settings.rows import VARIABLE, WORDS
 from . import kubernetes_ends
 from .device_managers import judge_managers
 from .gpus import Expected, judge_compute_modes, judge_gpus
@@ -107,15 +108,15 @@ class WantedHost:
     isolation: str = AUTO
     mps_shared_memory_mib: int = 0
     expected: Expected = field(default_factory=Expected)
-    driver_managed: bool = False
-    prerequisites_managed: bool = False
-    toolkit_configured: bool = False
-    toolkit_managed: bool = False
-    runtime_configured: bool = False
+    driver_managed: bool = field(default=False, metadata={VARIABLE: "gpushare_driver_state", WORDS: ("managed",)})
+    prerequisites_managed: bool = field(default=False, metadata={VARIABLE: "gpushare_prerequisites", WORDS: ("managed",)})
+    toolkit_configured: bool = field(default=False, metadata={VARIABLE: "gpushare_toolkit_state", WORDS: ("present", "managed")})
+    toolkit_managed: bool = field(default=False, metadata={VARIABLE: "gpushare_toolkit_state", WORDS: ("managed",)})
+    runtime_configured: bool = field(default=False, metadata={VARIABLE: "gpushare_container_runtime_state", WORDS: ("present",)})
     target_kubernetes: str = ""
     take_over: bool = False
     extender_port: int = 32766
-    mode: str = SYSTEMD
+    mode: str = field(default=SYSTEMD, metadata={VARIABLE: "gpushare_deploy_mode"})
     today: str = ""
 
 

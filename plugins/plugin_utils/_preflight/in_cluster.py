@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...module_utils._cluster.names import NAMESPACES, RUNTIME_CLASS
@@ -18,6 +18,7 @@ from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
 from ...module_utils._takeover.operator import CHECK
+from .._settings.rows import VARIABLE
 from . import dra, gpu_operator
 from .reasons import OLDEST_WITH_POLICIES, other_mode
 
@@ -56,9 +57,9 @@ class InClusterSettings:
     wires: bool = False
     changes: bool = False
     bundle: Bundled | None = None
-    operator: str = CHECK
-    strategy: str = "auto"
-    on_gpu_nodes: bool = False
+    operator: str = field(default=CHECK, metadata={VARIABLE: "gpushare_gpu_operator"})
+    strategy: str = field(default="auto", metadata={VARIABLE: "gpushare_device_strategy"})
+    on_gpu_nodes: bool = field(default=False, metadata={VARIABLE: "gpushare_scheduler_on_gpu_nodes"})
 
 
 def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+#: In the metadata of a field: the variable that it follows, where that has another name; and the values of it for which the field is true.
+VARIABLE, WORDS = "variable", "words"
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,13 @@ def every(daemons: Mapping[str, ConfiguredDaemon], shared: Iterable[DaemonSettin
     """The settings of all daemons that follow a variable, and the shared ones."""
     yield from (each for daemon in daemons.values() for each in daemon.settings if each.variable)
     yield from shared
+
+
+def followed(owner: type[Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that follow variables. known: their values. A field without one of them is decided otherwise."""
+    found = {}
+    for each in fields(owner):
+        variable = each.metadata.get(VARIABLE, f"gpushare_{each.name}")
+        if variable in known:
+            found[each.name] = known[variable] in each.metadata[WORDS] if WORDS in each.metadata else known[variable]
+    return found

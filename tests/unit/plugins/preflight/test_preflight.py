@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground import Ground
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import InClusterSettings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.reasons import (
     OLDEST_ANSIBLE,
     Answer,
@@ -43,7 +46,9 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     shown,
     together,
     unknown,
+    variables,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.rows import VARIABLE, WORDS, followed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -1129,3 +1134,18 @@ def test_the_pages_show_what_is_printed(node: FakeRoot) -> None:
     for page, reasons in {"docs/start/quickstart.md": accept(plugin, ()), "roles/preflight/README.md": accept([*both, *typo], ())}.items():
         shown = f"{summary(reasons)}\n\n{blocks(reasons)}"
         assert f"```text\n{shown}\n```\n" in (REPOSITORY / page).read_text(), f"{page} does not show\n{shown}"
+
+
+def test_what_is_judged_follows_the_variables_by_their_names_and_words() -> None:
+    known = {"gpushare_isolation": "mps", "gpushare_toolkit_state": "managed", "gpushare_deploy_mode": "kubernetes", "gpushare_other": 1}
+    assert followed(WantedHost, known) == {"isolation": "mps", "toolkit_configured": True, "toolkit_managed": True, "mode": "kubernetes"}
+    assert followed(WantedHost, {"gpushare_toolkit_state": "unmanaged"}) == {"toolkit_configured": False, "toolkit_managed": False}
+    assert followed(Expected, {"gpushare_expect_gpus": 8, "gpus": 4}) == {"gpus": 8}
+
+
+@pytest.mark.parametrize("owner", [WantedHost, Expected, InClusterSettings, Values])
+def test_a_field_that_says_which_variable_it_follows_names_one_and_words_of_it(owner: type) -> None:
+    for each in fields(owner):
+        if VARIABLE in each.metadata:
+            spec = variables()[each.metadata[VARIABLE]].spec
+            assert set(each.metadata.get(WORDS, ())) <= set(spec.get("choices", ()))
