@@ -101,6 +101,16 @@ def test_a_setting_has_the_files_in_which_somebody_wrote_its_name() -> None:
         "roles/a/README.md": "gpushare_grace\n",
         "tests/unit/test_a.py": "gpushare_grace\n",
     }
+    one_word = {
+        house.SETTINGS: f'{texts[house.SETTINGS]}DaemonSetting("lease", "lease", "a", variable="gpushare_lease")\n',
+        f"{house.RUNTIME}/m.py": "from gpushare_runtime.settings import options\ngiven.name('lease')\n",
+        f"{house.RUNTIME}/n.py": "class Held:\n    lease: str\nprint('lease')\n",
+        "roles/c/vars/main.yml": "d:\n  lease: a\n",
+    }
+    assert house.setting_places({**texts, **one_word}) == {
+        "gpushare_grace": house.setting_places(texts)["gpushare_grace"],
+        "gpushare_lease": [f"{house.RUNTIME}/m.py", "roles/c/vars/main.yml"],
+    }
     mine = [f"{house.RUNTIME}/x.py", runtime, "plugins/module_utils/_a/f.py", "roles/a/tasks/main.yml", "roles/a/templates/u.j2"]
     assert house.setting_places(texts) == {"gpushare_grace": sorted([*mine, "roles/b/vars/main.yml", "tools/chart.py"])}
 
