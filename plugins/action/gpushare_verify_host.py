@@ -21,7 +21,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        known = Known.of(self, task_vars or {}, arguments.pop("node_name", ""))
+        known = Known.of(self, task_vars or {})
         # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None
         result = ask(self, task_vars, arguments=arguments, shape=SEEN_AGAIN if again else None)

@@ -21,7 +21,8 @@ extends_documentation_fragment:
 options:
   node_name:
     description:
-      - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
+      - Name that the node must have. By default the variable C(gpushare_node_name) of the host. Without it, the host's name in the
+        inventory or its C(ansible_host), with or without domain.
       - A host that reports another name is rejected.
     type: str
     default: ""

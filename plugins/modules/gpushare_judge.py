@@ -41,12 +41,6 @@ options:
     required: true
   gpu_node: {description: "Whether the host's GPUs are to be shared. V(host) requires it.", type: bool}
   control_plane: {description: "Whether the host's kube-scheduler is to call the extender. V(host) requires it.", type: bool}
-  node_name:
-    description:
-      - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
-      - A host that reports another name is rejected.
-    type: str
-    default: ""
   install_dir: {description: Folder of the runtime., type: path, default: /opt/gpushare}
   python:
     description: Name or path of the Python for the runtime. By default the distribution's own or the newest.

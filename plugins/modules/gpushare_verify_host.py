@@ -23,12 +23,6 @@ options:
   gpu_node: {description: "Whether the host's GPUs are shared.", type: bool, required: true}
   control_plane: {description: "Whether the host's kube-scheduler calls the extender.", type: bool, required: true}
   dashboard: {description: Whether the host serves the dashboard., type: bool, default: false}
-  node_name:
-    description:
-      - Name that the node must have. By default the host's name in the inventory or its C(ansible_host), with or without domain.
-      - A host that reports another name is rejected.
-    type: str
-    default: ""
   only:
     description: The parts to gather, which change while a probe pod runs. By default all parts.
     type: list
@@ -99,7 +93,6 @@ def main() -> None:
             "gpu_node": {"type": "bool", "required": True},
             "control_plane": {"type": "bool", "required": True},
             "dashboard": {"type": "bool", "default": False},
-            "node_name": {"type": "str", "default": ""},
             "only": {"type": "list", "elements": "str", "choices": list(PARTS)},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
             "pki_dir": {"type": "str", "default": ""},
@@ -125,7 +118,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = dict(module.params)
-    root, only, _node_name = params.pop("root"), params.pop("only"), params.pop("node_name")
+    root, only = params.pop("root"), params.pop("only")
     module.exit_json(changed=False, seen=see(Host(root), Places(**params), only))
 
 

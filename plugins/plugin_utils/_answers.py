@@ -24,6 +24,7 @@ from ._shape import other_shape, quoted
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LENGTH = 253
+_NODE_NAME = "gpushare_node_name"
 # Without what means something to a shell or to systemd, and without `..`.
 _FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+")
 _FOLDER_LENGTH = 1024
@@ -31,7 +32,7 @@ _FOLDER_LENGTH = 1024
 
 @dataclass(frozen=True)
 class Known:
-    """The known facts of a host. address: its ansible_host. node: its gpushare_node_name. hosts: all names in the inventory.
+    """The known facts of a host. address: its ansible_host. node: its name in Kubernetes. hosts: all names in the inventory.
 
     judged: the name that preflight has judged in this run. A name that there is not is "".
     """
@@ -43,7 +44,9 @@ class Known:
     judged: str = ""
 
     @classmethod
-    def of(cls, action: ActionBase, task_vars: Mapping[str, Any], node: Any) -> Known:
+    def of(cls, action: ActionBase, task_vars: Mapping[str, Any], node: Any = "") -> Known:
+        """node: the name in Kubernetes, where the task has it, else that of the variables."""
+        node = node or action._templar.template(task_vars.get(_NODE_NAME) or "")
         address = action._templar.template(task_vars.get("ansible_host") or "")
         judged = (task_vars.get("__preflight_host") or {}).get("node_name")
         hosts = list(task_vars.get("groups", {}).get("all", ()))
@@ -60,12 +63,12 @@ def wrong_node(known: Known, name: Any) -> Finding | None:
         cure = "find out why the host has changed its mind within a run"
         return Finding("identity", found, f"{known.judged!r}, as it said to preflight", cure)
     if known.node:
-        cure = f"correct gpushare_node_name of {known.host} in the inventory, or find out why the host says so"
+        cure = f"correct {_NODE_NAME} of {known.host} in the inventory, or find out why the host says so"
         return None if name == known.node else Finding("identity", found, f"{known.node!r}", cure)
     aliases = [alias.lower().rstrip(".") for alias in (known.host, known.address) if alias]
     if any(name == alias or (_is_short(name, alias) and _is_unique(alias, known.hosts)) for alias in aliases):
         return None
-    said = f"say so in the inventory, for this host, by gpushare_node_name: {name}"
+    said = f"say so in the inventory, for this host, by {_NODE_NAME}: {name}"
     former = next((alias for alias in aliases if _NODE.fullmatch(alias) and not alias.replace(".", "").isdigit()), "")
     # kubelet's rights are those of the name under which it joined.
     back = f"if kubectl get nodes has {former} only, it was renamed: hostnamectl set-hostname {former}; systemctl restart kubelet; else "

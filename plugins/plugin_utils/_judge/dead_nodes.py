@@ -33,4 +33,4 @@ class DeadNodesJudge(Judge):
         # Not the task's own variables: with delegate_to, those are of the control plane.
         theirs = dict(self._known["hostvars"][name])
         known = {**theirs, "inventory_hostname": name, "groups": self._known["groups"]}
-        return Known.of(self._action, known, theirs.get("gpushare_node_name", ""))
+        return Known.of(self._action, known)

@@ -33,7 +33,6 @@ class HostJudge(Judge):
         "gpu_node": {"type": "bool", "required": True},
         "control_plane": {"type": "bool", "required": True},
         "install_dir": {"type": "path", "default": "/opt/gpushare"},
-        "node_name": {"type": "str", "default": ""},
         "python": {"type": "str", "default": ""},
         "kubectl": {"type": "str", "default": "kubectl"},
         "kubeconfig": {"type": "path", "default": "/etc/kubernetes/admin.conf"},
@@ -64,7 +63,7 @@ class HostJudge(Judge):
         if user != 0 and arguments["root"] == "/":
             return preflight_reasons.not_root(host, f"modules that run as user id {str(user)[:_UID_SHOWN]}"), {}
         facts = NodeFacts.from_dict(result)
-        known = Known.of(self._action, task_vars, arguments["node_name"])
+        known = Known.of(self._action, task_vars)
         wrong = wrong_node(known, facts.kubelet.node_name) or wrong_folder("kubelet's root folder", facts.kubelet.root)
         if wrong is not None and facts.kubelet.running:
             return Judgement(host, None, (replace(wrong, host=host),)), {}

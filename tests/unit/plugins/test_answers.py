@@ -21,6 +21,25 @@ def known(
     return Known(host, address, node, hosts, judged)
 
 
+class Templates:
+    """An action whose templar knows one expression."""
+
+    def __init__(self) -> None:
+        self._templar = self
+
+    def template(self, text: str) -> str:
+        return "Node-7" if text == "{{ name_of_the_node }}" else text
+
+
+@pytest.mark.parametrize(
+    ("of_task", "of_variable", "node"),
+    [("", "{{ name_of_the_node }}", "node-7"), ("other", "{{ name_of_the_node }}", "other"), ("", "", ""), ("", None, "")],
+)
+def test_the_name_of_the_node_is_that_of_the_task_or_else_of_the_variables(of_task: str, of_variable: str | None, node: str) -> None:
+    variables = {"inventory_hostname": "gpu1", **({} if of_variable is None else {"gpushare_node_name": of_variable})}
+    assert Known.of(Templates(), variables, of_task).node == node
+
+
 @pytest.mark.parametrize(
     ("inventory", "name"),
     [
