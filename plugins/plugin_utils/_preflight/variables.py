@@ -42,33 +42,16 @@ LONGEST_HTTP_TIMEOUT = 1.0
 CLUSTER, GROUP, CONTROL_PLANES, GPU_NODES, HOST = "cluster", "group", "control planes", "GPU nodes", "host"
 SCOPES: Mapping[str, str] = {
     **{each.variable: each.scope for each in every(DAEMONS, SHARED) if each.scope != HOST},
-    "gpushare_annotation_writers": CLUSTER,
-    "gpushare_bundle": CLUSTER,
-    "gpushare_bundle_key": CLUSTER,
-    "gpushare_deploy_mode": CLUSTER,
-    "gpushare_extender_http_timeout": CONTROL_PLANES,
-    "gpushare_extender_weight": CONTROL_PLANES,
     "gpushare_gpu_operator": CLUSTER,
     "gpushare_max_fail_percentage": GPU_NODES,
-    "gpushare_percentage_of_nodes_to_score": CONTROL_PLANES,
     "gpushare_preflight_accept": CLUSTER,
-    "gpushare_preflight_report": CLUSTER,
-    "gpushare_prometheus": CLUSTER,
     "gpushare_remove_nodes": CLUSTER,
-    "gpushare_scheduler_check_extender": CONTROL_PLANES,
-    "gpushare_scheduler_config": CONTROL_PLANES,
     "gpushare_serial": GPU_NODES,
     "gpushare_take_over_retire": CLUSTER,
-    "gpushare_taint_gpu_nodes": CLUSTER,
-    "gpushare_target_kubernetes": CLUSTER,
     "gpushare_uninstall_force": CLUSTER,
     "gpushare_uninstall_wait": CLUSTER,
-    "gpushare_verify_image": CLUSTER,
     VERIFY_NAMESPACE: CLUSTER,
     "gpushare_verify_probe": CLUSTER,
-    "gpushare_verify_report": CLUSTER,
-    "gpushare_verify_timeout": CLUSTER,
-    "gpushare_without_policies": CLUSTER,
 }
 METRICS_TOKEN = "gpushare_metrics_token"
 #: The variables that are compared between hosts.
@@ -274,7 +257,7 @@ def _dashboard(values: Mapping[str, Any], reject: Callable[[str, str, str], None
     ports = ["gpushare_extender_port"]
     if values.get("gpushare_metrics_address"):
         ports += ["gpushare_metrics_extender_port", "gpushare_metrics_plugin_port"]
-    port = values.get("gpushare_dashboard_port", 9442)
+    port = _value(values, "gpushare_dashboard_port")
     for name in ports:
         if _value(values, name) == port:
             reject(f"port {port} in gpushare_dashboard_port and {name}", "two ports", f"correct gpushare_dashboard_port or {name}")
@@ -325,11 +308,6 @@ def _http_timeout(value: Any) -> tuple[str, str] | None:
         if found <= LONGEST_HTTP_TIMEOUT
         else ("at most 1s: a dead extender holds the scheduler up for so long at each GPU pod", WARNING)
     )
-
-
-def _release(value: Any) -> tuple[str, str] | None:
-    good = re.fullmatch(r"v?1\.[0-9]{1,3}(\.[0-9]{1,3})?", str(value)) or value == ""
-    return None if good else ("a version of Kubernetes such as 1.37, in quotes, or nothing", ERROR)
 
 
 def _serial(value: Any) -> tuple[str, str] | None:
@@ -390,38 +368,19 @@ def _tolerations(value: Any) -> tuple[str, str] | None:
     return None if len(value) <= 50 and all(map(good, value)) else (words, ERROR)
 
 
-def _selinux_type(value: Any) -> tuple[str, str] | None:
-    return None if re.fullmatch(r"[a-z0-9_]{0,64}", str(value)) else ("a type of SELinux such as spc_t, or nothing", ERROR)
-
-
-def _version(value: Any) -> tuple[str, str] | None:
-    good = re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}", str(value))
-    return None if good else ("a version such as 535.104 (quote it in YAML)", ERROR)
-
-
 _RULES: dict[str, Rule] = {
     **{each.variable: _of_row(each) for each in every(DAEMONS, SHARED) if each.bounded},
     "gpushare_dashboard_address": _address,
-    "gpushare_dashboard_port": _between(1024, 65535),
     "gpushare_dashboard_tls_cert": _file_or_none,
     "gpushare_dashboard_tls_key": _file_or_none,
     "gpushare_dashboard_token": _token,
-    "gpushare_expect_gpus": _between(0, 128),
-    "gpushare_expect_memory_mib": _between(0, 2**24),
-    "gpushare_minimum_driver": _version,
     "gpushare_metrics_address": _ip,
     "gpushare_metrics_token": _token,
-    "gpushare_mps_canary_seconds": _between(0, 86400),
-    "gpushare_mps_shared_memory_mib": _between(16, 2**20),
-    "gpushare_percentage_of_nodes_to_score": _between(-1, 100),
     "gpushare_driver_root": _file_or_none,
     "gpushare_node_selector": _labels,
-    "gpushare_selinux_type": _selinux_type,
     "gpushare_serial": _serial,
     "gpushare_tolerations": _tolerations,
-    "gpushare_target_kubernetes": _release,
     "gpushare_max_fail_percentage": _between(0, 100),
-    "gpushare_extender_weight": _between(1, 1000),
     "gpushare_extender_http_timeout": _http_timeout,
     VERIFY_NAMESPACE: _namespace,
 }

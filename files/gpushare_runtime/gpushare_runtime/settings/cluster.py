@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The values of a cluster that several roles read, and no daemon has as its own setting.
+"""The variables that no daemon has as its own setting: those that several roles read, and those with bounds or of several hosts.
 
 A field has the role that describes its variable. The other roles that read it get its specification and default from
 `python tools/variables.py --write`.
@@ -10,14 +10,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpushare_runtime.core.protocol import EXTENDER_PORT
-from gpushare_runtime.settings.schema import CLUSTER, CONTROL_PLANES, GROUP, NumberType, SwitchType, TextType, folder, setting
+from gpushare_runtime.settings.schema import (
+    CLUSTER,
+    CONTROL_PLANES,
+    GROUP,
+    ChoiceType,
+    ListType,
+    NumberType,
+    SwitchType,
+    TextType,
+    ValueType,
+    folder,
+    setting,
+)
 
+#: Of the controller or the host, or none.
+_FILE = TextType(path=True)
 _INVENTORY_GROUP = TextType("the name of a group of the inventory")
 _PORT = NumberType(1, 65535)
 #: Of what an ordinary user may listen on; 0 for nothing.
 _PORT_OR_NONE = NumberType(1024, 65535, zero=True)
+
+
+def _variable(default: Any, description: str, kind: ValueType, **further: Any) -> Any:
+    """A variable whose description is for people alone, with Ansible's markup."""
+    return setting(default, "", kind, description=description, **further)
 
 
 @dataclass(frozen=True)
@@ -131,4 +151,209 @@ class ClusterConfig:
         NumberType(1, 86400, "seconds"),
         variable="gpushare_start_timeout",
         role="device_plugin",
+    )
+    annotation_writers: tuple[str, ...] = _variable(
+        (),
+        "More users that may write gpushare's annotations, and place pods with GPU memory by C(spec.nodeName). Values are the API "
+        "server's user names, such as C(system:serviceaccount:kube-system:gpushare-schd-extender) while taking over from the "
+        "original. Administrators that are not ServiceAccounts may do so anyway.",
+        ListType(TextType()),
+        variable="gpushare_annotation_writers",
+        role="cluster_objects",
+        scope=CLUSTER,
+    )
+    bundle: str = _variable(
+        "",
+        "A bundle on the controller, as the playbook C(bundle) has written it: hosts take the runtime's Python packages, the "
+        "packages of toolkit and driver, and container images from it alone. Empty for the hosts' own sources.",
+        _FILE,
+        variable="gpushare_bundle",
+        role="python_environment",
+        scope=CLUSTER,
+    )
+    bundle_key: str = _variable(
+        "",
+        "File on the controller with public keys of OpenPGP, of which one must have signed the bundle. Empty for a bundle without "
+        "signature.",
+        _FILE,
+        variable="gpushare_bundle_key",
+        role="python_environment",
+        scope=CLUSTER,
+    )
+    deploy_mode: str = _variable(
+        "systemd",
+        "Mode of the daemons. V(systemd) makes them services of the hosts. V(kubernetes) makes them pods: C(site) then configures "
+        "driver, toolkit and container runtime of the hosts, on k3s and RKE2 as far as these need it, and installs the rest as "
+        "the playbook C(cluster) does, which needs no inventory. The playbook C(change_mode) changes the mode of a cluster of "
+        "kubeadm.",
+        ChoiceType(("systemd", "kubernetes")),
+        variable="gpushare_deploy_mode",
+        role="preflight",
+        scope=CLUSTER,
+    )
+    expect_gpus: int = _variable(
+        0,
+        "Number of GPUs that the host must have. C(0) accepts any number.",
+        NumberType(0, 128),
+        variable="gpushare_expect_gpus",
+        role="preflight",
+    )
+    expect_memory_mib: int = _variable(
+        0,
+        "Memory in MiB, as nvidia-smi reports it, that each GPU of the host must have at least. C(0) accepts any size.",
+        NumberType(0, 2**24, "MiB"),
+        variable="gpushare_expect_memory_mib",
+        role="preflight",
+    )
+    minimum_driver: str = _variable(
+        "384.81",
+        "The oldest version of the NVIDIA driver that is accepted. Containers get no GPUs with drivers before 384.81.",
+        TextType("a version such as 535.104 (quote it in YAML)", r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}"),
+        variable="gpushare_minimum_driver",
+        role="preflight",
+    )
+    target_kubernetes: str = _variable(
+        "",
+        'Version of Kubernetes for the next upgrade, such as C("1.37"). Preflight then reports what kubelets, control planes and '
+        "kubeadm use that this version no longer takes.",
+        TextType("a version of Kubernetes such as 1.37, in quotes, or nothing", r"(?:v?1\.[0-9]{1,3}(?:\.[0-9]{1,3})?)?"),
+        variable="gpushare_target_kubernetes",
+        role="preflight",
+        scope=CLUSTER,
+    )
+    preflight_report: str = _variable(
+        "",
+        "Path on the controller for all reasons of preflight as JSON. By default no file is written.",
+        TextType(),
+        variable="gpushare_preflight_report",
+        role="preflight",
+        scope=CLUSTER,
+    )
+    prometheus: str = _variable(
+        "",
+        "URL of the Prometheus that scrapes the device plugins. The ConfigMap C(gpushare-info) in C(kube-public) then has it, "
+        "which every user of the cluster may read, and C(kubectl gpushare top) takes it from there. Empty means no such "
+        "ConfigMap. One that is there stays until C(uninstall).",
+        TextType(),
+        variable="gpushare_prometheus",
+        role="cluster_objects",
+        scope=CLUSTER,
+    )
+    taint_gpu_nodes: bool = _variable(
+        False,
+        "Whether GPU nodes have the taint C(gpushare.kubernetes/gpu:PreferNoSchedule). Then kube-scheduler gives pods without "
+        "GPUs another node as long as one has room, and pods with GPUs find CPU where the GPUs are. V(false) removes the taint, "
+        "and leaves others.",
+        SwitchType(),
+        variable="gpushare_taint_gpu_nodes",
+        role="kubelet",
+        scope=CLUSTER,
+    )
+    without_policies: bool = _variable(
+        False,
+        "Whether gpushare may be installed where the API server has no ValidatingAdmissionPolicy (Kubernetes before 1.30). Then "
+        "the token of any GPU node can change annotations, labels and status of every pod, and create ConfigMaps in kube-system. "
+        "Users who may edit pods can write gpushare's annotations and take GPUs of others.",
+        SwitchType(),
+        variable="gpushare_without_policies",
+        role="admission",
+        scope=CLUSTER,
+    )
+    extender_weight: int = _variable(
+        10,
+        "Weight of the extender's scores among those of the scheduler's own plugins. With 10 the plugins' points for free CPU and "
+        "memory seldom outvote the choice of GPUs, and preferences that users write decide between nodes that are nearly as good.",
+        NumberType(1, 1000),
+        variable="gpushare_extender_weight",
+        role="scheduler",
+        scope=CONTROL_PLANES,
+    )
+    extender_http_timeout: str = _variable(
+        "1s",
+        "Timeout of the scheduler's calls of the extender, as a Go duration.",
+        TextType(),
+        variable="gpushare_extender_http_timeout",
+        role="scheduler",
+        scope=CONTROL_PLANES,
+    )
+    percentage_of_nodes_to_score: int = _variable(
+        -1,
+        "Percentage of the nodes that kube-scheduler searches before it chooses among the feasible ones. -1 means 100 for "
+        "clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling. With -1 an administrator's value in the "
+        "configuration stays.",
+        NumberType(-1, 100),
+        variable="gpushare_percentage_of_nodes_to_score",
+        role="scheduler",
+        scope=CONTROL_PLANES,
+    )
+    scheduler_check_extender: bool = _variable(
+        True,
+        "Whether the extender must be in sync before the scheduler is changed, and must be called by the changed scheduler. Set "
+        "V(false) only for an extender that is not of this collection, such as the original on a cluster that is too old for "
+        "C(site).",
+        SwitchType(),
+        variable="gpushare_scheduler_check_extender",
+        role="scheduler",
+        scope=CONTROL_PLANES,
+    )
+    scheduler_config: Path = _variable(
+        Path("/etc/kubernetes/gpushare/kube-scheduler.yaml"),
+        "Configuration file of kube-scheduler to create if its manifest names none. Up to Kubernetes 1.18 a policy is created "
+        "instead, C(scheduler-policy.json) in the same folder.",
+        folder(),
+        variable="gpushare_scheduler_config",
+        role="scheduler",
+        scope=CONTROL_PLANES,
+    )
+    verify_image: str = _variable(
+        "",
+        "The image of the probe pods, which must be on the nodes, and need neither a command nor root. By default that of their "
+        "pod sandboxes.",
+        TextType(),
+        variable="gpushare_verify_image",
+        role="verify",
+        scope=CLUSTER,
+    )
+    verify_report: str = _variable(
+        "",
+        "Path on the controller for the verdict as JSON. By default no file is written.",
+        TextType(),
+        variable="gpushare_verify_report",
+        role="verify",
+        scope=CLUSTER,
+    )
+    verify_timeout: int = _variable(
+        60,
+        "Seconds within which the probe pods must run.",
+        NumberType(1, 86400, "seconds"),
+        variable="gpushare_verify_timeout",
+        role="verify",
+        scope=CLUSTER,
+    )
+    dashboard_port: int = _variable(
+        9442, "Port of the dashboard, from 1024 on.", NumberType(1024, 65535), variable="gpushare_dashboard_port", role="dashboard"
+    )
+    mps_canary_seconds: int = _variable(
+        60,
+        "Seconds between two programs that find out whether new ones can start CUDA with O(gpushare_isolation=mps). They run only "
+        "where others do, and as their user. If they fail, the GPU takes no new pods. V(0) switches them off. A service that runs "
+        "takes another value at its next start.",
+        NumberType(0, 86400, "seconds"),
+        variable="gpushare_mps_canary_seconds",
+        role="mps",
+    )
+    mps_shared_memory_mib: int = _variable(
+        1024,
+        "MiB that all containers of a GPU together may have in C(/dev/shm) with O(gpushare_isolation=mps). It counts as memory of "
+        "the container that writes it. A control daemon that runs takes another value at its next start.",
+        NumberType(16, 2**20, "MiB"),
+        variable="gpushare_mps_shared_memory_mib",
+        role="mps",
+    )
+    selinux_type: str = _variable(
+        "",
+        "SELinux type of the device plugin's container, such as C(spc_t) where SELinux enforces. Empty means the container runtime's own.",
+        TextType("a type of SELinux such as spc_t, or nothing", "[a-z0-9_]{0,64}"),
+        variable="gpushare_selinux_type",
+        role="in_cluster",
     )
