@@ -34,9 +34,7 @@ _OF: Final = "Requests and limits of {}, as in Kubernetes. Each amount that is l
 #: Values of the chart whose variable has another name, or none.
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("resources.scheduler", "resources.extender", "resources.devicePlugin", "resources.dashboard"), ""),
-    **dict.fromkeys(
-        ("backend", "imagePullSecrets", "replicas", "metrics.podMonitor", "scheduler.tolerations", "scheduler.nodeSelector"), ""
-    ),
+    **dict.fromkeys(("imagePullSecrets", "replicas", "metrics.podMonitor", "scheduler.tolerations", "scheduler.nodeSelector"), ""),
     "apiServer.host": "gpushare_api_server",
     "apiServer.port": "gpushare_api_server",
     "metrics.enabled": "gpushare_cluster_metrics",

@@ -88,13 +88,13 @@ def rows() -> list[tuple[str, str, str, str]]:
             "installed by",
             "`site`, over ssh as root",
             "Helm, a manifest, or the playbook `cluster`, through the API; or `site`",
-            f"Helm with `backend: dra`, or [a manifest]({DRA}#install)",
+            f"Helm, or the playbook `cluster` or `site`, [with the back end `dra`]({DRA}#install); or a manifest",
         ),
         (
             "the cluster is checked before the first change",
             "`preflight`, which `site` runs",
             "by the playbooks. Helm and `kubectl apply` [check nothing](docs/operate/kubernetes.md#with-helm)",
-            f"[by Helm]({DRA}#install): version, gates, DRA drivers of others, the other back end. Not the nodes",
+            f"by the playbooks, the nodes, too. [Helm]({DRA}#by-helm) sees version, gates, DRA drivers of others, the other back end",
         ),
         (
             "clusters",
@@ -186,7 +186,7 @@ def rows() -> list[tuple[str, str, str, str]]:
             "removed by",
             "`uninstall`, which gives every file of yours its old bytes back",
             "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
-            f"Helm, or [`kubectl delete`]({DRA}#upgrade-and-remove)",
+            f"the same, or [`kubectl delete`]({DRA}#upgrade-and-remove)",
         ),
         (
             "tested on",

@@ -60,7 +60,7 @@ TOPICS = {
         "control_plane_group gpu_group node_name admin_kubeconfig kubectl api_server annotation_writers without_policies"
     ),
     "In the cluster": (
-        "cluster_ deploy_mode openshift preset image kubeconfig namespace runtime_class kubelet_root scheduler scheduler_image "
+        "backend cluster_ deploy_mode openshift preset image kubeconfig namespace runtime_class kubelet_root scheduler scheduler_image "
         "scheduler_on_gpu_nodes "
         "driver_root cdi_dir selinux_type tolerations node_selector"
     ),

@@ -52,6 +52,14 @@ options:
     type: str
     choices: [own, default]
     default: own
+  backend:
+    description:
+      - Back end that counts GPU memory. With V(dra) the scheduler's pods are those that keep the templates of claims. V(everything) then
+        waits for the objects of admission, a template in each namespace and a ResourceSlice of each GPU node, and compares the pod's
+        device node with that slice.
+    type: str
+    choices: [extender, dra]
+    default: extender
   on_gpu_nodes: {description: Whether the scheduler's pods may run on GPU nodes., type: bool, default: false}
   start_timeout: {description: "Seconds for gpushare's pods, or those of the trial, to run.", type: int}
   timeout: {description: "Seconds for the pods that verify, for V(everything), or for the O(step).", type: int}
@@ -98,6 +106,7 @@ objects:
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._cluster.names import BACKENDS, BY_CLAIMS, BY_EXTENDER
 from ..module_utils._cluster.objects import diff_of
 from ..module_utils._host.answering import answering
 from ..module_utils._in_cluster.facts import gather, when_told
@@ -115,7 +124,7 @@ BROKEN = "gpushare does not work:"
 
 def facts(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
     """The facts as soon as kubelet has told of the image."""
-    what = params["namespace"], params["nodes"], params["rules"]
+    what = params["namespace"], params["nodes"], params["rules"], params["backend"]
     return {"facts": when_told(lambda: gather(kubectl, *what), params["image"], params["wait"])}
 
 
@@ -138,7 +147,8 @@ def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> d
     late = [] if check else _late(kubectl, params, False)
     if late or check:
         return _proof([], [], late, LATE)
-    displaced = findings(kubectl, params["namespace"]) if params["scheduler"] == "own" and not params["on_gpu_nodes"] else []
+    apart = params["scheduler"] == "own" and not params["on_gpu_nodes"] and params["backend"] != BY_CLAIMS
+    displaced = findings(kubectl, params["namespace"]) if apart else []
     nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"])
     return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "told": told}
 
@@ -171,11 +181,11 @@ def handover(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dic
 
 
 def _image(params: dict) -> Image:
-    return Image(params["image"], params["namespace"], params["runtime_class"], params["scheduler"])
+    return Image(params["image"], params["namespace"], params["runtime_class"], params["scheduler"], params["backend"])
 
 
 def _late(kubectl: cluster_kubectl.Kubectl, params: dict, only_scheduler: bool) -> list:
-    return wait(kubectl, params["namespace"], params["start_timeout"], only_scheduler, params["scheduler"] == "default")
+    return wait(kubectl, params["namespace"], params["start_timeout"], only_scheduler, params["scheduler"] == "default", params["backend"])
 
 
 def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:
@@ -199,6 +209,7 @@ def main() -> None:
             on_gpu_nodes={"type": "bool", "default": False},
             kubelet_root={"type": "path", "default": "/var/lib/kubelet"},
             scheduler={"type": "str", "choices": ["own", "default"], "default": "own"},
+            backend={"type": "str", "choices": list(BACKENDS), "default": BY_EXTENDER},
             start_timeout={"type": "int"},
             timeout={"type": "int"},
             step={"type": "str", "choices": ["settled", "marked", "stopped", "opened", "pod", "host", "pruned"]},

@@ -243,6 +243,8 @@ RESULTS: Mapping[str, Shape] = {
             "dra": _DRA,
             "unit": str,
             "scheduler": str,
+            "backends": [str],
+            "lacks": [str],
             "pods": [str],
             "may_grant": str,
         }

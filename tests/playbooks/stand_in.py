@@ -43,6 +43,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "on_hosts": GPU_NODES,
         "labels": [],
         "obsolete": [],
+        "former": [],
         "runtime_class": "",
         "kubelet_root": "/k",
     },

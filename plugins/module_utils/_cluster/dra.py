@@ -12,13 +12,13 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .kubectl import Kubectl
-from .names import DRA_HAMI, DRA_NVIDIA
+from .names import DRA_HAMI, DRA_NVIDIA, DRA_OWN
 
 _GROUP = "resource.k8s.io"
 #: Of Kubernetes 1.34, 1.33 and 1.32; NVIDIA's driver runs from 1.32 on. Older ones have other fields.
 _VERSIONS = ("v1", "v1beta2", "v1beta1")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_KNOWN = (DRA_NVIDIA, DRA_HAMI)
+_KNOWN = (DRA_NVIDIA, DRA_HAMI, DRA_OWN)
 _MOST_VERSIONS = 8
 _QUOTED = 80
 

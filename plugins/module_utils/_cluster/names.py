@@ -108,6 +108,13 @@ DRA_NVIDIA, DRA_HAMI = "gpu.nvidia.com", "hami-core-gpu.project-hami.io"
 #: of it, stand between (k8s.io/dynamic-resource-allocation v0.37.2, kubeletplugin/draplugin.go).
 DRA_REGISTRATION = r"(-[-\w]+)?-reg\.sock"
 
+#: The back ends that count GPU memory where the daemons are pods: a scheduler of ours, or the cluster's own by claims (DRA).
+BACKENDS = BY_EXTENDER, BY_CLAIMS = "extender", "dra"
+#: Our own driver of DRA, the daemon that keeps a template in each namespace, and the name of those templates and of the DeviceClass.
+DRA_OWN, CLAIMS, TEMPLATE = "gpushare.kubernetes", "gpushare-claims", "gpushare"
+#: A pattern of the sockets of our driver in kubelet's folder of plugins that register, below its --root-dir.
+DRA_SOCKETS, PLUGINS_REGISTRY = rf"{DRA_OWN.replace('.', '[.]')}-[0-9a-f]{{8}}-reg[.]sock", "plugins_registry"
+
 #: The files by which kube-scheduler authenticates to the extender: authority, certificate, key.
 SCHEDULER_TLS_FILES = ("ca.crt", "tls.crt", "tls.key")
 #: All that gpushare-pki makes in its folder.

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from .._formats.failure import Failure
 from . import taint
 from .kubectl import Kubectl, as_list
-from .names import FIELD_MANAGER, LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE, NAMESPACE
+from .names import FIELD_MANAGER, LABEL_NODE, LABEL_PLACEMENT, LABEL_SCHEDULE, NAMESPACE, TEMPLATE
 from .public import PUBLIC, SIZES, is_public
 
 Key = Tuple[str, str, str]
@@ -54,6 +54,7 @@ _OWN_IN_CLUSTER = {
     "SecurityContextConstraints": ("security.openshift.io/v1", ""),
     "MutatingAdmissionPolicy": (_ADMISSION, ""),
     "MutatingAdmissionPolicyBinding": (_ADMISSION, ""),
+    "DeviceClass": ("resource.k8s.io/v1", ""),
 }
 #: The role of Kubernetes by which kube-scheduler finds who its callers are.
 _AUTH_READER = "extension-apiserver-authentication-reader"
@@ -199,6 +200,8 @@ def _foreign(item: Mapping[str, Any], pods_namespace: str) -> Optional[str]:
     namespaces = (namespace, NAMESPACE) if pods_namespace and kind == "RoleBinding" else (namespace,)
     if item.get("apiVersion") != version or metadata.get("namespace", "") not in namespaces:
         return f"expected {version}" + (f" in the namespace {namespace}" if namespace else " without a namespace")
+    if kind == "DeviceClass":
+        return None if metadata.get("name") == TEMPLATE else f"expected the name {TEMPLATE}"
     if not _NAME.fullmatch(str(metadata.get("name"))) or (kind == "Namespace" and metadata["name"] != pods_namespace):
         return "expected a name that begins with gpushare-"
     if str(kind).endswith("RoleBinding"):

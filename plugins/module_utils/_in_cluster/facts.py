@@ -14,11 +14,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from .._cluster import dra
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, DRA_OWN, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
 from .._cluster.objects import served
 from .._removal.cluster import gpu_pods, of_hosts
 from .._takeover import operator as gpu_operator
 from .._takeover.plugins import other_plugins, place_of
+from . import claims
 from .pods import SCHEDULER, is_ready
 from .replicas import displaced, has_gpus, homes
 from .told import setting
@@ -33,7 +34,9 @@ _ENFORCE = "pod-security.kubernetes.io/enforce"
 _POLL_SECONDS = 5.0
 
 
-def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Sequence[Mapping[str, Any]] = ()) -> Dict[str, Any]:
+def gather(
+    kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Sequence[Mapping[str, Any]] = (), backend: str = BY_EXTENDER
+) -> Dict[str, Any]:
     """wanted: names of the GPU nodes, none for those with our label. rules: of our accounts. KubectlError with kubectl's words."""
     nodes = kubectl.pages("/api/v1/nodes", optional=True)
     daemon_sets, pods = _daemon_sets(kubectl), kubectl.pages("/api/v1/pods", optional=True)
@@ -59,6 +62,8 @@ def gather(kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Seque
         "dra": dra.facts(kubectl),
         "unit": _unit(own[0]) if own else "",
         "scheduler": _scheduler(kubectl, namespace),
+        "backends": _backends(kubectl, namespace),
+        "lacks": claims.lacks(kubectl) if backend == BY_CLAIMS else [],
         "pods": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)],
         "may_grant": _may_grant(kubectl, rules),
     }
@@ -80,14 +85,17 @@ def when_told(
         sleep(_POLL_SECONDS)
 
 
-def given_by_others(kubectl: Kubectl, namespace: str, nodes: Set[str]) -> Dict[str, List[str]]:
-    """Node to what else gives its GPUs to pods: device plugins by their DaemonSets, and drivers of dynamic resource allocation."""
+def given_by_others(kubectl: Kubectl, namespace: str, nodes: Set[str], by_claims: bool = False) -> Dict[str, List[str]]:
+    """Node to what else gives its GPUs to pods: device plugins by their DaemonSets, and drivers of dynamic resource allocation.
+
+    by_claims: whether one of these drivers is ours.
+    """
     found: Dict[str, List[str]] = {}
     for plugin in _others(namespace, _daemon_sets(kubectl), lambda: kubectl.pages("/api/v1/pods", optional=True), nodes):
         for node in plugin["nodes"]:
             found.setdefault(node, []).append(f"{plugin['title']} ({plugin['kind']})")
     for entry in dra.published(kubectl):
-        if entry["node"] in nodes:
+        if entry["node"] in nodes and not (by_claims and entry["driver"] == DRA_OWN):
             found.setdefault(entry["node"], []).append(f"ResourceSlices of {entry['driver']}")
     return found
 
@@ -161,6 +169,14 @@ def _scheduler(kubectl: Kubectl, namespace: str) -> str:
     paths = {"own": f"deployments/{SCHEDULER}", "default": f"daemonsets/{EXTENDER}"}
     found = [which for which, path in paths.items() if kubectl.raw(f"/apis/apps/v1/namespaces/{namespace}/{path}") is not None]
     return found[0] if found else ""
+
+
+def _backends(kubectl: Kubectl, namespace: str) -> List[str]:
+    """Those of which a part is there. A removal that ended in the middle has left the role of the account that binds or claims."""
+    names = {SCHEDULER: BY_EXTENDER, CLAIMS: BY_CLAIMS}
+    asked = [f"{kind}/{name}" for name in names for kind in ("deployments.apps", "clusterroles.rbac.authorization.k8s.io")]
+    found = kubectl.items(["get", *asked, "--namespace", namespace, "--ignore-not-found"])
+    return sorted({names[item["metadata"]["name"]] for item in found if item["metadata"]["name"] in names})
 
 
 def _may_grant(kubectl: Kubectl, rules: Sequence[Mapping[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, as_list
-from .._cluster.names import LABEL_ON_HOST, NAMESPACE, PLUGIN
+from .._cluster.names import CLAIMS, LABEL_ON_HOST, NAMESPACE, PLUGIN
 from .._cluster.objects import key
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
@@ -56,7 +56,15 @@ class Handover:
         self._sleep = sleep
 
     def waiting(self, to_pods: bool) -> None:
-        """HandoverError for pods that ask for GPUs and wait for the scheduler that is about to end: a pod keeps its scheduler's name."""
+        """HandoverError for pods that ask for GPUs and wait for the scheduler that is about to end: a pod keeps its scheduler's name.
+
+        Also where there is no such scheduler, with the back end dra.
+        """
+        if self._kubectl.items(["get", f"deployments.apps/{CLAIMS}", "--namespace", self._namespace, "--ignore-not-found"]):
+            raise HandoverError(
+                f"found the Deployment {CLAIMS} of gpushare_backend: dra; expected the back end extender, which both modes have. End the "
+                "pods with GPUs, run site with gpushare_backend: extender, and change the mode then. Nothing was changed"
+            )
         left: List[str] = []
 
         def none() -> bool:

@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
-from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, LEFT_SOCKETS, MEMORY, SOCKETS, own_pod_name
+from .._cluster.names import (
+    BY_CLAIMS,
+    BY_EXTENDER,
+    DEVICE_PLUGINS,
+    DRA_SOCKETS,
+    LABEL_PROBE,
+    LEFT_SOCKETS,
+    MEMORY,
+    PLUGINS_REGISTRY,
+    SOCKETS,
+    own_pod_name,
+)
 from .._scheduler.proof import RESTRICTED, scheduling_message
 
 #: Characters of what a pod, kubelet or the API server says.
@@ -20,8 +31,8 @@ SCHEDULER = "gpushare-scheduler"
 PROBE_PROGRAM = "/opt/gpushare/bin/gpushare-probe"
 PYTHON = "/opt/gpushare/bin/python3"
 STATE_FOLDER = "/var/lib/gpushare-device-plugin"
-#: In a folder of CDI specs.
-CDI_FILE = "gpushare.json"
+#: In a folder of CDI specs: of the GPUs, and with the back end dra of the pods.
+CDI_FILES = ("gpushare.json", "gpushare-claims.json")
 CONTAINER = "main"
 #: The label's values.
 PROBE, CLEANUP, VISIBLE = "in-cluster", "cleanup", "visible"
@@ -42,9 +53,10 @@ def dead(name):
         return isinstance(error, ConnectionRefusedError)
     return False
 shutil.rmtree("/host/lib/gpushare-device-plugin", ignore_errors=True)
+drivers = [name for name in os.listdir("/host/registry") if re.fullmatch(%r, name)] if os.path.isdir("/host/registry") else []
 there = [name for name in os.listdir("/host/device-plugins") if re.fullmatch(%r, name)]
 sockets = [f"device-plugins/{name}" for name in there if re.fullmatch(%r, name) or dead(name)]
-for name in [*sockets, *%r]:
+for name in [*sockets, *(f"registry/{name}" for name in drivers), *%r]:
     try:
         os.unlink("/host/" + name)
     except FileNotFoundError:
@@ -56,12 +68,17 @@ raise SystemExit(f"cannot be removed: {left}" if left else 0)
 
 @dataclass(frozen=True)
 class Image:
-    """The programs that the pods run, and how. runtime_class: "" for the nodes' default; scheduler: "own" or "default"."""
+    """The programs that the pods run, and how. runtime_class: "" for the nodes' default; scheduler: "own" or "default" of that back end."""
 
     reference: str
     namespace: str
     runtime_class: str = ""
     scheduler: str = "own"
+    backend: str = BY_EXTENDER
+
+    @property
+    def by_claims(self) -> bool:
+        return self.backend == BY_CLAIMS
 
 
 @dataclass(frozen=True)
@@ -76,12 +93,12 @@ class Ended:
 
 
 def probe(node: str, image: Image) -> Dict[str, Any]:
-    """One unit of this node's GPUs, asked of our scheduler, whatever taints the node has."""
+    """One unit of this node's GPUs, asked of our scheduler, or of the cluster's own by a claim, whatever taints the node has."""
     this_node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     rights = {**RESTRICTED, "readOnlyRootFilesystem": True, "seccompProfile": {"type": "RuntimeDefault"}}
     container = {"command": [PROBE_PROGRAM], "resources": {"limits": {MEMORY: "1"}}, "securityContext": rights}
     spec = {
-        **({"schedulerName": SCHEDULER} if image.scheduler == "own" else {}),
+        **({"schedulerName": SCHEDULER} if image.scheduler == "own" and not image.by_claims else {}),
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this_node]}}},
         **({"runtimeClassName": image.runtime_class} if image.runtime_class else {}),
     }
@@ -97,17 +114,25 @@ def looks(node: str, image: Image) -> Dict[str, Any]:
     return simple_pod("visible", node, image, VISIBLE, container, spec)
 
 
-def cleanup(node: str, image: Image, cdi_dir: str = "") -> Dict[str, Any]:
-    """Takes the device plugin's folder and sockets away from a node, and its CDI spec. cdi_dir: "" where it writes none."""
+def cleanup(node: str, image: Image, cdi_dir: str = "", kubelet_root: str = "") -> Dict[str, Any]:
+    """Takes the device plugin's folder and sockets away from a node, and its CDI specs.
+
+    cdi_dir: "" where it writes none. kubelet_root: "" where it does not register as a driver.
+    """
     rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True, "runAsUser": 0}
     folders = {
         "lib": (STATE_FOLDER.rpartition("/")[0], "Directory"),
         "device-plugins": (DEVICE_PLUGINS, "Directory"),
         **({"cdi": (cdi_dir, "DirectoryOrCreate")} if cdi_dir else {}),
+        **({"registry": (f"{kubelet_root}/{PLUGINS_REGISTRY}", "DirectoryOrCreate")} if kubelet_root else {}),
     }
-    files = [f"cdi/{name}" for name in (CDI_FILE, f".{CDI_FILE}.new") if cdi_dir]
+    files = [f"cdi/{name}" for file in CDI_FILES for name in (file, f".{file}.new") if cdi_dir]
     mounts = [{"name": name, "mountPath": f"/host/{name}"} for name in folders]
-    container = {"command": [PYTHON, "-c", _SWEEP % (LEFT_SOCKETS, SOCKETS, files)], "volumeMounts": mounts, "securityContext": rights}
+    container = {
+        "command": [PYTHON, "-c", _SWEEP % (DRA_SOCKETS, LEFT_SOCKETS, SOCKETS, files)],
+        "volumeMounts": mounts,
+        "securityContext": rights,
+    }
     volumes = [{"name": name, "hostPath": {"path": path, "type": kind}} for name, (path, kind) in folders.items()]
     return simple_pod("cleanup", node, image, CLEANUP, container, {"nodeName": node, "volumes": volumes})
 

@@ -8,9 +8,10 @@ import time
 from typing import Any, Callable, List, Mapping
 
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import EXTENDER, LABEL_NODE, PLUGIN
+from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, EXTENDER, LABEL_NODE, PLUGIN
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
+from . import claims
 from .pods import LONGEST, SCHEDULER, is_ready, warnings
 
 POLL_SECONDS = 1.0
@@ -23,6 +24,7 @@ def wait(
     seconds: float,
     scheduler_only: bool = False,
     default_scheduler: bool = False,
+    backend: str = BY_EXTENDER,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> List[str]:
@@ -30,7 +32,7 @@ def wait(
     now."""
     deadline = clock() + seconds
     while True:
-        left = unready(kubectl, namespace, scheduler_only, default_scheduler)
+        left = unready(kubectl, namespace, scheduler_only, default_scheduler, backend)
         if not left:
             return []
         if clock() > deadline:
@@ -38,10 +40,12 @@ def wait(
         sleep(POLL_SECONDS)
 
 
-def unready(kubectl: Kubectl, namespace: str, scheduler_only: bool = False, default_scheduler: bool = False) -> List[str]:
+def unready(
+    kubectl: Kubectl, namespace: str, scheduler_only: bool = False, default_scheduler: bool = False, backend: str = BY_EXTENDER
+) -> List[str]:
     """Which of the two workloads, and which nodes, do not serve yet."""
     place = ["--namespace", namespace, "--ignore-not-found"]
-    wanted = [("DaemonSet", EXTENDER) if default_scheduler else ("Deployment", SCHEDULER)]
+    wanted = [("DaemonSet", EXTENDER) if default_scheduler else ("Deployment", CLAIMS if backend == BY_CLAIMS else SCHEDULER)]
     wanted += [] if scheduler_only else [("DaemonSet", PLUGIN)]
     found = kubectl.items(["get", *(f"{kind.lower()}s.apps/{name}" for kind, name in wanted), *place])
     there = {(str(item["kind"]), str(item["metadata"]["name"])) for item in found}
@@ -51,6 +55,8 @@ def unready(kubectl: Kubectl, namespace: str, scheduler_only: bool = False, defa
         return left
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     names = [str(item["metadata"]["name"]) for item in labelled]
+    if backend == BY_CLAIMS:
+        return claims.broken(kubectl, names)
     return [
         f"node {node['metadata']['name']}: kubelet does not have what the device plugin has published"
         for node in node_facts(kubectl, names)

@@ -11,11 +11,23 @@ import json
 import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
+from .._cluster import dra
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import ANNOTATION_GPUS, ANNOTATION_SCHEDULER_CONFIG, DASHBOARD, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._cluster.names import (
+    ANNOTATION_GPUS,
+    ANNOTATION_SCHEDULER_CONFIG,
+    BY_CLAIMS,
+    CLAIMS,
+    DASHBOARD,
+    EXTENDER,
+    LABEL_NODE,
+    NAMESPACE,
+    PLUGIN,
+)
 from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import gpu_pods, of_hosts, ours
+from . import claims
 from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
 from .told import setting
 
@@ -24,6 +36,7 @@ WORKLOADS = (
     ("apps/v1", "Deployment", f"deployments.apps/{SCHEDULER}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{PLUGIN}"),
     ("apps/v1", "DaemonSet", f"daemonsets.apps/{EXTENDER}"),
+    ("apps/v1", "Deployment", f"deployments.apps/{CLAIMS}"),
     ("policy/v1", "PodDisruptionBudget", f"poddisruptionbudgets.policy/{SCHEDULER}"),
     ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{SCHEDULER}"),
     ("networking.k8s.io/v1", "NetworkPolicy", f"networkpolicies.networking.k8s.io/{PLUGIN}"),
@@ -95,7 +108,7 @@ class InClusterRemoval:
         if force or not self.removed:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
-        using = [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)]
+        using = sorted({*(f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)), *claims.holders(dra.facts(self._kubectl))})
         if using:
             raise RemovalError(
                 f"found pods with a share of a GPU: {few(using, _SHOWN)}; expected none. End them first, or set "
@@ -117,9 +130,10 @@ class InClusterRemoval:
             self._until_gone([*place, "--selector", f"app.kubernetes.io/name={PLUGIN}"])
             template = plugin["spec"]["template"]
             cdi = setting(template, "cdiDir", "--cdi-dir")
+            root = setting(template, "kubeletRoot", "--kubelet-root") if setting(template, "backend", "") == BY_CLAIMS else ""
             image = Image(template["spec"]["containers"][0]["image"], self._namespace)
             runs.remove(self._seconds)
-            ended = runs.run({node: cleanup(node, image, cdi) for node in self.nodes}, self._seconds)
+            ended = runs.run({node: cleanup(node, image, cdi, root) for node in self.nodes}, self._seconds)
             runs.remove(self._seconds)
             bad = [f"{pod.node}: {pod.why}" for pod in ended if pod.phase != "Succeeded"]
             if bad:

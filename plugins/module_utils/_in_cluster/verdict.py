@@ -1,6 +1,6 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a probe pod has the GPU that its annotation says.
+"""Whether a probe pod has the GPU that its annotation, or its claim, says.
 
 Pure. The output of a pod is text of others: it is read in bounds.
 """
@@ -15,28 +15,22 @@ from .._cluster.names import ANNOTATION_ALLOCATION, ANNOTATION_GPUS, ANNOTATION_
 from .._facts.capacity import published
 from .._formats.finding import few
 from .._formats.nvidia_config import STRICT_IN_WORDS
+from .claims import Device
 from .pods import Ended
 
 _MOST = 256
 _OF_GPU = re.compile(r"nvidia\d+|nvidia-caps/nvidia-cap\d+")
 _SHOWN = 80
+#: Of one unit of a GPU.
+_CLAIM = "gpushare-m1"
 
 
 def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
     """The problem of one probe, as found, expected and what to do. node: with its annotations."""
     title = f"probe pod on {ended.node}"
-    if not ended.phase:
-        return [
-            f"{title}: found that it has not run ({ended.why}); expected it to print its GPUs; see `kubectl describe` of gpushare's pods"
-        ]
-    if ended.phase != "Succeeded":
-        return [
-            f"{title}: found that it failed ({ended.why}); expected it to print its GPUs; see the log of the device plugin on that node"
-        ]
-    try:
-        devices, variables = seen(ended.log)
-    except ValueError as error:
-        return [f"{title}: found {error}; expected JSON with its device nodes and variables; use the image of this release"]
+    found, devices, variables = _said(title, ended)
+    if found:
+        return found
     annotations = (ended.pod["metadata"].get("annotations") or {}) if ended.pod else {}
     try:
         index = given(annotations)
@@ -45,7 +39,6 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
         return [f"{title}: found {error}; expected the GPU in its annotations and those of its node; see the logs of gpushare's scheduler"]
     nodes = {gpu.index: gpu.nodes for gpu in of_node.gpus}
     wanted = sorted(f"/dev/{node}" for node in nodes.get(index, ())) or ["one that its node names"]
-    found = []
     if devices != wanted:
         cure = "see whether the container runtime there is NVIDIA's (gpushare_runtime_class), and gpushare_device_strategy"
         if of_node.strategy == "cdi":
@@ -57,6 +50,49 @@ def judge(ended: Ended, node: Mapping[str, Any]) -> List[str]:
         words = f"{ANNOTATION_INDEX}={variables.get(ANNOTATION_INDEX, '')[:_SHOWN]}"
         found.append(f"{title}: found {words} in its first process; expected {index}; see the log of the device plugin on that node")
     return found
+
+
+def judge_claim(ended: Ended, gpus: Sequence[Device]) -> List[str]:
+    """The same with the back end dra. gpus: of the node. Its claim is gone when it has ended, so its variable says which GPU it had."""
+    title = f"probe pod on {ended.node}"
+    found, devices, variables = _said(title, ended)
+    if found:
+        return found
+    status = ended.pod.get("status") or {}
+    of_template = [str(claim.get("name"))[:_SHOWN] for claim in status.get("resourceClaimStatuses") or () if claim.get("resourceClaimName")]
+    if of_template != [_CLAIM]:
+        cure = "see whether the policies gpushare-dra-requests and gpushare-dra-claims are bound"
+        found.append(
+            f"{title}: found the claims {few(of_template) or 'none'}; expected {_CLAIM}, which admission makes of its limit; {cure}"
+        )
+    text = variables.get(ANNOTATION_INDEX, "")
+    gpu = next((gpu for gpu in gpus if str(gpu.index) == text), None)
+    if gpu is None:
+        known = few(str(gpu.index) for gpu in gpus) or "none"
+        cure = "switch CDI on in the container runtime there (containerd 1.7: enable_cdi = true), and see the log of the device plugin"
+        return [*found, f"{title}: found {ANNOTATION_INDEX}={text[:_SHOWN]}; expected a GPU of the node's ResourceSlice ({known}); {cure}"]
+    # A slice does not name the files of an instance's capabilities.
+    given = [device for device in devices if not (gpu.instance and device.startswith("/dev/nvidia-caps/"))]
+    if given != [f"/dev/nvidia{gpu.minor}"]:
+        cure = "see the log of the device plugin on that node, and the CDI specs there"
+        found.append(
+            f"{title}: found the device nodes {', '.join(devices) or 'none'}; expected /dev/nvidia{gpu.minor}, GPU {gpu.index}; {cure}"
+        )
+    return found
+
+
+def _said(title: str, ended: Ended) -> Tuple[List[str], List[str], Dict[str, str]]:
+    """(why it says nothing, device nodes of GPUs, variables) of a probe."""
+    if not ended.phase:
+        cure = "see `kubectl describe` of gpushare's pods"
+        return [f"{title}: found that it has not run ({ended.why}); expected it to print its GPUs; {cure}"], [], {}
+    if ended.phase != "Succeeded":
+        cure = "see the log of the device plugin on that node"
+        return [f"{title}: found that it failed ({ended.why}); expected it to print its GPUs; {cure}"], [], {}
+    try:
+        return ([], *seen(ended.log))
+    except ValueError as error:
+        return [f"{title}: found {error}; expected JSON with its device nodes and variables; use the image of this release"], [], {}
 
 
 def judge_second(node: str, others: Sequence[str]) -> str:

@@ -14,9 +14,10 @@ from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY, PREFIX, RUNTIM
 from .._evidence.cluster import pods as gpu_pods
 from .._facts.capacity import AnnotationError, published
 from .._formats.quantity import quantity
+from . import claims
 from .facts import given_by_others
 from .pods import PROBE, VISIBLE, Image, Runs, looks, probe
-from .verdict import judge, judge_second, judge_visible
+from .verdict import judge, judge_claim, judge_second, judge_visible
 
 #: Device strategies, as nodes publish them.
 CDI, ENVIRONMENT = "cdi", "envvar"
@@ -28,7 +29,9 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
     """(nodes that were verified, nodes without a free unit, findings, warnings)."""
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     nodes: Dict[str, Mapping[str, Any]] = {str(item["metadata"]["name"]): item for item in labelled}
-    full = _full(kubectl, nodes)
+    devices = claims.offers(kubectl) if image.by_claims else {}
+    full = [node for node, found in devices.items() if node in nodes and not any(device.takes_one for device in found)]
+    full = sorted(full) if image.by_claims else _full(kubectl, nodes)
     chosen = sorted(set(nodes) - set(full))
     runs = Runs(kubectl, image.namespace, PROBE)
     runs.remove(seconds)
@@ -36,8 +39,12 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
         ended = runs.run({node: probe(node, _of_users(image, nodes[node])) for node in chosen}, seconds)
     finally:
         runs.remove(seconds)
-    findings = [words for pod in ended for words in judge(pod, nodes[pod.node])]
-    findings += [judge_second(node, others) for node, others in sorted(given_by_others(kubectl, image.namespace, set(nodes)).items())]
+    if image.by_claims:
+        findings = [words for pod in ended for words in judge_claim(pod, devices.get(pod.node, []))]
+    else:
+        findings = [words for pod in ended for words in judge(pod, nodes[pod.node])]
+    others = given_by_others(kubectl, image.namespace, set(nodes), image.by_claims)
+    findings += [judge_second(node, found) for node, found in sorted(others.items())]
     if not nodes:
         findings = [f"found no node with the label {LABEL_NODE}=true; expected at least one; name the GPU nodes in gpushare_cluster_nodes"]
     visible, told = gpus_visible(kubectl, image, nodes, seconds)
@@ -82,7 +89,7 @@ def _strategy(node: Mapping[str, Any]) -> str:
 
 def _of_users(image: Image, node: Mapping[str, Any]) -> Image:
     """As users' pods on that node run: CDI devices need no RuntimeClass, and ours is for our own pods."""
-    without = image.runtime_class == RUNTIME_CLASS or _strategy(node) == CDI
+    without = image.by_claims or image.runtime_class == RUNTIME_CLASS or _strategy(node) == CDI
     return replace(image, runtime_class="") if without else image
 
 

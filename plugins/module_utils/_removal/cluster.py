@@ -20,6 +20,8 @@ from .._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_HELD,
     ANNOTATION_USE,
+    CLAIMS,
+    DRA_OWN,
     EXTENDER,
     FIELD_MANAGER,
     GPUS,
@@ -30,6 +32,7 @@ from .._cluster.names import (
     PLUGIN_ACCOUNT_PREFIX,
     PREFIX,
     RESOURCES,
+    TEMPLATE,
     UNHEALTHY_PREFIX,
 )
 from .._cluster.public import PUBLIC
@@ -39,6 +42,7 @@ ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD, ANNOTATION_USE)
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_DRA, _DRA_API = "/apis/resource.k8s.io/v1", "resource.k8s.io/v1"
 _SYSTEM = f"namespaces/{NAMESPACE}"
 # (path of the list, apiVersion, kind), in the order in which they go: what restricts others, what grants, what is granted to.
 KINDS = (
@@ -48,6 +52,7 @@ KINDS = (
     (_ADMISSION + "/mutatingadmissionpolicies", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy"),
     ("/apis/security.openshift.io/v1/securitycontextconstraints", "security.openshift.io/v1", "SecurityContextConstraints"),
     ("/apis/node.k8s.io/v1/runtimeclasses", "node.k8s.io/v1", "RuntimeClass"),
+    (_DRA + "/deviceclasses", _DRA_API, "DeviceClass"),
     (_RBAC + "/clusterrolebindings", "rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
     (f"{_RBAC}/{_SYSTEM}/rolebindings", "rbac.authorization.k8s.io/v1", "RoleBinding"),
     (_RBAC + "/clusterroles", "rbac.authorization.k8s.io/v1", "ClusterRole"),
@@ -59,9 +64,14 @@ KINDS = (
     (f"/api/v1/{_SYSTEM}/configmaps", "v1", "ConfigMap"),
     (f"/api/v1/{_SYSTEM}/serviceaccounts", "v1", "ServiceAccount"),
 )
-# An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints, and one before 1.20 has no
-# RuntimeClass.
-OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/", "/apis/node.k8s.io/")
+# An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints, one before 1.20 has no
+# RuntimeClass, and one before 1.34 no DeviceClass of this version.
+OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/", "/apis/node.k8s.io/", _DRA)
+#: Objects that daemons of the back end dra make (a selector, the field manager). They go last, when no account may make them again.
+_MADE = (
+    (_DRA + "/resourceclaimtemplates", "ResourceClaimTemplate", f"metadata.name%3D{TEMPLATE}", CLAIMS),
+    (_DRA + "/resourceslices", "ResourceSlice", f"spec.driver%3D{DRA_OWN}", PLUGIN),
+)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,7 @@ class Removal:
         nodes = self.nodes()
         self.mine = [node for name, node in nodes.items() if name in wanted]
         objects = [named for path, version, kind in KINDS for named in self.listed(path, version, kind)]
+        objects += [named for made in _MADE for named in self.made(*made)]
         accounts = {named.name for named in objects}
         using = [name for name, node in nodes.items() if name not in wanted and node.in_use and PLUGIN_ACCOUNT_PREFIX + name in accounts]
         everything = everything and not using
@@ -160,13 +171,20 @@ class Removal:
 
     def listed(self, path: str, version: str, kind: str) -> List[Named]:
         """Our objects of one kind; none where the API server does not have the kind."""
+        return ours(self._items(path), version, kind)
+
+    def made(self, path: str, kind: str, selector: str, manager: str) -> List[Named]:
+        """Objects that no other client than this daemon has written."""
+        found = [item["metadata"] for item in self._items(f"{path}?fieldSelector={selector}") if _managers(item) == {manager}]
+        return [Named(_DRA_API, kind, str(metadata.get("namespace", "")), str(metadata["name"])) for metadata in found]
+
+    def _items(self, path: str) -> List[Dict[str, Any]]:
         try:
-            items = json.loads(self.kubectl.text(["get", "--raw", path]))["items"]
+            return list(json.loads(self.kubectl.text(["get", "--raw", path]))["items"])
         except KubectlError as error:
             if path.startswith(OPTIONAL) and error.reason == "not_found":
                 return []
             raise
-        return ours(items, version, kind)
 
     def read(self, node: NodeTraces) -> None:
         """Note what goes from a node and what stays."""
@@ -247,7 +265,8 @@ def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> Lis
     found = []
     for item in items:
         metadata = item["metadata"]
-        applied = str(metadata["name"]).startswith(PREFIX) and _applied(metadata)
+        own = str(metadata["name"]).startswith(PREFIX) or (kind, metadata["name"]) == ("DeviceClass", TEMPLATE)
+        applied = own and _applied(metadata)
         if applied or (kind == "ConfigMap" and str(metadata["name"]).startswith(UNHEALTHY_PREFIX) and _only_the_plugins(item)):
             found.append(Named(api_version, kind, str(metadata.get("namespace", "")), str(metadata["name"])))
     return found
@@ -345,9 +364,13 @@ def _claimed_labels(metadata: Mapping[str, Any]) -> Tuple[str, ...]:
     return tuple(sorted(field[2:] for field in fields if field.startswith("f:")))
 
 
+def _managers(item: Mapping[str, Any]) -> Set[Any]:
+    return {claim.get("manager") for claim in item["metadata"].get("managedFields") or []}
+
+
 def _only_the_plugins(item: Mapping[str, Any]) -> bool:
     """Whether no other client has written this map. When it names no GPU any more, no client manages anything of it."""
-    managers = {claim.get("manager") for claim in item["metadata"].get("managedFields") or []}
+    managers = _managers(item)
     return managers == {PLUGIN} or (not managers and not item.get("data"))
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
+from ...module_utils._cluster.names import BY_CLAIMS, NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ...module_utils._formats.finding import ERROR, Finding
 from ...module_utils._scheduler.scheduler_config import percentage_by_default
 from .._answers import ask
-from .._manifests import presets
+from .._manifests import dra, presets
 from .._manifests.accounts import device_plugin_rules, extender_rules, kube_scheduler_rules
 from .._manifests.in_cluster import objects, obsolete
 from .._manifests.values import Values, scheduler_image
@@ -54,7 +54,9 @@ class InClusterJudge(Judge):
         question |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         question |= {"image": settings["gpushare_image"], "wait": arguments["wait"] if waits else 0}
         evicts = settings["gpushare_overuse"] == "evict"
-        question |= {"rules": [*extender_rules(evicts), *kube_scheduler_rules(), *device_plugin_rules()]}
+        by_claims = settings["gpushare_backend"] == BY_CLAIMS
+        rules = [*extender_rules(evicts), *kube_scheduler_rules(), *device_plugin_rules()]
+        question |= {"rules": [*dra.plugin_rules(), *dra.claims_rules()] if by_claims else rules, "backend": settings["gpushare_backend"]}
         answer = ask(self._action, self._known, "gpushare.kubernetes.gpushare_in_cluster", question)
         if answer.get("failed"):
             why = " ".join(str(answer.get("msg")).split())[-300:]
@@ -101,6 +103,9 @@ class InClusterJudge(Judge):
             **result,
             "objects": made,
             "obsolete": obsolete(values),
+            "backend": asked.backend,
+            # The run removes these before it applies anything. No pod has a GPU of theirs.
+            "former": [backend for backend in facts["backends"] if backend != asked.backend],
             "labels": labels,
             "nodes": [fact["name"] for fact in facts["nodes"]],
             "runtime_class": asked.runtime_class,

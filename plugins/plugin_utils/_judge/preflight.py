@@ -72,7 +72,7 @@ class PreflightJudge(Judge):
             mode = str(self._of_cluster(known, arguments["hosts"], "gpushare_gpu_operator"))
             gpu_hosts = groups.get(arguments["gpu_group"], ())
             gpu_nodes = [judgement.node_name for judgement in judgements if judgement.node_name and judgement.host in gpu_hosts]
-            of_inventory += self._operator(arguments["answers"], gpu_nodes, mode, judgements)
+            of_inventory += self._operator(arguments["answers"], gpu_nodes, mode, judgements, pods)
             target = str(self._of_cluster(known, arguments["hosts"], "gpushare_target_kubernetes"))
             of_inventory += self._kubeadm(arguments["answers"], target)
         believed = {answer.plane: answer.authorities for answer in answers}
@@ -128,14 +128,16 @@ class PreflightJudge(Judge):
         return Needs(host, Target(python.version, machine) if python and known else None, label, machine, driver)
 
     @staticmethod
-    def _operator(answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str, judgements: Iterable[Judgement]) -> list[Finding]:
-        """Of the first control plane that has answered."""
+    def _operator(
+        answers: list[dict[str, Any]], gpu_nodes: list[str], mode: str, judgements: Iterable[Judgement], pods: bool
+    ) -> list[Finding]:
+        """Of the first control plane that has answered. pods: whether the daemons are some, with a DRA driver of ours."""
         asked = next((answer for answer in answers if "gpu_operator" in answer), None)
         if asked is None:
             return []
         found = HostFindings(str(asked["item"]))
         gpu_operator.judge(found, asked["gpu_operator"], gpu_nodes, mode)
-        dra.judge(found, asked["dra"], asked["gpu_operator"], gpu_nodes, dra.said(judgements))
+        dra.judge(found, dra.of_others(asked["dra"]) if pods else asked["dra"], asked["gpu_operator"], gpu_nodes, dra.said(judgements))
         return found.list
 
     @staticmethod

@@ -12,17 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...module_utils._cluster.names import ANNOTATION_SETTINGS, LABEL_NODE, NAMESPACE, PLUGIN
+from ...module_utils._cluster.names import ANNOTATION_SETTINGS, CLAIMS, DRA_OWN, LABEL_NODE, NAMESPACE, PLUGIN, PLUGINS_REGISTRY, TEMPLATE
 from . import accounts, policies, workloads
 from .policies import API, CREATE, DELETE, FEW, SCHEDULER, UPDATE, Daemons, Json, list_of, must, policy, with_bindings
 from .values import Values
 
 #: Of ResourceSlices, of their devices' attributes, and of the class. A test compares the names with the runtime's.
-DRIVER = "gpushare.kubernetes"
-#: The account and the Deployment of the daemon that keeps the templates.
-CLAIMS = "gpushare-claims"
-#: The DeviceClass, and the ResourceClaimTemplate of each namespace.
-CLASS = TEMPLATE = "gpushare"
+DRIVER = DRA_OWN
+CLASS = TEMPLATE
 RESOURCE_API = "resource.k8s.io/v1"
 _GROUP = "resource.k8s.io"
 MEMORY, GPUS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
@@ -61,7 +58,11 @@ UNIT_QUANTITIES = {"GiB": (1, "Gi"), "MiB": (1, "Mi"), "64MiB": (64, "Mi"), "128
 def objects(values: Values) -> list[Json]:
     """Everything that gpushare is in a cluster with this back end: no scheduler, and nothing on the control plane."""
     space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
-    rights = [*_plugin_account(values.namespace), *_claims_account(values.namespace)]
+    rights = [
+        item
+        for account, rules in ((PLUGIN, plugin_rules()), (CLAIMS, claims_rules()))
+        for item in (accounts.service_account(account, values.namespace), *accounts.granted(account, rules, values.namespace))
+    ]
     running = [*([workloads.runtime_class()] if values.own_class else []), deployment(values), daemon_set(values)]
     return [*space, *_own_policies(values), *admission(values.memory_unit), *rights, *running]
 
@@ -430,23 +431,21 @@ def _own_policies(values: Values) -> list[Json]:
     return with_bindings(made)
 
 
-def _plugin_account(namespace: str) -> list[Json]:
+def plugin_rules() -> list[Json]:
     read = ["get", "list", "watch"]
-    rules = [
+    return [
         accounts.rule("", ["pods", "nodes"], read),
         accounts.rule("", ["events"], ["create", "patch"]),
         accounts.rule(_GROUP, ["resourceclaims"], ["get"]),
         accounts.rule(_GROUP, ["resourceslices"], [*read, "create", "patch", "delete"]),
     ]
-    return [accounts.service_account(PLUGIN, namespace), *accounts.granted(PLUGIN, rules, namespace)]
 
 
-def _claims_account(namespace: str) -> list[Json]:
-    rules = [
+def claims_rules() -> list[Json]:
+    return [
         accounts.rule("", ["namespaces"], ["list", "watch"]),
         accounts.rule(_GROUP, ["resourceclaimtemplates"], ["list", "watch", "create"]),
     ]
-    return [accounts.service_account(CLAIMS, namespace), *accounts.granted(CLAIMS, rules, namespace)]
 
 
 def deployment(values: Values) -> Json:
@@ -498,7 +497,7 @@ def daemon_set(values: Values) -> Json:
     pod = made["spec"]["template"]["spec"]
     container = pod["containers"][0]
     made["spec"]["template"]["metadata"]["annotations"][ANNOTATION_SETTINGS] += 'backend: "dra"\n'
-    folder = f"{values.kubelet_root}/plugins_registry"
+    folder = f"{values.kubelet_root}/{PLUGINS_REGISTRY}"
     registry = {"name": "plugins-registry", "hostPath": {"path": folder, "type": "Directory"}}
     mount = {"name": "plugins-registry", "mountPath": folder}
     pod["volumes"] = [*pod["volumes"], registry]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ...module_utils._cluster.names import DRA_NVIDIA
+from ...module_utils._cluster.names import DRA_NVIDIA, DRA_OWN
 from ...module_utils._facts.device_managers import BOTH, DRA_DRIVERS, dra_title
 from ...module_utils._formats.finding import ERROR, HostFindings, few
 from ...module_utils._takeover.operator import CLUSTER_KIND, DRA_CLAIMANTS, DRA_LABEL
@@ -44,6 +44,11 @@ def judge(
     if pods:
         cure = "end them first (kubectl drain NODE), because these GPUs would be given twice"
         found.error("managers", f"pods with GPUs by ResourceClaims: {few(pods, _PODS_SHOWN)}", "none on the GPU nodes", cure)
+
+
+def of_others(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts without our own driver, which is one with the back end dra: what that has given is judged with the back end."""
+    return {key: [entry for entry in entries if entry["driver"] != DRA_OWN] for key, entries in facts.items()}
 
 
 def said(judgements: Iterable[Judgement]) -> set[str]:

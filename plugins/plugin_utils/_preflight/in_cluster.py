@@ -12,17 +12,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._cluster.names import NAMESPACES, RUNTIME_CLASS
+from ...module_utils._cluster.names import BY_CLAIMS, BY_EXTENDER, NAMESPACES, RUNTIME_CLASS
 from ...module_utils._facts.device_managers import OPERATOR
 from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
+from ...module_utils._in_cluster.claims import holders
 from ...module_utils._takeover.operator import CHECK
 from .._settings.rows import VARIABLE
 from . import dra, gpu_operator
 from .reasons import OLDEST_WITH_POLICIES, other_mode
 
 _ARCHITECTURES = ("amd64", "arm64")
+#: Of the back end dra: between 1.36 and 1.37.1 a dozen faults of its path were mended (changelogs of Kubernetes, read on 2026-11-29).
+OLDEST_WITH_CLAIMS = (1, 37)
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
 
 
@@ -60,6 +63,11 @@ class InClusterSettings:
     operator: str = field(default=CHECK, metadata={VARIABLE: "gpushare_gpu_operator"})
     strategy: str = field(default="auto", metadata={VARIABLE: "gpushare_device_strategy"})
     on_gpu_nodes: bool = field(default=False, metadata={VARIABLE: "gpushare_scheduler_on_gpu_nodes"})
+    backend: str = BY_EXTENDER
+
+    @property
+    def by_claims(self) -> bool:
+        return self.backend == BY_CLAIMS
 
 
 def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
@@ -72,7 +80,7 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
         found.add(other_mode(f"accounts of services on hosts ({few(facts['on_hosts'])})", "keep the services"))
     nodes = [node["name"] for node in facts["nodes"]]
     gpu_operator.judge(found, facts["gpu_operator"], nodes, asked.operator)
-    dra.judge(found, facts["dra"], facts["gpu_operator"], nodes)
+    dra.judge(found, dra.of_others(facts["dra"]), facts["gpu_operator"], nodes)
     without = gpu_operator.goes(facts["gpu_operator"], asked.operator)
     staying = (plugin for plugin in facts["others"] if plugin["kind"] != OPERATOR or not without)
     others = [f"{plugin['title']} ({plugin['kind']}) on {few(plugin['nodes'])}" for plugin in staying]
@@ -85,8 +93,12 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
     if asked.isolation == "mps":
         cure = "set gpushare_isolation to auto, watch, driver or none, or install with gpushare_deploy_mode: systemd"
         found.error("isolation", "gpushare_isolation: mps", "another one: each MPS control daemon needs a mount namespace of its own", cure)
-    _scheduler(found, facts, asked)
-    _replicas(found, facts, asked)
+    _change_of_backend(found, facts, asked)
+    if asked.by_claims:
+        _claims(found, facts, asked)
+    else:
+        _scheduler(found, facts, asked)
+        _replicas(found, facts, asked)
     if facts["openshift"] and asked.isolation == "driver":
         cure = (
             "set gpushare_isolation to auto, watch or none: the constraints that OpenShift admits the device plugin by have no capability"
@@ -110,10 +122,49 @@ def _server(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSetti
         cure = f"upgrade to {oldest}, or accept by gpushare_without_policies: true that each device plugin may write to every node"
         (found.warn if asked.without_policies and not asked.evicts else found.error)("policies", seen, f"{oldest} or newer", cure)
     tag = _TAG.search(asked.scheduler_image.partition("@")[0])
-    if tag is not None and release != (0, 0) and (int(tag[1]), int(tag[2])) != release:
+    if tag is not None and not asked.by_claims and release != (0, 0) and (int(tag[1]), int(tag[2])) != release:
         seen = f"{asked.scheduler_image[:120]} and an API server {facts['version']}"
         cure = "leave gpushare_scheduler_image out, or name an image of the API server's minor version"
         found.error("scheduler", seen, f"kube-scheduler {release[0]}.{release[1]}", cure)
+
+
+def _change_of_backend(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+    """Pods keep the GPUs that the other back end gave them, which this one would give again."""
+    former = [backend for backend in facts["backends"] if backend != asked.backend]
+    pods = sorted({*facts["pods"], *holders(facts["dra"])})
+    if former and pods:
+        seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods with GPUs ({few(pods)})"
+        cure = f"end them first (kubectl drain NODE on each GPU node), or set gpushare_backend: {former[0]}"
+        found.error("backend", seen, "no pod that the other back end has given a GPU", cure)
+
+
+def _claims(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
+    """Reasons against the back end dra: API server, kubelets and runtimes without its needs, and what it does not have."""
+    oldest, keep = ".".join(map(str, OLDEST_WITH_CLAIMS)), "or set gpushare_backend: extender"
+    dra_seen = f"gpushare_backend: {BY_CLAIMS}"
+    if _older(facts["version"]):
+        found.error("backend", f"{dra_seen} and an API server {facts['version'][:40]}", f"{oldest} or newer", f"upgrade it, {keep}")
+    lacks = [*facts["lacks"], *([] if "MutatingAdmissionPolicy" in facts["admission"] else ["MutatingAdmissionPolicy"])]
+    if lacks:
+        cure = f"let it serve that (--feature-gates and --runtime-config of kube-apiserver), {keep}"
+        found.error("backend", f"{dra_seen} and an API server without {few(lacks)}", "all that claims of GPU memory need", cure)
+    old = [f"{node['name']} ({node['kubelet'][:40]})" for node in facts["nodes"] if _older(node["kubelet"])]
+    if old:
+        found.error("backend", f"{dra_seen} and kubelets of {few(old)}", f"{oldest} or newer", f"upgrade these nodes, {keep}")
+    if facts["scheduler"] == "default":
+        cure = "uninstall first with the inventory of the control planes: their kube-schedulers ask the extender"
+        found.error("backend", f"{dra_seen}, and an installation with gpushare_scheduler: default", "no extender", cure)
+    if facts["openshift"]:
+        found.error("backend", f"{dra_seen} on OpenShift", "a cluster without SecurityContextConstraints", keep[3:])
+    if asked.changes:
+        cure = "change the mode with gpushare_backend: extender, then the back end by site"
+        found.error("backend", f"{dra_seen} in a change of the mode", "one change at a time", cure)
+
+
+def _older(version: str) -> bool:
+    """Whether this release cannot be one of the back end dra; of an unknown version it is not said."""
+    known = numbers(version)
+    return known is not None and tuple(known[:2]) < OLDEST_WITH_CLAIMS
 
 
 def _scheduler(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
@@ -171,14 +222,21 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
         found.error(
             "node", f"nodes that are not Ready: {few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
         )
+    # Claims have their GPUs by CDI.
+    asks, cdi = (f"gpushare_backend: {BY_CLAIMS}", True) if asked.by_claims else ("gpushare_device_strategy: cdi", asked.strategy == "cdi")
     old = [f"{node['name']}: {why}" for node in facts["nodes"] if (why := by_status(node["kubelet"], node["runtime"]))]
-    if old and asked.strategy == "cdi":
-        cure = "set gpushare_device_strategy to auto, by which each node has the strategy that it can, or upgrade these nodes"
-        found.error("strategy", f"gpushare_device_strategy: cdi, and {few(old)}", "nodes that pass CDI devices on", cure)
+    if old and cdi:
+        other = (
+            "gpushare_backend to extender"
+            if asked.by_claims
+            else "gpushare_device_strategy to auto, by which each node has the strategy that it can"
+        )
+        found.error("strategy", f"{asks}, and {few(old)}", "nodes that pass CDI devices on", f"set {other}, or upgrade these nodes")
     off = [f"{node['name']}: {node['runtime'][:40]}" for node in facts["nodes"] if off_by_default(node["runtime"])]
-    if off and asked.strategy == "cdi":
-        cure = "see enable_cdi in the configuration there; where CDI is off, set gpushare_device_strategy: envvar, or upgrade these nodes"
-        found.warn("strategy", f"gpushare_device_strategy: cdi, and {few(off)}, which has CDI off by default", "CDI switched on", cure)
+    if off and cdi:
+        other = "switch it on" if asked.by_claims else "set gpushare_device_strategy: envvar"
+        cure = f"see enable_cdi in the configuration there; where CDI is off, {other}, or upgrade these nodes"
+        found.warn("strategy", f"{asks}, and {few(off)}, which has CDI off by default", "CDI switched on", cure)
     # No node can pull such an image.
     if asked.image.startswith("localhost/") and (without := _without(facts, asked, asked.image)):
         cure = (

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
+from ...module_utils._cluster.names import BY_CLAIMS
 from ...module_utils._cluster.public import EXPECTED, is_address
 from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few
@@ -52,6 +53,15 @@ SCOPES: Mapping[str, str] = {
     "gpushare_uninstall_wait": CLUSTER,
     VERIFY_NAMESPACE: CLUSTER,
     "gpushare_verify_probe": CLUSTER,
+}
+#: Variable to the values that the back end dra does not have.
+_NOT_BY_CLAIMS: Mapping[str, tuple[Any, ...]] = {
+    "gpushare_overuse": ("evict",),
+    "gpushare_device_strategy": ("volume-mounts", "envvar"),
+    "gpushare_scheduler": ("default",),
+    "gpushare_openshift": (True,),
+    "gpushare_cluster_dashboard": (True,),
+    "gpushare_cluster_metrics": (True,),
 }
 METRICS_TOKEN = "gpushare_metrics_token"
 #: The variables that are compared between hosts.
@@ -191,6 +201,8 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
         if values.get("gpushare_dashboard_state") == "present":
             cure = "remove it: kubectl gpushare dashboard serves the page on your machine"
             reject("gpushare_deploy_mode: kubernetes with gpushare_dashboard_state: present", "no service on a host", cure)
+    if values.get("gpushare_backend") == BY_CLAIMS:
+        _by_claims(host, values, reject)
     _dashboard(values, reject)
     _sources(values, reject)
     prometheus = str(values.get("gpushare_prometheus") or "")
@@ -216,6 +228,19 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
     if extender and extender == _value(values, "gpushare_extender_port"):
         reject(f"port {extender} for the extender and for its metrics", "two ports", "correct gpushare_metrics_extender_port")
     return found
+
+
+def _by_claims(host: str, values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
+    """Values that the back end dra does not have. The chart rejects the same (tools/chart.py)."""
+    dra, keep = f"gpushare_backend: {BY_CLAIMS}", "leave it out, or set gpushare_backend: extender"
+    if host and values.get("gpushare_deploy_mode", "systemd") != "kubernetes":
+        cure = "set gpushare_deploy_mode: kubernetes, or gpushare_backend: extender"
+        reject(f"{dra} with services on hosts", "daemons that are pods", cure)
+    for name, wrong in _NOT_BY_CLAIMS.items():
+        value = values.get(name)
+        if value in wrong:
+            shown_ = str(value).lower() if isinstance(value, bool) else value
+            reject(f"{dra} with {name}: {shown_}", "what this back end has (docs/use/dra.md)", keep)
 
 
 def _sources(values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:

@@ -241,6 +241,7 @@ SHARED = (
     DaemonSetting("bundle", "bundle", "", variable="gpushare_bundle", scope="cluster"),
     DaemonSetting("bundle_key", "bundleKey", "", variable="gpushare_bundle_key", scope="cluster"),
     DaemonSetting("deploy_mode", "deployMode", "systemd", variable="gpushare_deploy_mode", scope="cluster"),
+    DaemonSetting("backend", "backend", "extender", variable="gpushare_backend", scope="cluster"),
     DaemonSetting("expect_gpus", "expectGpus", 0, variable="gpushare_expect_gpus", least=0, most=128, expected="a number from 0 to 128"),
     DaemonSetting(
         "expect_memory_mib",

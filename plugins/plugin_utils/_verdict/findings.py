@@ -23,8 +23,8 @@ PREFLIGHT = "preflight"
 # (severities of a finding, programs that make it) to its codes; those of verify and the doctor stand at their links.
 _CODES = {
     ((ERROR,), (PREFLIGHT,)): (
-        "api become bundle clusters control_plane controller deploy_mode facts groups identity image isolation kubernetes memory_unit "
-        "namespace node node_names packages port rights scheduler toolkit unreachable"
+        "api backend become bundle clusters control_plane controller deploy_mode facts groups identity image isolation kubernetes "
+        "memory_unit namespace node node_names packages port rights scheduler toolkit unreachable"
     ),
     ((ERROR, WARNING), (PREFLIGHT,)): (
         "clock disk distribution driver gpus kubelet managers operator os policies python runtime scheduler_nodes strategy variables"

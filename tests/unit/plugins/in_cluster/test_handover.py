@@ -58,6 +58,13 @@ def test_pods_that_wait_for_the_scheduler_that_ends_stop_it(to_pods: bool, named
     assert fake.writes() == []
 
 
+def test_the_back_end_dra_has_no_scheduler_that_could_end() -> None:
+    fake = Fake({"get deployments.apps/gpushare-claims": [named("Deployment", "gpushare-claims", SPACE)]})
+    with pytest.raises(HandoverError):
+        handover(fake).waiting(False)
+    assert fake.writes() == []
+
+
 def test_it_goes_on_once_they_run() -> None:
     answers = iter([json.dumps({"items": [waiting("old", "default-scheduler")]}), json.dumps({"items": []})])
     handover(Fake({"get --raw /api/v1/pods": lambda: next(answers)})).waiting(True)

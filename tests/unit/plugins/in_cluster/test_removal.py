@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -20,7 +21,8 @@ LABELLED = {"metadata": {"name": "gpu1", "labels": {"gpushare.kubernetes/node": 
 CONTAINER = {"image": "localhost/gpushare:1", "args": ["--kubelet-root=/data/kubelet"]}
 PLUGIN = named("DaemonSet", "gpushare-device-plugin", SPACE, spec={"template": {"spec": {"containers": [CONTAINER]}}})
 OURS: dict[str, Answer] = {
-    "get deployments.apps": [named("Deployment", "gpushare-scheduler", SPACE)],
+    "get deployments.apps/gpushare-scheduler": [named("Deployment", "gpushare-scheduler", SPACE)],
+    "get deployments.apps/gpushare-dashboard": [named("Deployment", "gpushare-dashboard", SPACE)],
     "get daemonsets.apps/gpushare-device-plugin": [PLUGIN],
     "get poddisruptionbudgets": [named("PodDisruptionBudget", "gpushare-scheduler", SPACE)],
     "get networkpolicies.networking.k8s.io/gpushare-scheduler": [named("NetworkPolicy", "gpushare-scheduler", SPACE)],
@@ -92,6 +94,45 @@ def test_pods_with_a_share_stop_it() -> None:
     InClusterRemoval(fake.kubectl, SPACE, 5).check(force=True)
 
 
+def test_pods_with_claims_stop_it() -> None:
+    pool = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu1"]}]}
+    allocation = {"devices": {"results": [{"driver": "gpushare.kubernetes"}]}, "nodeSelector": {"nodeSelectorTerms": [pool]}}
+    status = {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": "a"}]}
+    claim: Json = {"metadata": {"name": "a-x", "namespace": "default"}, "status": status}
+    fake = Fake(
+        {
+            **OURS,
+            "get --raw /api/v1/pods": [],
+            "get --raw /apis/resource.k8s.io/v1/resourceclaims": [claim],
+            "get --raw /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
+        }
+    )
+    with pytest.raises(RemovalError) as error:
+        InClusterRemoval(fake.kubectl, SPACE, 5).check(force=False)
+    assert "default/a" in str(error.value)
+
+
+def test_the_back_end_dra_goes_with_its_files() -> None:
+    settings = 'backend: "dra"\nkubeletRoot: "/data/kubelet"\ncdiDir: "/run/cdi"\n'
+    template = {"metadata": {"annotations": {"gpushare.kubernetes/settings": settings}}, "spec": {"containers": [CONTAINER]}}
+    answers: dict[str, Answer] = {
+        **{asked: found for asked, found in OURS.items() if "scheduler" not in asked and "poddisruption" not in asked},
+        "get deployments.apps/gpushare-claims": [named("Deployment", "gpushare-claims", SPACE)],
+        "get daemonsets.apps/gpushare-device-plugin": [named("DaemonSet", "gpushare-device-plugin", SPACE, spec={"template": template})],
+        **pods("Succeeded"),
+    }
+    fake = Fake(answers)
+    InClusterRemoval(fake.kubectl, SPACE, 5).apply()
+    (made,) = next(json.loads(text)["items"] for words, text in fake.inputs if words.startswith("create"))
+    assert {one["name"]: one["hostPath"]["path"] for one in made["spec"]["volumes"]} == {
+        "lib": "/var/lib",
+        "device-plugins": "/var/lib/kubelet/device-plugins",
+        "cdi": "/run/cdi",
+        "registry": "/data/kubelet/plugins_registry",
+    }
+    assert any(words.startswith("delete deployments.apps/gpushare-claims") for words in fake.writes())
+
+
 def test_services_on_hosts_stop_it_also_where_there_are_no_pods() -> None:
     """Their accounts and policies have names that begin like ours."""
     fake = Fake({"get serviceaccounts --namespace kube-system": [named("ServiceAccount", "gpushare-extender", "kube-system")]})
@@ -107,17 +148,22 @@ def test_files_that_stay_stop_it_before_the_objects_go() -> None:
 
 
 def test_the_pod_removes_our_files_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = cleanup("gpu1", Image("x", SPACE), "/run/cdi")["spec"]
+    spec = cleanup("gpu1", Image("x", SPACE), "/run/cdi", "/var/lib/kubelet")["spec"]
     assert {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]} == {
         "lib": "/var/lib",
         "device-plugins": "/var/lib/kubelet/device-plugins",
         "cdi": "/run/cdi",
+        "registry": "/var/lib/kubelet/plugins_registry",
     }
     (container,) = spec["containers"]
     plugins, lib, cdi = tmp_path / "device-plugins", tmp_path / "lib", tmp_path / "cdi"
     for file in (
         cdi / "gpushare.json",
         cdi / ".gpushare.json.new",
+        cdi / "gpushare-claims.json",
+        cdi / ".gpushare-claims.json.new",
+        tmp_path / "registry/gpushare.kubernetes-0123cdef-reg.sock",
+        tmp_path / "registry/gpu.nvidia.com-reg.sock",
         cdi / "nvidia.yaml",
         plugins / "aliyungpushare-mem-0123cdef.sock",
         plugins / "aliyungpushare-gpus-0123cdef.sock",
@@ -142,5 +188,6 @@ def test_the_pod_removes_our_files_and_no_others(tmp_path: Path, monkeypatch: py
         "device-plugins/aliyungpushare-gpus-9876.sock",
         "device-plugins/kubelet.sock",
         "lib/kubelet/x",
+        "registry/gpu.nvidia.com-reg.sock",
     ]
     assert not (lib / "gpushare-device-plugin").exists()

@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import dra
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DRA_SOCKETS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.claims import POLICIES
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import dra, in_cluster
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, role_options, variables
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import UNITS
-from gpushare_runtime.dra import claims, slices, templates
+from gpushare_runtime.dra import claims, driver, slices, templates
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig
 from gpushare_runtime.settings.document import parse
 
@@ -25,11 +31,23 @@ def objects(kind: str, values: Values = VALUES) -> dict[str, Any]:
 
 def test_the_runtime_has_the_same_names() -> None:
     assert dra.template("x") == templates.template("x")
-    assert (dra.DRIVER, dra.CLAIMS) == (slices.DRIVER, templates.NAME)
+    assert (dra.DRIVER, dra.CLAIMS, dra.TEMPLATE) == (slices.DRIVER, templates.NAME, slices.CLASS)
+    sockets = ("gpushare.kubernetes-0123cdef-reg.sock", "gpushare-kubernetes-0123cdef-reg.sock", "gpushare.kubernetes-0123-reg.sock")
+    assert [bool(re.fullmatch(DRA_SOCKETS, name)) for name in sockets] == [bool(driver._SOCKET.fullmatch(name)) for name in sockets]
+    assert set(POLICIES) == set(objects("MutatingAdmissionPolicy")) == set(objects("MutatingAdmissionPolicyBinding"))
     assert (dra.MEMORY, dra.GPUS, dra.CORE) == (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS, protocol.RESOURCE_CORE)
     assert {*dra._RULES, *dra._UNKNOWN_TO_CLAIMS} == protocol.ASKS
     assert dra._NAME.startswith(f"^{claims.OF_LIMITS}")
     assert dra._UNITS_OF_CONTAINER == protocol.ENV_CONTAINER_UNITS
+
+
+def test_the_playbook_makes_what_the_manifest_has() -> None:
+    """The chart's objects are compared with these in tests/charts."""
+    names = role_options(COLLECTION / "roles/in_cluster", "main")
+    settings = {name: variables()[name].spec.get("default") for name in names} | {"gpushare_backend": "dra"}
+    made = in_cluster.objects(Values(**{**Values.by_variables(settings), "scheduler_image": ""}))
+    text = (COLLECTION / "docs/manifests/dra/gpushare-dra.yaml").read_text(encoding="utf-8")
+    assert json.loads(json.dumps(made)) == list(yaml.safe_load_all(text))
 
 
 def test_units_are_the_runtimes_quantities() -> None:

@@ -23,6 +23,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.dashboard.access import Hosts
 from gpushare_runtime.dashboard.main import DashboardSettings, parse_arguments
 from gpushare_runtime.device_plugin import options as plugin_options
+from gpushare_runtime.dra.claims import CDI_FILE as CLAIMS_CDI_FILE
 from gpushare_runtime.extender import options as extender_options
 from gpushare_runtime.pki import main as pki
 from image import layout
@@ -188,7 +189,7 @@ def test_the_image_has_what_the_pods_run() -> None:
     assert of("Deployment")["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == layout.USER
     assert variables()["gpushare_image"].spec["default"] == f"{layout.NAME}:{project['version']}"
     assert (tools.STATE_FOLDER, tools.SCHEDULER) == (workloads.STATE_FOLDER, policies.SCHEDULER)
-    assert tools.CDI_FILE == protocol.CDI_FILE
+    assert tools.CDI_FILES == (protocol.CDI_FILE, CLAIMS_CDI_FILE)
 
 
 def test_the_device_plugin_has_no_power_but_to_see_the_host() -> None:

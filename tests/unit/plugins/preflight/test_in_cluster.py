@@ -82,6 +82,50 @@ def test_it_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str
     assert words in str(reason)
 
 
+NEW = {"version": "v1.37.2", "nodes": [{**NODE, "kubelet": "v1.37.2"}]}
+BY_CLAIMS = {"backend": "dra"}
+OURS = dra("gpu1", driver="gpushare.kubernetes", holders=["gpu1"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked"),
+    [
+        (NEW, BY_CLAIMS),
+        # It has neither a scheduler's pods nor its image.
+        ({**NEW, "homes": []}, {**BY_CLAIMS, "scheduler_image": "registry.k8s.io/kube-scheduler:v1.30.0"}),
+        # A second run, with pods that have GPUs.
+        ({**NEW, "dra": OURS, "backends": ["dra"], "pods": ["default/whole on gpu1"]}, BY_CLAIMS),
+        # A change without pods, in both directions.
+        ({**NEW, "backends": ["extender"], "scheduler": "own"}, BY_CLAIMS),
+        ({"dra": dra("gpu1", driver="gpushare.kubernetes"), "backends": ["dra"]}, {}),
+    ],
+)
+def test_nothing_speaks_against_either_back_end(facts: dict[str, Any], asked: dict[str, Any]) -> None:
+    assert judge({**FACTS, **facts}, replace(ASKED, **asked)) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked", "check", "words"),
+    [
+        ({"version": "v1.36.3"}, {}, "backend", "an API server v1.36.3; expected 1.37 or newer"),
+        ({"nodes": [{**NODE, "kubelet": "v1.36.9"}]}, {}, "backend", "kubelets of gpu1 (v1.36.9)"),
+        ({"lacks": ["devices that several claims share"]}, {}, "backend", "an API server without devices that several claims share"),
+        ({"admission": ["ValidatingAdmissionPolicy"]}, {}, "backend", "without MutatingAdmissionPolicy"),
+        ({"nodes": [{**NODE, "kubelet": "v1.37.2", "runtime": "containerd://1.6.4"}]}, {}, "strategy", "gpushare_backend: dra, and gpu1"),
+        ({"scheduler": "default"}, {}, "backend", "their kube-schedulers ask the extender"),
+        ({"openshift": True}, {}, "backend", "gpushare_backend: dra on OpenShift"),
+        ({}, {"changes": True}, "backend", "in a change of the mode"),
+        ({"dra": dra("gpu1")}, {}, "managers", "NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com) on gpu1"),
+        ({"backends": ["extender"], "pods": ["default/a on gpu1"]}, {}, "backend", "an installation with extender, and pods with GPUs"),
+        ({"dra": OURS, "backends": ["dra"]}, {"backend": "extender", "scheduler_image": ""}, "backend", "(default/train on gpu1)"),
+    ],
+)
+def test_a_back_end_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str, words: str) -> None:
+    (reason,) = judge({**FACTS, **NEW, **facts}, replace(ASKED, **{**BY_CLAIMS, **asked}))
+    assert (reason.check, reason.severity) == (check, "error")
+    assert words in str(reason)
+
+
 @pytest.mark.parametrize(
     ("facts", "accepted", "words"),
     [

@@ -60,6 +60,7 @@ GPU_NODE = WantedHost(gpu_node=True, control_plane=False)
 CONTROL_PLANE = WantedHost(gpu_node=False, control_plane=True)
 #: A driver without a known vulnerability.
 MENDED = "580.178.04"
+BY_CLAIMS = {"gpushare_deploy_mode": "kubernetes", "gpushare_backend": "dra"}
 SERVED = {"gpushare_dashboard_state": "present", "gpushare_dashboard_token": "x" * 16}
 
 
@@ -647,6 +648,15 @@ def test_a_secret_is_not_repeated(golden: Golden) -> None:
         ({"gpushare_deploy_mode": "kubernetes"}, ""),
         ({"gpushare_deploy_mode": "kubernetes", "gpushare_isolation": "mps"}, "kubernetes with gpushare_isolation: mps"),
         ({**SERVED, "gpushare_deploy_mode": "kubernetes"}, "kubernetes with gpushare_dashboard_state: present"),
+        (BY_CLAIMS, ""),
+        ({**BY_CLAIMS, "gpushare_device_strategy": "cdi", "gpushare_openshift": False}, ""),
+        ({"gpushare_backend": "dra"}, "gpushare_backend: dra with services on hosts"),
+        ({**BY_CLAIMS, "gpushare_device_strategy": "envvar"}, "dra with gpushare_device_strategy: envvar"),
+        ({**BY_CLAIMS, "gpushare_overuse": "evict"}, "dra with gpushare_overuse: evict"),
+        ({**BY_CLAIMS, "gpushare_scheduler": "default"}, "dra with gpushare_scheduler: default"),
+        ({**BY_CLAIMS, "gpushare_openshift": True}, "dra with gpushare_openshift: true"),
+        ({**BY_CLAIMS, "gpushare_cluster_dashboard": True}, "dra with gpushare_cluster_dashboard: true"),
+        ({**BY_CLAIMS, "gpushare_cluster_metrics": True}, "dra with gpushare_cluster_metrics: true"),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),

@@ -133,6 +133,7 @@ def test_every_list_that_is_asked_for_and_what_is_in_it() -> None:
         ("/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
         ("/apis/security.openshift.io/v1/securitycontextconstraints", "SecurityContextConstraints"),
         ("/apis/node.k8s.io/v1/runtimeclasses", "RuntimeClass"),
+        ("/apis/resource.k8s.io/v1/deviceclasses", "DeviceClass"),
         (f"{rbac}/clusterrolebindings", "ClusterRoleBinding"),
         (f"{rbac}/{system}/rolebindings", "RoleBinding"),
         (f"{rbac}/clusterroles", "ClusterRole"),

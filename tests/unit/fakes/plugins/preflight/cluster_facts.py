@@ -39,6 +39,8 @@ FACTS: dict[str, Any] = {
     "dra": NO_DRA,
     "unit": "",
     "scheduler": "",
+    "backends": [],
+    "lacks": [],
     "pods": [],
     "may_grant": "",
 }

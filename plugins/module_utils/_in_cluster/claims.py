@@ -1,0 +1,137 @@
+# Copyright: gpushare.kubernetes contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The back end `dra` of a cluster, as the API server has it: what it lacks for claims of GPU memory, and the links from a limit to a GPU.
+
+Names and fields are those of `_manifests/dra.py` and of the runtime's `dra/slices.py`, which tests compare.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from .._cluster.kubectl import Kubectl, KubectlError
+from .._cluster.names import CLAIMS, DRA_OWN, TEMPLATE
+from .._cluster.objects import served
+from .._formats.finding import few
+from .._formats.quantity import quantity
+
+API = "resource.k8s.io/v1"
+_PATH = f"/apis/{API}"
+_MEMORY = "memory"
+#: Each with its binding.
+POLICIES = ("gpushare-dra-claims", "gpushare-dra-requests")
+_MOST_DEVICES = 256
+_SHOWN = 8
+_WORDS = 200
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of a node, by its slice and the claims of all pods. index: as in the variables of pods. instance: of MIG.
+
+    takes_one: whether a further pod may have one unit of it.
+    """
+
+    index: int
+    minor: int
+    instance: bool
+    takes_one: bool
+
+
+def lacks(kubectl: Kubectl) -> List[str]:
+    """The parts of the API that claims of GPU memory need and the API server lacks. A request that writes nothing tells."""
+    if "ResourceSlice" not in served(API, kubectl.raw):
+        return [f"the API {API}"]
+    device = {"name": "gpu", "allowMultipleAllocations": True, "capacity": {_MEMORY: {"value": "1Gi"}}}
+    pool = {"name": "gpushare-preflight", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRA_OWN, "nodeName": "gpushare-preflight", "pool": pool, "devices": [device]}
+    item = {"apiVersion": API, "kind": "ResourceSlice", "metadata": {"generateName": "gpushare-preflight-"}, "spec": spec}
+    try:
+        made = kubectl.json(["create", "--dry-run=server", "-f", "-"], json.dumps(item)) or {}
+    except KubectlError as error:
+        return [f"a ResourceSlice of ours ({' '.join(str(error).split())[-_WORDS:]})"]
+    # The API server leaves fields out whose gate is off.
+    kept = [found.get("allowMultipleAllocations") for found in (made.get("spec") or {}).get("devices") or ()]
+    return [] if kept == [True] else ["devices that several claims share (the feature gate DRAConsumableCapacity)"]
+
+
+def holders(found: Mapping[str, Any]) -> List[str]:
+    """The pods with claims on GPUs of ours, of the facts of `_cluster/dra.py`."""
+    return [f"{entry['pod'][:_WORDS]} on {entry['node'][:_WORDS]}" for entry in found["holders"] if entry["driver"] == DRA_OWN]
+
+
+def broken(kubectl: Kubectl, nodes: Sequence[str]) -> List[str]:
+    """The links from a limit to a GPU that are not there yet, as words. nodes: those with our label."""
+    kinds = [f"mutatingadmissionpolic{ending}.admissionregistration.k8s.io" for ending in ("ies", "ybindings")]
+    asked = [*(f"{kind}/{name}" for kind in kinds for name in POLICIES), f"deviceclasses.resource.k8s.io/{TEMPLATE}"]
+    found = kubectl.items(["get", *asked, "--ignore-not-found"])
+    there = {(str(item["kind"]), str(item["metadata"]["name"])) for item in found}
+    wanted = [(kind, name) for name in POLICIES for kind in ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")]
+    wanted.append(("DeviceClass", TEMPLATE))
+    left = [f"{kind} {name} is not there" for kind, name in wanted if (kind, name) not in there]
+    templates = kubectl.pages(f"{_PATH}/resourceclaimtemplates", fieldSelector=f"metadata.name={TEMPLATE}")
+    have = {str(item["metadata"].get("namespace")) for item in templates}
+    spaces = kubectl.pages("/api/v1/namespaces")
+    without = sorted(
+        str(item["metadata"]["name"])
+        for item in spaces
+        if item["metadata"]["name"] not in have and "deletionTimestamp" not in item["metadata"]
+    )
+    if without:
+        left.append(f"namespaces without the ResourceClaimTemplate {TEMPLATE}, which {CLAIMS} makes: {few(without, _SHOWN)}")
+    offering = {node for node, devices in _devices(kubectl).items() if devices}
+    return left + [f"node {node}: no ResourceSlice of {DRA_OWN} with a GPU" for node in nodes if node not in offering]
+
+
+def offers(kubectl: Kubectl) -> Dict[str, List[Device]]:
+    """The GPUs of each node."""
+    taken: Dict[Tuple[str, str], int] = {}
+    for claim in kubectl.pages(f"{_PATH}/resourceclaims"):
+        devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        for result in devices.get("results") or ():
+            if result.get("driver") == DRA_OWN:
+                key = str(result.get("pool")), str(result.get("device"))
+                part = quantity((result.get("consumedCapacity") or {}).get(_MEMORY))
+                taken[key] = taken.get(key, 0) + (part or 0)
+    return {
+        node: [_device(device, taken.get((node, str(device.get("name"))), 0)) for device in found]
+        for node, found in _devices(kubectl).items()
+    }
+
+
+def _devices(kubectl: Kubectl) -> Dict[str, List[Mapping[str, Any]]]:
+    """Those of the newest generation of each node's pool, which has the node's name."""
+    pools: Dict[str, List[Mapping[str, Any]]] = {}
+    for item in kubectl.pages(f"{_PATH}/resourceslices", fieldSelector=f"spec.driver={DRA_OWN}"):
+        spec = item.get("spec") or {}
+        pools.setdefault(str(spec.get("nodeName") or ""), []).append(spec)
+    found = {}
+    for node, specs in pools.items():
+        newest = max(_generation(spec) for spec in specs)
+        found[node] = [device for spec in specs if _generation(spec) == newest for device in spec.get("devices") or ()][:_MOST_DEVICES]
+    return found
+
+
+def _generation(spec: Mapping[str, Any]) -> int:
+    found = (spec.get("pool") or {}).get("generation")
+    return found if isinstance(found, int) else 0
+
+
+def _device(device: Mapping[str, Any], taken: int) -> Device:
+    attributes = device.get("attributes") or {}
+    memory = (device.get("capacity") or {}).get(_MEMORY) or {}
+    all_of_it = quantity(memory.get("value")) or 0
+    step = quantity(((memory.get("requestPolicy") or {}).get("validRange") or {}).get("step")) or all_of_it
+    return Device(
+        index=_number(attributes, "index"),
+        minor=_number(attributes, "minor"),
+        instance=str((attributes.get("uuid") or {}).get("string", "")).startswith("MIG-"),
+        takes_one=not device.get("taints") and 0 < taken + step <= all_of_it,
+    )
+
+
+def _number(attributes: Mapping[str, Any], name: str) -> int:
+    found = (attributes.get(name) or {}).get("int")
+    return found if isinstance(found, int) and not isinstance(found, bool) else -1
