@@ -279,6 +279,7 @@ PLUGINS: Final = Area(
                     "_bundle",
                     "_driver",
                     "_preflight",
+                    "_settings",
                     "_manifests",
                     "_removal",
                     "_subjects",
