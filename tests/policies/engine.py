@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import admission
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import in_cluster
 
 from gpushare_lab import components
@@ -72,11 +73,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """denied: why, "" where the request passes; seconds: CPU time of the policies, where it was measured, and reading: of the objects."""
+    """denied: why, "" where the request passes; seconds: CPU time of the policies, where it was measured, and reading: of the objects.
+
+    made: the object that policies have made of the request's, None where they have not changed it. failed: why one of them could not.
+    """
 
     denied: str
     seconds: float
     reading: float
+    made: Json | None = None
+    failed: str = ""
 
 
 @cache
@@ -86,14 +92,20 @@ def policies() -> tuple[Json, ...]:
 
 
 @cache
+def policies_by_claims() -> tuple[Json, ...]:
+    """The policies of the back end dra that make claims of limits, and those that reject what no claim can say."""
+    return tuple(made for made in admission("GiB") if made["kind"].endswith(("AdmissionPolicy", "AdmissionPolicyBinding")))
+
+
+@cache
 def policies_in_cluster() -> tuple[Json, ...]:
-    """The policies for daemons that are pods; the engine has no policies that change requests."""
+    """The policies for daemons that are pods, without the one that writes the scheduler's name."""
     return tuple(in_cluster(SYSTEM, [WRITER], mutating=False))
 
 
 def ask(requests: Sequence[Request], among: Sequence[Json]) -> list[Answer]:
     program = components.policies(the_cache()) / "policies"
     asked = json.dumps({"policies": list(among), "requests": [request.as_json() for request in requests]})
-    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     return [Answer(**answer) for answer in json.loads(done.stdout)]

@@ -295,7 +295,7 @@ _TABLE = (
         "policies",
         "verdicts and CPU time of the admission policies, by the API server's own code",
         tests=("tests/policies",),
-        paths=(f"{PLUGIN_UTILS}/_manifests/policies.py", "tools/lab/go/policies/*", VERSIONS),
+        paths=(f"{PLUGIN_UTILS}/_manifests/policies.py", f"{PLUGIN_UTILS}/_manifests/dra.py", "tools/lab/go/policies/*", VERSIONS),
         prepared=True,
     ),
     Suite(

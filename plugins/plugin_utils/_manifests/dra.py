@@ -291,6 +291,8 @@ def _rejected() -> list[Json]:
     ours = f"{claims}.filter(r, r.?resourceClaimTemplateName.orValue('') == '{TEMPLATE}')"
     many = f"{claims}.size() > {FEW}"
     known = list_of([*_RULES, *_UNKNOWN_TO_CLAIMS])
+    # Admission refers to an entry of such a name as to the claim that it makes.
+    named = f"{claims}.filter(r, r.name.matches('^gpushare-m[0-9]'))"
     own = f"write a ResourceClaim of the class {CLASS} yourself (docs/use/dra.md)"
     validations = [
         must(
@@ -340,13 +342,21 @@ def _rejected() -> list[Json]:
             "a pod with GPUs that names its node has no claim that kube-scheduler allocates: write spec.nodeSelector instead of nodeName",
         ),
         must(
+            f"{many} || {named}.all(r, r.?resourceClaimTemplateName.orValue('') == '{TEMPLATE}')",
+            f"names of claims that begin with gpushare-m and a digit are those of limits, whose claims are of the template {TEMPLATE}: "
+            "write another name",
+        ),
+        must(
             f"{many} || {ours}.all(r, r.name.size() <= {_MOST_NAME} && r.name.matches('{_NAME}'))",
             f"a claim of the template {TEMPLATE} is named after its amount, as in gpushare-m4 for 4 units of one GPU: write that name, or "
             f"the limit {MEMORY}",
         ),
     ]
     asks = " || ".join(_asks(name) for name in (MEMORY, GPUS, CORE))
-    conditions = {"has-to-do-with-gpus": f"!({few}) || {many} || {asks} || {ours}.size() > 0", "is-no-mirror": _IS_NO_MIRROR}
+    conditions = {
+        "has-to-do-with-gpus": f"!({few}) || {many} || {asks} || {ours}.size() + {named}.size() > 0",
+        "is-no-mirror": _IS_NO_MIRROR,
+    }
     asks_memory = {"name": "asks_memory", "expression": _asks(MEMORY)}
     return with_bindings([policy("dra-rejected", [CREATE], ["pods"], conditions, validations, [*_VARIABLES, asks_memory])])
 

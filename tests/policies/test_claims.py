@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""Random hostile pods through the policies of the back end dra: each is translated, rejected with our words, or left alone.
+
+GPUSHARE_SEED has the seed of a run that is to be repeated, and GPUSHARE_PODS another number of pods.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, GPUS, MEMORY, TEMPLATE, template
+
+from policies.engine import TENANT, Answer, Json, Request, ask, policies_by_claims
+from policies.hostile import pods
+
+NUMBER = int(os.environ.get("GPUSHARE_PODS", "10000"))
+SEED = int(os.environ.get("GPUSHARE_SEED") or secrets.randbelow(2**32))
+#: What the API server says of an expression that cannot be evaluated, or has used its budget up (plugin/policy and plugin/cel of 1.37.2).
+ERROR = re.compile(
+    r"resulted in error|cost limit|budget|overflow|no such (?:key|overload|attribute)|evaluation|failed to|conversion|internal error"
+    r"|type mismatch"
+)
+#: How a rejection of ours begins.
+DENIED = re.compile(r"ValidatingAdmissionPolicy 'gpushare-dra-rejected' with binding 'gpushare-dra-rejected' denied request: ")
+OURS = (MEMORY, GPUS, CORE)
+
+
+@dataclass(frozen=True)
+class Fate:
+    sent: Json
+    answer: Answer
+
+
+@cache
+def fates() -> list[Fate]:
+    print(f"GPUSHARE_SEED={SEED} GPUSHARE_PODS={NUMBER}")
+    sent = pods(SEED, NUMBER)
+    answers = ask([Request(TENANT, "pods", pod) for pod in sent], policies_by_claims())
+    return [Fate(pod, answer) for pod, answer in zip(sent, answers, strict=True)]
+
+
+def containers(pod: Json) -> list[Json]:
+    return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]
+
+
+def asks(pod: Json, *resources: str) -> bool:
+    """Whether a limit or a request names one of them, other than 0."""
+    found = [(one.get("resources") or {}).get(kind) or {} for one in containers(pod) for kind in ("limits", "requests")]
+    return any(amounts.get(name, "0") != "0" for amounts in found for name in resources)
+
+
+def mirror(fate: Fate) -> bool:
+    """Of a static pod, which kubelet has started already. kubelet deletes others that say so, and nothing can be allocated for a claim of
+    theirs.
+    """
+    return "kubernetes.io/config.mirror" in fate.sent["metadata"].get("annotations", {})
+
+
+def about(found: list[Fate]) -> str:
+    return f"GPUSHARE_SEED={SEED}: {len(found)}, the first: {[(fate.sent, fate.answer) for fate in found[:1]]!r:.3000}"
+
+
+def test_no_expression_fails_and_none_uses_its_budget_up() -> None:
+    wrong = [fate for fate in fates() if fate.answer.failed or ERROR.search(fate.answer.denied)]
+    assert not wrong, about(wrong)
+
+
+def test_each_rejection_is_in_words_of_ours() -> None:
+    wrong = [fate for fate in fates() if fate.answer.denied and not DENIED.search(fate.answer.denied)]
+    assert not wrong, about(wrong)
+
+
+def test_there_are_many_of_each_fate() -> None:
+    """Otherwise the pods are not what they shall be."""
+    translated = sum(bool(fate.answer.made and not fate.answer.denied) for fate in fates())
+    rejected = sum(bool(fate.answer.denied) for fate in fates())
+    alone = sum(not fate.answer.made and not fate.answer.denied for fate in fates())
+    print(f"translated {translated}, rejected {rejected}, left alone {alone}")
+    assert min(translated, rejected, alone) > NUMBER / 50
+
+
+def test_a_pod_that_passes_asks_for_no_memory_by_a_limit() -> None:
+    """kubelet has no such resource; a limit that nobody counts would be a pod that waits for ever, or has a GPU that nobody gave it."""
+    left = [fate for fate in fates() if not fate.answer.denied and asks(fate.answer.made or fate.sent, MEMORY, CORE)]
+    left = [fate for fate in left if not mirror(fate)]
+    assert not left, about(left)
+
+
+def test_what_is_translated_has_one_claim_in_each_container_that_asked() -> None:
+    wrong = []
+    for fate in fates():
+        made = fate.answer.made
+        if fate.answer.denied or made is None or not asks(fate.sent, MEMORY):
+            continue
+        named = {one["name"] for one in made["spec"].get("resourceClaims", ()) if one.get("resourceClaimTemplateName") == TEMPLATE}
+        before = {one["name"] for one in fate.sent["spec"].get("resourceClaims", ())}
+        units = {name: amount for name, amount in _units(fate.sent).items() if amount}
+        using = {one["name"]: {each["name"] for each in (one.get("resources") or {}).get("claims", ())} for one in containers(made)}
+        new = named - before or {name for name in named if all(name in using[container] for container in units)}
+        if len(new) != 1 or any(not new & using[name] for name in units) or _asked(next(iter(new))) != _most(fate.sent):
+            wrong.append(fate)
+    assert not wrong, about(wrong)
+
+
+def _units(pod: Json) -> dict[str, int]:
+    """Container to units; only whole ones pass."""
+    found = {}
+    for one in containers(pod):
+        text = ((one.get("resources") or {}).get("limits") or {}).get(MEMORY, "0")
+        match = re.fullmatch(r"([0-9]+)(?:\.0+)?(k|Ki|e3)?", text)
+        found[one["name"]] = int(match[1]) * {"": 1, "k": 1000, "e3": 1000, "Ki": 1024}[match[2] or ""] if match else 0
+    return found
+
+
+def _most(pod: Json) -> int:
+    """As Kubernetes counts containers, init containers and sidecars: an own loop, not the expressions'."""
+    units, running, peak = _units(pod), 0, 0
+    for one in pod["spec"].get("initContainers", ()):
+        if one.get("restartPolicy") == "Always":
+            running += units[one["name"]]
+        else:
+            peak = max(peak, running + units[one["name"]])
+    return max(peak, running + sum(units[one["name"]] for one in pod["spec"]["containers"]))
+
+
+def _asked(name: str) -> int:
+    match = re.match(r"gpushare-m([0-9]+)(?:-x([0-9]+))?(?:--|$)", name)
+    return int(match[1]) * int(match[2] or 1) if match else -1
+
+
+def test_the_same_pod_again_is_changed_no_more() -> None:
+    """As who applies a manifest twice, or a webhook of others that makes the API server ask again."""
+    made = [fate.answer.made for fate in fates() if fate.answer.made and not fate.answer.denied][:1000]
+    answers = ask([Request(TENANT, "pods", pod) for pod in made], policies_by_claims())
+    wrong = [Fate(pod, answer) for pod, answer in zip(made, answers, strict=True) if answer.made or answer.denied or answer.failed]
+    assert not wrong, about(wrong)
+
+
+def claims() -> list[tuple[str, Json]]:
+    """(name in the pod, the claim as Kubernetes' controller makes it of the template) of each pod that passed."""
+    names = sorted(
+        {
+            one["name"]
+            for fate in fates()
+            if not fate.answer.denied and not mirror(fate)
+            for one in (fate.answer.made or fate.sent)["spec"].get("resourceClaims", ())
+            if one.get("resourceClaimTemplateName") == TEMPLATE
+        }
+    )
+    spec: Any = template()["spec"]["spec"]
+    return [
+        (
+            name,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": "p-x", "namespace": "default", "annotations": {"resource.kubernetes.io/pod-claim-name": name}},
+                "spec": spec,
+            },
+        )
+        for name in names
+    ]
+
+
+def test_each_claim_of_a_pod_that_passed_asks_for_what_its_name_says() -> None:
+    made = claims()
+    assert len(made) > 20
+    requests = [Request(TENANT, "resourceclaims", claim, group="resource.k8s.io") for _, claim in made]
+    wrong = []
+    for (name, claim), answer in zip(made, ask(requests, policies_by_claims()), strict=True):
+        if answer.failed or answer.denied or answer.made is None:
+            wrong.append(Fate({"name": name, "spec": claim["spec"]}, answer))
+            continue
+        (request,) = answer.made["spec"]["devices"]["requests"]
+        exactly = request["exactly"]
+        memory = exactly.get("capacity", {}).get("requests", {}).get("memory", "")
+        gib = int(memory[:-2]) * {"Gi": 1, "Ti": 1024, "Pi": 1024**2}[memory[-2:]]
+        if _asked(name) != gib * exactly["count"] or exactly["selectors"][0]["cel"]["expression"] == "false":
+            wrong.append(Fate({"name": name}, answer))
+    assert not wrong, about(wrong)
+
+
+@pytest.mark.parametrize("containers_", [1, 64])
+def test_the_largest_pod_costs_in_proportion_to_its_size(containers_: int) -> None:
+    """Of those whose lists are walked. CPU time of the policies that judge, beside that of reading the object."""
+    limits = {"limits": {MEMORY: "16"}, "requests": {MEMORY: "16"}, "claims": [{"name": f"c{place}"} for place in range(19)]}
+    variables = [{"name": f"E{place}", "value": "x"} for place in range(250)]
+    each = [{"name": f"c{place}", "image": "x", "resources": limits, "env": variables} for place in range(containers_)]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": each}}
+    (one,) = ask([replace(Request(TENANT, "pods", pod), measured=4)], policies_by_claims())
+    print(f"{containers_} containers: {one.seconds * 1000:.1f} ms, reading {one.reading * 1000:.1f} ms")
+    assert not one.failed
+    assert not ERROR.search(one.denied), one.denied
