@@ -4,16 +4,18 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import batch
 
 ROOT = Path(__file__).resolve().parents[2]
 SORTING = {
@@ -21,10 +23,17 @@ SORTING = {
     "gather_facts": False,
     "tasks": [{"ansible.builtin.group_by": {"key": "gpushare_gpu_nodes"}, "when": "inventory_hostname is match('gpu')"}],
 }
-SERVED = "device_plugin:{{ 'from_pod' if __site_change_mode | default(false) else 'serve' }}"
+BUILT = "python_environment:{{ 'main' if gpushare_prerequisites | default('present') == 'managed' else 'build' }}"
 #: The parts of site.yml for daemons that are services.
 PARTS = ("control_planes.yml", "gpu_nodes.yml", "finish.yml")
-EVERYTHING = {"gpushare_driver_state": "managed"}
+#: With which a batch of services includes all that it may include.
+EVERYTHING = {
+    "gpushare_driver_state": "managed",
+    "gpushare_gpu_operator": "patch",
+    "gpushare_isolation": "mps",
+    "__site_prove": True,
+    "ansible_connection": "local",
+}
 TASKS = [
     {"ansible.builtin.debug": {"msg": "batch {{ ansible_play_batch | join('+') }}."}, "run_once": True},
     {"ansible.builtin.fail": {"msg": "as planned"}, "when": "inventory_hostname in broken | default([])"},
@@ -47,9 +56,8 @@ def tasks_of(play: dict[str, Any]) -> list[dict[str, Any]]:
 
 def inside(task: dict[str, Any]) -> list[dict[str, Any]]:
     file = task.get("ansible.builtin.import_tasks", task.get("ansible.builtin.include_tasks", ""))
-    if Path(file).name in ("gpu_nodes.yml", "end_nodes.yml"):
-        read = yaml.safe_load((ROOT / "playbooks/tasks" / Path(file).name).read_text())
-        return [each for one in read for each in inside(one)]
+    if Path(file).name == "gpu_nodes.yml":
+        return [each for one in batch_block() for each in inside(one)]
     return [each for one in task["block"] for each in inside(one)] if "block" in task else [task]
 
 
@@ -60,11 +68,36 @@ def roles_of(play: dict[str, Any]) -> list[str]:
 
 
 def includes(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """What it includes of roles; for the loop over a batch's subjects, each of them."""
-    if str(task.get("loop", "")).endswith("+ __site_due }}"):
-        rows = [task["vars"]["__site_operator"], *batch(lambda name: None, lambda name: EVERYTHING.get(name), True)]
-        return [{"name": f"gpushare.kubernetes.{row['role']}", "tasks_from": row["tasks"]} for row in rows]
+    """What it includes of roles; for the loop over the steps of a batch, each of them."""
+    if "__site_due" in task.get("vars", {}):
+        rows = (row.split(":") for row in all_steps())
+        return [{"name": f"gpushare.kubernetes.{role}", "tasks_from": tasks} for role, tasks in rows]
     return [task["ansible.builtin.include_role"]] if "ansible.builtin.include_role" in task else []
+
+
+def batch_block() -> list[dict[str, Any]]:
+    (whole,) = yaml.safe_load((ROOT / "playbooks/tasks/gpu_nodes.yml").read_text())
+    block: list[dict[str, Any]] = whole["block"]
+    return block
+
+
+@functools.cache
+def all_steps() -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        return steps(Path(folder), {"gpu": EVERYTHING})["gpu"]
+
+
+def steps(folder: Path, hosts: dict[str, dict[str, Any]], *arguments: str) -> dict[str, list[str]]:
+    """What a batch includes on hosts with these variables, each as "role:tasks", as Ansible evaluates it."""
+    (task,) = [one for one in batch_block() if "__site_due" in one.get("vars", {})]
+    said = f"{{{{ {{inventory_hostname: {task['loop'].strip('{} ')}}} | to_json }}}}"
+    told = {"ansible.builtin.debug": {"msg": f"STEPS={said}="}, "vars": task["vars"]}
+    play = {"hosts": "all", "gather_facts": False, "tasks": [told]}
+    done = run(folder, {"all": {"vars": {"ansible_connection": "local"}, "hosts": hosts}}, [play], *arguments)
+    found = re.findall(r'"msg": "STEPS=(.*)="', done.stdout)
+    assert len(found) == len(hosts), done.stdout + done.stderr
+    rows = [item for text in found for item in json.loads(json.loads(f'"{text}"')).items()]
+    return {host: [f"{row['role']}:{row['tasks']}" for row in listed] for host, listed in rows}
 
 
 def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
@@ -77,10 +110,11 @@ def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
     assert found["admission"] == (f"{planes}:{nodes}", None, True)
     # In this order: rights before accounts, control planes before GPU nodes, and what nobody stands on last.
     assert list(found) == [
-        *("admission", "python_environment", "extender", "scheduler"),
+        *("admission", BUILT, "extender", "scheduler"),
         "take_over:operator",
-        *("nvidia_driver:main", "nvidia_container_toolkit:main", "container_runtime:main", "kubelet", "mps", SERVED),
-        *("python_environment:switch", "verify:prove"),
+        *("nvidia_driver:main", "nvidia_container_toolkit:main", "container_runtime:main"),
+        *("kubelet:main", "mps:main", "device_plugin:serve"),
+        *("python_environment:switch", "verify:after_upgrade"),
         *("admission:report", "kubectl_inspect", "dashboard", "verify"),
     ]
 
@@ -142,34 +176,66 @@ def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[st
 
 def test_a_node_is_configured_unless_preflight_has_planned_that_nothing_changes(tmp_path: Path) -> None:
     idle: dict[str, Any] = {"changed": False, "changes": False}
-    (whole,) = yaml.safe_load((ROOT / "playbooks/tasks/gpu_nodes.yml").read_text())
-    (task,) = [one for one in whole["block"] if "__site_due" in one.get("vars", {})]
     toolkit, packages, runtime = ("__nvidia_container_toolkit", "__nvidia_container_toolkit_packages", "__container_runtime")
-    without_driver = "nvidia_container_toolkit container_runtime"
-    everything = f"nvidia_driver {without_driver}"
-    nodes: dict[str, tuple[str, dict[str, Any]]] = {
-        "idle": ("", {}),
-        "managed": ("", {packages: idle}),
+    without_driver = ["nvidia_container_toolkit:main", "container_runtime:main"]
+    everything = ["nvidia_driver:main", *without_driver]
+    nodes: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "idle": ([], {}),
+        "managed": ([], {packages: idle}),
         # With CDI, the container runtime is left as it is.
-        "skipped": ("", {runtime: {"changed": False, "skipped": True}}),
+        "skipped": ([], {runtime: {"changed": False, "skipped": True}}),
         "packages": (without_driver, {packages: {**idle, "changes": True}}),
-        "toolkit": (without_driver, {toolkit: {**idle, "changes": True}}),
+        "toolkit": (without_driver, {toolkit: {**idle, "changes": True, "strategy": "cdi", "mps": []}}),
         "runtime": (without_driver, {runtime: {**idle, "changes": True}}),
         # What preflight was told to accept.
-        "failed": (without_driver, {toolkit: {"changed": False, "failed": True, "msg": "why"}}),
-        "unplanned": (without_driver, {toolkit: {}, runtime: {}}),
+        "failed": (without_driver, {toolkit: {"changed": False, "failed": True, "msg": "why", "strategy": "cdi", "mps": []}}),
         "driver": (everything, {"gpushare_driver_state": "absent"}),
         "template": (everything, {"gpushare_driver_state": "{{ 'man' ~ 'aged' }}"}),
-        "operator": (without_driver, {"gpushare_gpu_operator": "patch"}),
+        "operator": (["take_over:operator", *without_driver], {"gpushare_gpu_operator": "patch"}),
         "taken_over": (without_driver, {"__site_always": True}),
     }
-    hosts = {name: {toolkit: idle, runtime: idle, **values} for name, (_due, values) in nodes.items()}
-    inventory = {"all": {"vars": {"ansible_connection": "local"}, "hosts": hosts}}
-    said = "{{ inventory_hostname }}: {{ __site_due | map(attribute='role') | join(' ') }}."
-    told = {"ansible.builtin.debug": {"msg": said}, "vars": task["vars"]}
-    done = run(tmp_path, inventory, [{"hosts": "all", "gather_facts": False, "tasks": [told]}])
-    found = dict(re.findall(r'"msg": "(\w+): (.*?)\."', done.stdout))
-    assert found == {name: due for name, (due, _values) in nodes.items()}, done.stdout + done.stderr
+    known = {toolkit: {**idle, "strategy": "cdi", "mps": []}, runtime: idle, **SETTLED}
+    found = steps(tmp_path, {name: {**known, **values} for name, (_due, values) in nodes.items()})
+    assert found == {name: [*due, "kubelet:labels", "device_plugin:serve"] for name, (due, _values) in nodes.items()}
+
+
+SETTLED: dict[str, Any] = {
+    "__gpushare_node": {"kubelet": {"version": "v1.36.3"}},
+    "__python_environment": {"changed": False, "linked": True},
+}
+
+
+def test_a_batch_includes_what_its_hosts_need_and_nothing_else(tmp_path: Path) -> None:
+    """Each further include would be a process of the controller for each host, whether or not the host leaves it out."""
+    idle = {"changed": False, "changes": False}
+    known = {"__nvidia_container_toolkit": {**idle, "strategy": "cdi", "mps": []}, "__container_runtime": idle, **SETTLED}
+    pods = {"gpushare_deploy_mode": "kubernetes"}
+    nodes: dict[str, tuple[str, dict[str, Any]]] = {
+        "settled": ("kubelet:labels device_plugin:serve", {}),
+        "old": ("kubelet:main device_plugin:serve", {"__gpushare_node": {"kubelet": {"version": "v1.25.16"}}}),
+        "without_version": ("kubelet:main device_plugin:serve", {"__gpushare_node": {"kubelet": {"version": None}}}),
+        "mps": ("kubelet:labels mps:main device_plugin:serve", {"gpushare_isolation": "mps"}),
+        # Control daemons that are there, and must go.
+        "former": (
+            "kubelet:labels mps:main device_plugin:serve",
+            {"__nvidia_container_toolkit": {**idle, "strategy": "cdi", "mps": ["GPU-1"]}},
+        ),
+        # Nothing is known of it.
+        "unplanned": (
+            "nvidia_container_toolkit:main container_runtime:main kubelet:main mps:main device_plugin:serve python_environment:switch",
+            {"__nvidia_container_toolkit": {}, "__container_runtime": {}, "__gpushare_node": {"kubelet": {}}, "__python_environment": {}},
+        ),
+        "unlinked": ("kubelet:labels device_plugin:serve python_environment:switch", {"__python_environment": {"linked": False}}),
+        "upgraded": ("kubelet:labels device_plugin:serve python_environment:switch verify:after_upgrade", {"__site_prove": True}),
+        "from_pods": ("kubelet:labels device_plugin:from_pod python_environment:switch", {"__site_change_mode": True}),
+        "to_pods": ("kubelet:labels device_plugin:to_pod", {**pods, "__site_change_mode": True}),
+        "pods": ("kubelet:labels", pods),
+    }
+    hosts = {name: {**known, **values} for name, (_steps, values) in nodes.items()}
+    assert {name: " ".join(found) for name, found in steps(tmp_path, hosts).items()} == {
+        name: wanted for name, (wanted, _v) in nodes.items()
+    }
+    assert "verify:after_upgrade" not in steps(tmp_path, {"upgraded": hosts["upgraded"]}, "--check")["upgraded"]
 
 
 def test_pods_on_hosts_of_kubeadm_are_a_matter_of_the_roles_for_hosts(tmp_path: Path) -> None:
@@ -239,8 +305,10 @@ def test_there_are_policies_before_there_is_an_account() -> None:
     roles = [(play["hosts"], role) for play in plays("site") for task in tasks_of(play) for role in includes(task)]
     names = [(role["name"].split(".")[-1], role.get("tasks_from", "main")) for _hosts, role in roles]
     wanted = ["admission", "extender", "scheduler", "device_plugin"]
-    order = [names.index((name, SERVED.partition(":")[2] if name == "device_plugin" else "main")) for name in wanted]
+    order = [names.index((name, "serve" if name == "device_plugin" else "main")) for name in wanted]
     assert order == sorted(order)
     assert roles[order[0]][0] == "gpushare_control_planes:gpushare_gpu_nodes"
     # What people use is switched when the daemons run, on each host.
-    assert names.index(("python_environment", "main")) < order[1] < order[3] < names.index(("python_environment", "switch"))
+    assert (
+        names.index(("python_environment", BUILT.partition(":")[2])) < order[1] < order[3] < names.index(("python_environment", "switch"))
+    )
