@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import lookup_loader
 
 from ..plugin_utils._judge.dead_nodes import DeadNodesJudge
 from ..plugin_utils._judge.driver import DriverJudge
@@ -18,6 +19,7 @@ from ..plugin_utils._judge.judge import Judge
 from ..plugin_utils._judge.preflight import PreflightJudge
 from ..plugin_utils._judge.take_over import TakeOverJudge
 from ..plugin_utils._judge.verify import VerifyJudge
+from ..plugin_utils._preflight.variables import variables
 
 JUDGES: Mapping[str, type[Judge]] = {
     "host": HostJudge,
@@ -28,6 +30,11 @@ JUDGES: Mapping[str, type[Judge]] = {
     "dead_nodes": DeadNodesJudge,
     "in_cluster": InClusterJudge,
 }
+
+# Once: Ansible's main process imports this, and each host's task runs in a copy of that process, which would read all roles again.
+variables()
+for _lookup in ("control_plane", "settings", "subjects"):
+    lookup_loader.get(f"gpushare.kubernetes.{_lookup}", class_only=True)
 
 
 class ActionModule(ActionBase):

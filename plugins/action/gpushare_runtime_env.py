@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -20,7 +21,7 @@ from ..plugin_utils._bundle.contents import WHEELS, BundleError
 from ..plugin_utils._bundle.lock import Target, chosen, names
 from ..plugin_utils._bundle.send import place, send
 from ..plugin_utils._secrets import mask_passwords
-from ..plugin_utils._wheel import build_wheel, locked_requirements
+from ..plugin_utils._wheel import build_wheel, locked_requirements, wheel_hash
 
 
 class ActionModule(ActionBase):
@@ -31,13 +32,14 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         source = Path(str(arguments.get("source", ""))).resolve()
         try:
-            wheel, requirements = build_wheel(source), locked_requirements(source, str(arguments.get("extra") or ""))
+            known = wheel_hash(source, Path(constants.DEFAULT_LOCAL_TMP))
+            requirements = locked_requirements(source, str(arguments.get("extra") or ""))
         except (Failure, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         extra = arguments.pop("pip_extra_args", None) or []
         words = [extra] if isinstance(extra, str) else [str(word) for word in extra]
         mask_passwords(words)
-        artifact = {"version": wheel.version, "wheel_sha256": wheel.sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
+        artifact = {"version": known.version, "wheel_sha256": known.sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
         if words:
             # One string, so that to hide it hides nothing else; and none instead of "[]", which stands in other output, too.
             artifact["pip_extra_args"] = json.dumps(words)
@@ -45,6 +47,7 @@ class ActionModule(ActionBase):
         target = Target(result.pop("python_version", ""), result.pop("machine", ""))
         if not result.pop("missing", False):
             return result
+        wheel = build_wheel(source)
         paths = place(self, {wheel.filename: wheel.content, "requirements.txt": requirements})
         sent = dict(zip(("wheel_path", "requirements_path"), paths, strict=True))
         if arguments.get("bundle"):

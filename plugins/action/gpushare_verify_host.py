@@ -10,9 +10,23 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils._answers import Known, ask, wrong_node
+from ..plugin_utils._answers import Known, ask, read_variables, wrong_node
 from ..plugin_utils._judge.verify import ROLES, wrong_role
 from ..plugin_utils._results import SEEN_AGAIN
+
+#: The options that follow variables of the role verify, unless the task says otherwise.
+_VARIABLES = {
+    **{
+        name: f"gpushare_{name}"
+        for name in (
+            *("install_dir", "extender_port", "extender_weight", "extender_http_timeout", "preemption", "memory_unit"),
+            *("device_strategy", "minimum_driver", "expect_gpus", "expect_memory_mib", "scheduler_manifest", "scheduler_config"),
+        )
+    },
+    "runtime_unit": "gpushare_container_runtime_unit",
+    "runtime_default": "gpushare_default_runtime",
+    "runtime_config": "gpushare_container_runtime_config",
+}
 
 
 class ActionModule(ActionBase):
@@ -20,7 +34,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
+        arguments = {**read_variables(self, task_vars or {}, _VARIABLES), **self._task.args}
         known = Known.of(self, task_vars or {})
         # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None

@@ -19,8 +19,8 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignor
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 
 from ..module_utils._formats.finding import Finding
-from ._results import COMMON, PARSED, Shape, shape_of
-from ._shape import other_shape, quoted
+from ._results import COMMON, PARSED, RESULTS, Shape, shape_of
+from ._shape import learn, other_shape, quoted
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LENGTH = 253
@@ -28,6 +28,9 @@ _NODE_NAME = "gpushare_node_name"
 # Without what means something to a shell or to systemd, and without `..`.
 _FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+")
 _FOLDER_LENGTH = 1024
+
+# Once: Ansible's main process imports this, and each host's task runs in a copy of that process.
+learn(RESULTS)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,14 @@ def ask(
     # Ansible's own, which it takes from no module: where it has found Python. Other facts win over the inventory's variables.
     found = {key: value for key, value in facts.items() if "discovered_interpreter_" in str(key)} if isinstance(facts, Mapping) else {}
     return {**believed, "ansible_facts": found} if found else believed
+
+
+def read_variables(action: ActionBase, task_vars: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a module that follow variables of the same task, as option to variable; those without such a variable are left out.
+
+    Ansible compiles each template of a task's arguments anew for each host, also one that only names a variable. Most variables have none.
+    """
+    return {option: action._templar.template(task_vars[name]) for option, name in variables.items() if name in task_vars}
 
 
 def with_changes(result: dict[str, Any]) -> dict[str, Any]:

@@ -223,6 +223,19 @@ def _check_any(value: Any, left: list[int], depth: int) -> None:
             _check_scalar(kind, value)
 
 
+def learn(shape: Any) -> None:
+    """Read the types of all dataclasses in the shape. Ansible's processes of hosts are copies of one: what it knows, they know."""
+    if isinstance(shape, type) and is_dataclass(shape):
+        learn(of_dataclass(shape))
+    elif isinstance(shape, (Map, Maybe, Either, Open)):
+        learn([getattr(shape, field.name) for field in fields(shape)])
+    elif isinstance(shape, Mapping):
+        learn(list(shape.values()))
+    elif isinstance(shape, (list, tuple)) or get_args(shape):
+        for part in shape if isinstance(shape, (list, tuple)) else get_args(shape):
+            learn(part)
+
+
 @lru_cache(maxsize=None)
 def of_dataclass(shape: Any) -> Mapping[str, Any]:
     """An object with the fields of `dataclasses.asdict`: all of them."""

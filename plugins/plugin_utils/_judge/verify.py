@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible import constants  # type: ignore[import-untyped]
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
 from ...module_utils._formats.finding import ERROR, Finding
@@ -17,7 +18,7 @@ from .._preflight.variables import VERIFY_NAMESPACE, impossible
 from .._verdict.daemons import ReleaseHashes
 from .._verdict.findings import Verdict
 from .._verdict.judge import Evidence, judge, obstructed, placeable, scheduler_name
-from .._wheel import WheelError, build_wheel, locked_requirements
+from .._wheel import WheelError, locked_requirements, wheel_hash
 from .judge import Judge
 
 _FIRST, _LAST = 200, 400
@@ -103,7 +104,7 @@ def wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) 
 def _artifact(source: Path) -> ReleaseHashes:
     try:
         locks = (hashlib.sha256(locked_requirements(source, extra)).hexdigest() for extra in ("", "kubectl"))
-        return ReleaseHashes(build_wheel(source).sha256, *locks)
+        return ReleaseHashes(wheel_hash(source, Path(constants.DEFAULT_LOCAL_TMP)).sha256, *locks)
     except (WheelError, OSError) as error:
         raise AnsibleActionFail(str(error)) from error
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""What Ansible's main process knows already, so that no process of a host and a task makes it again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.action.gpushare_verify_host import _VARIABLES
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _shape
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Either, Map, Maybe, Open, learn, other_shape
+
+ROOT = Path(__file__).resolve().parents[3]
+PLUGINS = "ansible_collections.gpushare.kubernetes.plugins"
+
+
+@dataclass(frozen=True)
+class Inner:
+    count: int
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner | None
+    inners: list[Inner]
+
+
+def test_the_types_of_a_shape_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _shape.of_dataclass.cache_clear()
+    shape: Any = {"a": [Maybe(Outer)], "b": Map(Either(Open({"c": Inner}), (Inner, None)))}
+    learn(shape)
+    monkeypatch.setattr(_shape, "get_type_hints", None)
+    outer = {"inner": {"count": 1}, "inners": [{"count": 2}]}
+    assert other_shape(shape, {"a": [outer, None], "b": {"x": {"c": {"count": 1}}, "y": [{"count": 1}, None]}}) is None
+    assert other_shape(shape, {"a": [{**outer, "inners": [{"count": "2"}]}], "b": {}}) is not None
+
+
+@pytest.mark.parametrize("known", [f"{PLUGINS}.plugin_utils._preflight.variables.variables", f"{PLUGINS}.plugin_utils._shape.of_dataclass"])
+def test_an_action_that_is_loaded_has_read_what_each_host_needs(known: str) -> None:
+    module, name = known.rsplit(".", 1)
+    program = f"import {PLUGINS}.action.gpushare_judge, {module} as read; print(read.{name}.cache_info().currsize)"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+
+
+def test_each_option_of_verify_follows_a_variable_of_its_role() -> None:
+    defaults = yaml.safe_load((ROOT / "roles/verify/defaults/main.yml").read_text())
+    assert [variable for variable in _VARIABLES.values() if variable not in defaults] == []
+    options = yaml.safe_load(
+        re.findall(r'DOCUMENTATION = r"""(.*?)"""', (ROOT / "plugins/modules/gpushare_verify_host.py").read_text(), re.S)[0]
+    )
+    assert [option for option in _VARIABLES if option not in options["options"]] == []
