@@ -9,6 +9,7 @@ for the sake of defaults.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ _EXPRESSION: Final = re.compile(
 _LITERAL: Final = re.compile(r"'[^'\n]*'")
 # Made by group_by; groups live in the same expressions.
 _GROUPS: Final = {"gpushare_control_planes", "gpushare_gpu_nodes"}
+_MODULE: Final = re.compile(r"^ *gpushare\.kubernetes\.(\w+):", re.MULTILINE)
+_VARIABLES: Final = "_VARIABLES"
 _SPECS, _DEFAULTS = "meta/argument_specs.yml", "defaults/main.yml"
 
 
@@ -35,6 +38,17 @@ def names_in_expressions(text: str) -> set[str]:
     """Variables of ours in the Jinja of a task file or template, without those in quotes."""
     text = text.replace("gpushare.kubernetes.gpushare_", "")
     return {name for found in _EXPRESSION.findall(text) for name in _NAME.findall(_LITERAL.sub("", found))} - _GROUPS
+
+
+def names_of_actions(root: Path, text: str) -> set[str]:
+    """Variables of ours that the action plugins of a task file's modules read for it, by their `_VARIABLES`."""
+    found = set()
+    for name in set(_MODULE.findall(text)):
+        path = root / f"plugins/action/{name}.py"
+        for line in ast.parse(path.read_text()).body if path.is_file() else ():
+            if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == _VARIABLES:
+                found |= set(ast.literal_eval(line.value).values())
+    return found
 
 
 def files(role: Path) -> Iterator[Path]:
@@ -60,7 +74,7 @@ def filled(root: Path, made: Mapping[str, str]) -> dict[str, str]:
         homes = {**own, **homes}
     found = {}
     for role, text in texts.items():
-        reads = set().union(*(names_in_expressions(path.read_text()) for path in files(role)))
+        reads = set().union(*(names_in_expressions(path.read_text()) | names_of_actions(root, path.read_text()) for path in files(role)))
         part = _has_part(text[_SPECS])
         named = set().union(*entries[role])
         lacking = [name for name in sorted(homes) if name in reads - named and homes[name][0] != role.name]

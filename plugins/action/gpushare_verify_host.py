@@ -14,15 +14,20 @@ from ..plugin_utils._answers import Known, ask, read_variables, wrong_node
 from ..plugin_utils._judge.verify import ROLES, wrong_role
 from ..plugin_utils._results import SEEN_AGAIN
 
-#: The options that follow variables of the role verify, unless the task says otherwise.
+#: The options that follow variables of the role verify, unless the task says otherwise. tools/shared_variables.py reads this.
 _VARIABLES = {
-    **{
-        name: f"gpushare_{name}"
-        for name in (
-            *("install_dir", "extender_port", "extender_weight", "extender_http_timeout", "preemption", "memory_unit"),
-            *("device_strategy", "minimum_driver", "expect_gpus", "expect_memory_mib", "scheduler_manifest", "scheduler_config"),
-        )
-    },
+    "install_dir": "gpushare_install_dir",
+    "extender_port": "gpushare_extender_port",
+    "extender_weight": "gpushare_extender_weight",
+    "extender_http_timeout": "gpushare_extender_http_timeout",
+    "preemption": "gpushare_preemption",
+    "memory_unit": "gpushare_memory_unit",
+    "device_strategy": "gpushare_device_strategy",
+    "minimum_driver": "gpushare_minimum_driver",
+    "expect_gpus": "gpushare_expect_gpus",
+    "expect_memory_mib": "gpushare_expect_memory_mib",
+    "scheduler_manifest": "gpushare_scheduler_manifest",
+    "scheduler_config": "gpushare_scheduler_config",
     "runtime_unit": "gpushare_container_runtime_unit",
     "runtime_default": "gpushare_default_runtime",
     "runtime_config": "gpushare_container_runtime_config",

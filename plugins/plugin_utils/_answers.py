@@ -119,7 +119,7 @@ def ask(
 def read_variables(action: ActionBase, task_vars: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
     """The options of a module that follow variables of the same task, as option to variable; those without such a variable are left out.
 
-    Ansible compiles each template of a task's arguments anew for each host, also one that only names a variable. Most variables have none.
+    Ansible compiles each template of a task's arguments again for each host, also one that only names a variable. Most variables have none.
     """
     return {option: action._templar.template(task_vars[name]) for option, name in variables.items() if name in task_vars}
 
