@@ -40,6 +40,8 @@ _SETTINGS_READ = re.compile(r"^from \S*\b_?settings\b", re.MULTILINE)
 _SHARED = "\nSHARED = "
 #: In the head of a file of the chart that is made.
 _MADE_BY, _HEAD = "Made by tools/manifests.py", 300
+#: The chart's values, whose comments are made.
+VALUES, _COMMENT = "charts/gpushare/values.yaml", re.compile(r"^ *#.*$", re.MULTILINE)
 #: A part of a file that is made from the settings.
 _MADE_FROM = re.compile(r"^ *# made from \w+.*?^ *# end$", re.MULTILINE | re.DOTALL)
 _PRIVATE = re.compile(r"\b__[a-z][a-z0-9_]*\b")
@@ -376,7 +378,7 @@ def shared_places(texts: Mapping[str, str]) -> dict[str, list[str]]:
 def _by_hand(texts: Mapping[str, str]) -> dict[str, str]:
     """The files of product and tools without what is made."""
     return {
-        path: _MADE_FROM.sub("", text)
+        path: _COMMENT.sub("", text) if path == VALUES else _MADE_FROM.sub("", text)
         for path, text in texts.items()
         if path.startswith((*PRODUCT, AREAS["tools"])) and not path.endswith(".md") and path != SETTINGS and _MADE_BY not in text[:_HEAD]
     }

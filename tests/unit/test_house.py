@@ -98,6 +98,7 @@ def test_a_setting_has_the_files_in_which_somebody_wrote_its_name() -> None:
         "plugins/module_utils/_a/f.py": "field(text, 'overuseGrace')\n",
         "charts/gpushare/templates/objects.yaml": "{{- /*\nMade by tools/manifests.py.\n*/ -}}\na: .Values.overuseGrace\n",
         "tools/chart.py": ".Values.overuseGrace\n",
+        house.VALUES: "# Not before `overuseGrace`.\nother: 1\n",
         "roles/a/README.md": "gpushare_grace\n",
         "tests/unit/test_a.py": "gpushare_grace\n",
     }
