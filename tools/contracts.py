@@ -115,7 +115,7 @@ RUNTIME: Final = Area(
         "extender": ("core", "daemon", "kube", "settings"),
         "device_plugin": ("core", "daemon", "dra", "kube", "settings"),
         "device_plugin.node": ("core", "daemon.exposition", "daemon.log_line", "daemon.sync"),
-        "dra": ("core", "daemon", "kube"),
+        "dra": ("core", "daemon", "kube", "settings"),
         "device_plugin.kubelet": ("core", "daemon", "device_plugin.node"),
         "device_plugin.gpu": ("core", "daemon", "device_plugin.node"),
         "device_plugin.host": ("core", "daemon", "device_plugin.node"),

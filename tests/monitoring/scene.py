@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp import web
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.daemon.metrics_server import MetricsAddress
+from gpushare_runtime.settings.common import Address
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, Prometheus, rules_that_fire_at_once, serving
 from unit.fakes.runtime.device_plugin.plugin import World, world
 from unit.fakes.runtime.extender.process import free_port, start
@@ -111,7 +111,7 @@ async def scene(
 ) -> AsyncIterator[tuple[Scene, Prometheus]]:
     """more, api: of Scene; rules: their text, None for those of the repository; settings: of the plugin."""
     plugin_port = free_port()
-    async with world(MIB_OF_GPU, MIB_OF_GPU, metrics=MetricsAddress("127.0.0.1", plugin_port), **settings) as it:
+    async with world(MIB_OF_GPU, MIB_OF_GPU, metrics_listen=Address("127.0.0.1", plugin_port), **settings) as it:
         await it.registered()
         made = Scene(folder, it, plugin_port, more, api)
         targets = {EXTENDER: [f"127.0.0.1:{made.metrics_port}"], PLUGIN: [f"127.0.0.1:{plugin_port}"]}

@@ -190,15 +190,17 @@ def test_the_device_plugin_reads_its_options(
 ) -> None:
     settings = plugin.parse_arguments(arguments(units, host, "device-plugin"))
     assert (settings.node, settings.strategy, settings.kubeconfig) == ("gpu1", "envvar", "/etc/gpushare/device-plugin.kubeconfig")
-    assert settings.tokens == TokenFiles(Path("/etc/gpushare/device-plugin.token"), Path("/var/lib/gpushare-device-plugin/token"), 604800)
+    assert TokenFiles.of(settings) == TokenFiles(
+        Path("/etc/gpushare/device-plugin.token"), Path("/var/lib/gpushare-device-plugin/token"), 604800
+    )
     changed = host == "open"
     assert (settings.overuse, settings.overuse_grace, settings.unstartable) == (
         ("evict", 300, "evict") if changed else ("report", 60, "report")
     )
-    found = settings.metrics
+    found = settings.metrics_listen
     assert settings.unit.name == unit_name
-    assert (found and (found.host, found.port)) == metrics
-    assert (found and found.token_file) == (Path(token) if token else None)
+    assert found == metrics
+    assert settings.metrics_token_file == (Path(token) if token else None)
 
 
 def test_kubelets_root_moves_its_pods_and_pod_resources_and_not_its_folder_of_device_plugins(units: Path) -> None:
@@ -243,17 +245,17 @@ def test_the_extender_reads_its_options(
     settings = extender.parse_arguments(arguments(units, host, "extender"))
     assert (settings.placement, settings.gpu_placement, settings.preempt) == (placement, gpus, preempt)
     assert settings.most_nodes == (100 if host == "open" else 0)
-    assert (settings.lease, settings.metrics_listen or None) == (lease, metrics)
+    assert (settings.lease, settings.metrics_listen and str(settings.metrics_listen)) == (lease, metrics)
     assert (str(settings.listen), settings.evict) == ("127.0.0.1:32766", host == "open")
     folder = Path("/run/gpushare-extender-copies")
     assert settings.kubeconfig == str(folder / "extender.kubeconfig")
-    assert settings.tokens == TokenFiles(folder / "extender.token", Path("/var/lib/gpushare-extender/token"), 604800)
+    assert TokenFiles.of(settings) == TokenFiles(folder / "extender.token", Path("/var/lib/gpushare-extender/token"), 604800)
     tls = None if host == "six" else TlsFiles(folder / "extender.crt", folder / "extender.key", folder / "ca.crt")
     assert settings.tls == tls
     # The process may not read the original: it gets a copy, made anew at each reload.
     copies = [line for line in unit(units, host, "extender").splitlines() if line.startswith("ExecStartPre=")]
     assert ("/etc/gpushare/extender-metrics.token" in copies[0]) == token
-    assert (settings.metrics and settings.metrics.token_file) == (folder / "extender-metrics.token" if token else None)
+    assert settings.metrics_token_file == (folder / "extender-metrics.token" if token else None)
 
 
 @pytest.mark.parametrize(("host", "most"), [("plain", "1G"), ("open", "3G")])
@@ -406,13 +408,14 @@ def test_the_dashboard_reads_its_options(
 ) -> None:
     monkeypatch.setattr(TokenFile, "current", lambda _self: "x" * 16)
     settings = dashboard.parse_arguments(arguments(units, host, "dashboard"))
-    assert ((settings.host, settings.port), settings.host_names) == (listens, names)
+    assert (settings.listen, settings.host_names) == (listens, names)
     files = None if certificate is None else (Path(f"{COPIES}/{certificate}.crt"), Path(f"{COPIES}/{certificate}.key"))
-    assert (settings.certificate, settings.key) == (files or (None, None))
+    assert (settings.tls_cert, settings.tls_key) == (files or (None, None))
     assert settings.kubeconfig == f"{COPIES}/dashboard.kubeconfig"
-    assert settings.tokens is not None
-    assert str(settings.tokens.own) == "/var/lib/gpushare-dashboard/token"
-    assert (settings.title, settings.prometheus is not None) == (("gpus-1", True) if host == "open" else ("", False))
+    tokens = TokenFiles.of(settings)
+    assert tokens is not None
+    assert str(tokens.own) == "/var/lib/gpushare-dashboard/token"
+    assert (settings.title, settings.history is not None) == (("gpus-1", True) if host == "open" else ("", False))
     copied = unit(units, host, "dashboard")
     assert "/etc/gpushare/dashboard-viewer.token" in copied
     assert ("/etc/ssl/a.key" in copied) == (certificate == "a")

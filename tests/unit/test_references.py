@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.health_server import HealthServer
-from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from gpushare_runtime.daemon.metrics_server import MetricsServer
 from tree import REPOSITORY
 from unit.fakes.runtime.extender.over_http import extending, synced
 from unit.fakes.runtime.kube.fake_api import until
@@ -108,7 +108,7 @@ def test_the_metrics_page_answers_what_is_documented() -> None:
 
     async def run() -> None:
         for health in (None, lambda: (True, "ok")):
-            server = MetricsServer(MetricsAddress("127.0.0.1", 0), lambda: ["x\n"], health)
+            server = MetricsServer(("127.0.0.1", 0), None, lambda: ["x\n"], health)
             task = asyncio.ensure_future(server.run())
             await until(lambda: server.port)  # noqa: B023 - called before the next one
             rows = [path for _, path in endpoints("Metrics")]

@@ -7,33 +7,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
-from gpushare_runtime.daemon.page_server import Answer, PageServer, parse_address
+from gpushare_runtime.daemon.page_server import Address, Answer, PageServer
 
-_OPTION: Final = "--health-listen"
-Address = tuple[str, int]
 Readiness = Callable[[], tuple[Sequence[str], Sequence[str]]]
 """Returns the names of the parts that keep the daemon from its work, and of those that are degraded besides."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The option --health-listen."""
-    parser.add_argument(
-        _OPTION, metavar="ADDRESS:PORT", help="serve /healthz and /readyz there, open, such as 0.0.0.0:9443; default: nowhere"
-    )
-
-
-def from_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Address | None:
-    """Its address; None without the pages. Ends the process with a message if it is invalid."""
-    if not given.health_listen:
-        return None
-    try:
-        return parse_address(given.health_listen, "0.0.0.0:9443")
-    except ValueError as error:
-        parser.error(f"{_OPTION}: {error}")
 
 
 def parts(address: Address | None, readiness: Readiness) -> list[Coroutine[Any, Any, None]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -33,22 +32,11 @@ UNVERIFIED: Final = 64
 MOST: Final = 16
 _RETRY_SECONDS: Final = 30.0
 
+Address = tuple[str, int]
+"""IP address and port."""
 Answer = tuple[int, bytes]
 """Status and body."""
 Page = Callable[[], Awaitable[Answer]]
-
-
-def parse_address(text: str, example: str) -> tuple[str, int]:
-    """From "127.0.0.1:9440" or "[::1]:9440". ValueError with what was found and the example."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    try:
-        ipaddress.ip_address(host)
-        if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
-            raise ValueError(port)
-    except ValueError:
-        raise ValueError(f"{text[:80]!r} is not an address and port, such as {example}") from None
-    return host, int(port)
 
 
 class PageServer:
@@ -117,7 +105,7 @@ class PageServer:
                 return 503, b"the token cannot be read, see the log\n"
             given = request.headers.get("Authorization", "")
             if not token or not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), f"Bearer {token}".encode()):
-                return 401, b"the bearer token of --metrics-token-file is expected\n"
+                return 401, b"the bearer token of metricsTokenFile is expected\n"
         if self._answering >= MOST:
             return 503, b"too many at a time, try again later\n"
         return None

@@ -12,7 +12,7 @@ import secrets
 import ssl
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -45,20 +45,11 @@ _CLUSTER: Final = "cluster"
 
 
 @dataclass(frozen=True)
-class DashboardSettings:
-    """The settings of the service."""
+class DashboardSettings(DashboardConfig):
+    """The dashboard's settings, with what follows from them."""
 
-    host: str
-    port: int
-    token: TokenFile | None  # of those who read, None for tokens of their own
-    host_names: tuple[str, ...] = ()  # further names that people use
-    certificate: Path | None = None  # PEM, None for plain http
-    key: Path | None = None
-    prometheus: Prometheus | None = None
-    title: str = ""
-    kubeconfig: str | None = None  # None for the pod's service account
-    tokens: TokenFiles | None = None  # None for the kubeconfig's user
-    log_level: str = "info"
+    token: TokenFile | None = None  # of those who read, None for tokens of their own
+    history: Prometheus | None = None
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> DashboardSettings:
@@ -76,7 +67,6 @@ def _resolved(given: options.Given[DashboardConfig]) -> DashboardSettings:
     """The settings with their consequences. Ends the process with a message if they do not fit each other."""
     config, listen_ = given.settings, f"{given.name('listen')} {given.settings.listen.host}"
     certificate, key = given.name("tls_cert"), given.name("tls_key")
-    given.together("tls_cert", "tls_key", "plain http on a loopback address")
     if config.tls_cert is None and not config.listen.loopback:
         given.reject(
             f"{listen_}: found no certificate, so the token would go over the network in clear text; "
@@ -87,28 +77,15 @@ def _resolved(given: options.Given[DashboardConfig]) -> DashboardSettings:
     if (config.viewer_token_file is None) != config.own_tokens:
         readers = f"{given.name('viewer_token_file')} and {given.name('own_tokens')}"
         given.reject(f"expected one of {readers}, which say who may read")
-    given.together("seed_token_file", "token_file", "the credentials of the kubeconfig")
     token = TokenFile(config.viewer_token_file) if config.viewer_token_file else None
     try:
         # A user who asks what a file means may lack the right to read the file that it names.
         if token is not None and not given.options.check_config:
             token.current()
-        prometheus = Prometheus(config.prometheus) if config.prometheus else None
+        history = Prometheus(config.prometheus) if config.prometheus else None
     except (AccessError, ValueError) as error:
         given.reject(str(error))
-    return DashboardSettings(
-        host=config.listen.host,
-        port=config.listen.port,
-        token=token,
-        host_names=config.host_names,
-        certificate=config.tls_cert,
-        key=config.tls_key,
-        prometheus=prometheus,
-        title=config.title,
-        kubeconfig=config.kubeconfig,
-        tokens=TokenFiles.of(config.seed_token_file, config.token_file, config.token_seconds),
-        log_level=config.log_level,
-    )
+    return DashboardSettings(**{each.name: getattr(config, each.name) for each in fields(config)}, token=token, history=history)
 
 
 class Certificate:
@@ -183,27 +160,27 @@ async def _serve(settings: DashboardSettings, client: KubeClient, renewer: Token
     status, cluster = Status(required=[_CLUSTER]), Cluster()
     await _scope(client, cluster)
     feed = Feed(cluster, secrets.token_hex(8))
-    certificate = Certificate(settings.certificate, settings.key) if settings.certificate and settings.key else None
-
+    certificate = Certificate(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+    context = certificate.context if certificate else None
     access = OneToken(settings.token, client.get) if settings.token else OwnTokens(client.of_user, partial(namespaces_of, cluster))
 
     def dashboard(port: int) -> Dashboard:
-        hosts = Hosts(settings.host, port, settings.host_names)
-        return Dashboard(feed, access, hosts, title=settings.title, prometheus=settings.prometheus)
+        hosts = Hosts(settings.listen.host, port, settings.host_names)
+        return Dashboard(feed, access, hosts, title=settings.title, prometheus=settings.history)
 
     try:
-        server, _ = await listen(dashboard, settings.host, settings.port, certificate.context if certificate else None)
+        server, _ = await listen(dashboard, *settings.listen, context)
     except OSError as error:
-        why = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; stop what uses it (ss -ltnp shows it), or give --listen"
+        why = f"cannot listen on {settings.listen}: {error.strerror}; stop what uses it (ss -ltnp shows it), or set another address"
         raise FatalError(why, restart=True) from None
     way = "TLS" if certificate else "plain http"
-    log.info("%s %s listens on %s:%d (%s), API server %s", NAME, __version__, settings.host, settings.port, way, client.server)
+    log.info("%s %s listens on %s (%s), API server %s", NAME, __version__, settings.listen, way, client.server)
     try:
         await run_all(
             [
                 feed.watch(Watcher(client, cluster, "")),
                 _report(feed, status),
-                feed.follow_used(partial(read_used, settings.prometheus.url)) if settings.prometheus else feed.follow_published(),
+                feed.follow_used(partial(read_used, settings.history.url)) if settings.history else feed.follow_published(),
                 *([renewer.run(client, partial(status.set, "token"))] if renewer else []),
                 *([certificate.follow(signals.reload)] if certificate else []),
                 keep_alive(lambda: status.ready),
@@ -219,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = parse_arguments(argv)
 
     async def serve(signals: Signals) -> None:
-        async with connect(settings.kubeconfig, settings.tokens, NAME) as (client, renewer):
+        async with connect(settings.kubeconfig, TokenFiles.of(settings), NAME) as (client, renewer):
             await _serve(settings, client, renewer, signals)
 
     return runner.run(serve, settings.log_level)

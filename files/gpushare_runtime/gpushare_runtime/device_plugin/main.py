@@ -57,7 +57,7 @@ from gpushare_runtime.device_plugin.wait_for_node import prepared
 from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.kube.service_account import TokenRenewer, connect
+from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
 from gpushare_runtime.settings.device_plugin import DRA, NODE
 
 log = logging.getLogger(__name__)
@@ -223,8 +223,10 @@ class DevicePlugin:
                     self._events.run(),
                     self._report_api(),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
-                    *metrics_server.parts(self._settings.metrics, self.metrics_text, self.status.report),
-                    *health_server.parts(self._settings.health, self.status.readiness),
+                    *metrics_server.parts(
+                        self._settings.metrics_listen, self._settings.metrics_token_file, self.metrics_text, self.status.report
+                    ),
+                    *health_server.parts(self._settings.health_listen, self.status.readiness),
                     keep_alive(lambda: self.status.ready),
                 ],
             )
@@ -282,7 +284,7 @@ async def serve(settings: PluginSettings, nvml: Nvml, signals: Signals) -> None:
     """Run the plugin until SIGTERM or SIGINT. FatalError if it cannot start or continue."""
     for note in settings.notes:
         log.warning("%s", note)
-    async with connect(settings.kubeconfig, settings.tokens, NAME) as (client, renewer):
+    async with connect(settings.kubeconfig, TokenFiles.of(settings), NAME) as (client, renewer):
         known = await prepared(settings, client, signals.stop)
         if known is not None:
             await DevicePlugin(known, nvml, client, renewer).run(signals.stop)

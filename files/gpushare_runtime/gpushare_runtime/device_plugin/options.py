@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare_runtime.core import mps, protocol
-from gpushare_runtime.daemon import health_server, page_server
-from gpushare_runtime.daemon.metrics_server import MetricsAddress
-from gpushare_runtime.kube.service_account import TokenFiles
 from gpushare_runtime.settings import options
 from gpushare_runtime.settings.device_plugin import AUTO, DRA, EVICT, DevicePluginConfig
 
@@ -34,9 +31,6 @@ class PluginSettings(DevicePluginConfig):
 
     state: Path = field(default_factory=directory)  # folder for the usage file
     cdi_folders: tuple[str, ...] = protocol.CDI_FOLDERS  # lowest priority first
-    metrics: MetricsAddress | None = None  # None without a metrics page
-    tokens: TokenFiles | None = None  # None for the kubeconfig's user
-    health: health_server.Address | None = None  # None without pages for probes
     notes: tuple[str, ...] = ()  # warnings to log at the start
     mps_folder: Path = Path(mps.RUN_FOLDER)  # state of the MPS control daemons
     choose: bool = False  # the strategy by what is seen of the node
@@ -80,13 +74,8 @@ def _resolved(given: options.Given[DevicePluginConfig]) -> PluginSettings:
         own["strategy"] = protocol.STRATEGY_CDI
     own["cdi_folders"] = config.cdi_folders or ((str(config.cdi_dir),) if config.cdi_dir else protocol.CDI_FOLDERS)
     own["log_level"] = "debug" if asked.verbosity >= 4 else config.log_level
-    given.together("seed_token_file", "token_file", "the credentials of the kubeconfig")
-    health = config.health_listen
     return PluginSettings(
         **{each.name: getattr(config, each.name) for each in fields(config)} | own,
-        metrics=given.made("metrics_listen", lambda: MetricsAddress.of(config.metrics_listen, config.metrics_token_file)),
-        health=given.made("health_listen", lambda: page_server.parse_address(health, "0.0.0.0:9443") if health else None),
-        tokens=TokenFiles.of(config.seed_token_file, config.token_file, config.token_seconds),
         notes=tuple(_notes(config, asked)),
         choose=config.in_container and config.strategy == AUTO and config.backend != DRA,
     )

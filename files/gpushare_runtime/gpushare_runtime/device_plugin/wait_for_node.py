@@ -35,7 +35,7 @@ async def prepared(settings: PluginSettings, client: KubeClient, stop: asyncio.E
     if settings.host_root is None:
         return settings
     status = Status(required=[_PART])
-    health = [asyncio.ensure_future(part) for part in health_server.parts(settings.health, status.readiness)]
+    health = [asyncio.ensure_future(part) for part in health_server.parts(settings.health_listen, status.readiness)]
     choosing = asyncio.ensure_future(_chosen(settings, HostFiles(settings.host_root), client, status))
     stopping = asyncio.ensure_future(stop.wait())
     try:

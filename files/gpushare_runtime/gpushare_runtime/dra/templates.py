@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from gpushare_runtime.daemon import health_server, runner
+from gpushare_runtime.daemon import health_server
 from gpushare_runtime.daemon.runner import Signals, Status, keep_alive, run, run_all
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.dra.slices import API, API_VERSION, CLASS
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import connect
+from gpushare_runtime.settings import options
+from gpushare_runtime.settings.claims import ClaimsConfig
 
 log = logging.getLogger(__name__)
 
@@ -139,32 +139,22 @@ class Templates:
             self._status.ok(PART, f"{namespaces} namespaces have theirs")
 
 
-@dataclass(frozen=True)
-class ClaimsSettings:
-    """The settings of the daemon. kubeconfig: None for the pod's account. health: None without pages for probes."""
-
-    kubeconfig: str | None
-    health: health_server.Address | None
-    log_level: str
-
-
-def parse_arguments(arguments: Sequence[str] | None = None) -> ClaimsSettings:
-    """Ends the process with a message if they are invalid."""
+def parse_arguments(arguments: Sequence[str] | None = None) -> ClaimsConfig:
+    """The settings; None: this process's arguments. Ends the process with a message if they are invalid."""
     parser = argparse.ArgumentParser(prog=NAME, description="Keep the ResourceClaimTemplate of gpushare in every namespace.")
-    parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="(or KUBECONFIG); without: in-cluster")
-    health_server.add_options(parser)
-    runner.add_options(parser)
-    given = parser.parse_args(arguments)
-    return ClaimsSettings(given.kubeconfig or None, health_server.from_options(parser, given), given.log_level)
+    options.add_options(parser, ClaimsConfig)
+    given = options.read(parser, ClaimsConfig, arguments)
+    given.checked()
+    return given.settings
 
 
-async def serve(settings: ClaimsSettings, signals: Signals) -> None:
+async def serve(settings: ClaimsConfig, signals: Signals) -> None:
     """Run until SIGTERM or SIGINT."""
     status = Status(required=(PART,))
     async with connect(settings.kubeconfig, None, NAME) as (client, _):
         parts = Templates(client, status).parts()
         alive = keep_alive(lambda: status.ready)
-        await run_all([*parts, *health_server.parts(settings.health, status.readiness), alive], signals.stop)
+        await run_all([*parts, *health_server.parts(settings.health_listen, status.readiness), alive], signals.stop)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ from gpushare_runtime.extender.verbs import Verbs
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
-from gpushare_runtime.kube.service_account import TokenRenewer, connect
+from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ class Extender:
                     self._advise_when_synced(),
                     *([self._tls.follow(signals.reload)] if self._tls else []),
                     *([self._renewer.run(self._client, partial(self.status.set, "token"))] if self._renewer else []),
-                    *metrics_server.parts(self._settings.metrics, self.metrics_text),
-                    *health_server.parts(self._settings.health, self._readiness),
+                    *metrics_server.parts(self._settings.metrics_listen, self._settings.metrics_token_file, self.metrics_text),
+                    *health_server.parts(self._settings.health_listen, self._readiness),
                     keep_alive(lambda: self.status.ready),
                 ],
                 signals.stop,
@@ -152,7 +152,7 @@ class Extender:
 async def serve(settings: ExtenderSettings, signals: Signals) -> None:
     """Run the extender until SIGTERM or SIGINT. FatalError if it cannot start."""
     tls = Tls(settings.tls) if settings.tls else None
-    async with connect(settings.kubeconfig, settings.tokens, NAME, lost_after=TRANSIT_SECONDS) as (client, renewer):
+    async with connect(settings.kubeconfig, TokenFiles.of(settings), NAME, lost_after=TRANSIT_SECONDS) as (client, renewer):
         await Extender(settings, client, renewer, tls).run(signals)
 
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from gpushare_runtime import __version__
-from gpushare_runtime.daemon import health_server, page_server
-from gpushare_runtime.daemon.metrics_server import MetricsAddress
 from gpushare_runtime.extender.tls import TlsFiles
-from gpushare_runtime.kube.service_account import TokenFiles
 from gpushare_runtime.settings import options
 from gpushare_runtime.settings.extender import NO_LEASE, ExtenderConfig
 
@@ -25,10 +22,7 @@ NAME: Final = "gpushare-extender"
 class ExtenderSettings(ExtenderConfig):
     """The extender's settings, with what follows from them. lease: "" without leader election."""
 
-    tokens: TokenFiles | None = None  # None for the kubeconfig's user
     tls: TlsFiles | None = None  # None for plain http
-    metrics: MetricsAddress | None = None  # None without a metrics page
-    health: health_server.Address | None = None  # None without pages for probes
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> ExtenderSettings:
@@ -51,15 +45,7 @@ def _resolved(given: options.Given[ExtenderConfig]) -> ExtenderSettings:
         "lease": "" if config.lease == NO_LEASE else config.lease,
         "scheduler_host": config.scheduler_host or socket.gethostname(),
     }
-    given.together("seed_token_file", "token_file", "the credentials of the kubeconfig")
-    health = config.health_listen
-    return ExtenderSettings(
-        **{each.name: getattr(config, each.name) for each in fields(config)} | own,
-        tls=_tls(given),
-        metrics=given.made("metrics_listen", lambda: MetricsAddress.of(config.metrics_listen, config.metrics_token_file)),
-        health=given.made("health_listen", lambda: page_server.parse_address(health, "0.0.0.0:9443") if health else None),
-        tokens=TokenFiles.of(config.seed_token_file, config.token_file, config.token_seconds),
-    )
+    return ExtenderSettings(**{each.name: getattr(config, each.name) for each in fields(config)} | own, tls=_tls(given))
 
 
 def _tls(given: options.Given[ExtenderConfig]) -> TlsFiles | None:

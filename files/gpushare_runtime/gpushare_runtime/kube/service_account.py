@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import orjson
 
@@ -35,8 +35,6 @@ _FAR: Final = datetime(9999, 1, 1, tzinfo=timezone.utc).timestamp()
 _SUBJECT: Final = "system:serviceaccount:"
 _EXPECTED: Final = "expected the token of a service account, as `kubectl create token` prints it"
 log = logging.getLogger(__name__)
-TOKEN_SECONDS: Final = 604800
-_LEAST_SECONDS: Final = 600
 _TICK_SECONDS: Final = 5.0
 _FIRST_WAIT: Final = 10.0
 _LONGEST_WAIT: Final = 300.0
@@ -121,18 +119,32 @@ def best(tokens: Iterable[Token], unauthorized: frozenset[str], now: float) -> T
     return max(tokens, key=rank, default=None)
 
 
+class TokenSettings(Protocol):
+    """A daemon's settings about its token."""
+
+    @property
+    def seed_token_file(self) -> Path | None: ...
+
+    @property
+    def token_file(self) -> Path | None: ...
+
+    @property
+    def token_seconds(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class TokenFiles:
     """seed: written by the installer. own: written by the daemon. seconds: lifetime of a token."""
 
     seed: Path
     own: Path
-    seconds: int = TOKEN_SECONDS
+    seconds: int
 
     @classmethod
-    def of(cls, seed: Path | None, own: Path | None, seconds: int) -> TokenFiles | None:
-        """None without files."""
-        return cls(seed, own, seconds) if seed and own else None
+    def of(cls, settings: TokenSettings) -> TokenFiles | None:
+        """None for a daemon without files."""
+        seed, own = settings.seed_token_file, settings.token_file
+        return cls(seed, own, settings.token_seconds) if seed and own else None
 
 
 class TokenRenewer:

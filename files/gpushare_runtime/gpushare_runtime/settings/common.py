@@ -4,21 +4,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpushare_runtime.daemon.runner import LOG_LEVELS
 from gpushare_runtime.settings.schema import CLUSTER, ChoiceType, NumberType, TextType, folder, setting
 
-TOKEN_SECONDS: Final = 604800
+_TOKEN_SECONDS: Final = 604800
 # The API server issues no token for less.
 _LEAST_SECONDS, _MOST_SECONDS = 600, 2**32
 _ADDRESS: Final = r"(?:\[[0-9a-fA-F:.]{2,45}\]|[^:\[\]\s]{1,253}):[0-9]{1,5}"
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where a daemon listens."""
 
     host: str
@@ -31,11 +30,6 @@ class Address:
     def loopback(self) -> bool:
         """Whether only this host can reach it."""
         return ip_address(self.host).is_loopback
-
-
-def address(example: str) -> TextType:
-    """The kind of an address with a port."""
-    return TextType(f"an address and port, such as {example}", _ADDRESS)
 
 
 def listen_address(example: str) -> TextType:
@@ -61,24 +55,43 @@ def kubeconfig() -> Any:
 
 
 def seed_token_file() -> Any:
-    agrees = "goes together with `tokenFile`"
-    return setting(None, "token to begin with, instead of the kubeconfig's credentials", folder(), agrees=agrees, metavar="FILE")
+    return setting(
+        None,
+        "token to begin with, instead of the kubeconfig's credentials",
+        folder(),
+        together="token_file",
+        without="the credentials of the kubeconfig",
+        metavar="FILE",
+    )
 
 
 def token_file() -> Any:
-    agrees = "goes together with `seedTokenFile`"
-    return setting(None, "where the own token is kept (with --seed-token-file)", folder(), agrees=agrees, metavar="FILE")
+    doc = "where the own token is kept (with --seed-token-file)"
+    return setting(None, doc, folder(), together="seed_token_file", without="the credentials of the kubeconfig", metavar="FILE")
 
 
 def token_seconds() -> Any:
     kind = NumberType(_LEAST_SECONDS, _MOST_SECONDS, "seconds")
     variable = {"variable": "gpushare_token_seconds", "role": "cluster_objects", "scope": CLUSTER}
-    return setting(TOKEN_SECONDS, "lifetime of a token", kind, metavar="N", **variable)
+    return setting(_TOKEN_SECONDS, "lifetime of a token", kind, metavar="N", **variable)
 
 
 def metrics_listen(example: str) -> Any:
-    agrees = "any address beyond loopback requires `metricsTokenFile`"
-    return setting("", f"serve metrics there, such as {example}; default: nowhere", address(example), agrees=agrees, metavar="ADDRESS:PORT")
+    return setting(
+        None,
+        f"serve metrics there, such as {example}; default: nowhere",
+        listen_address(example),
+        metavar="ADDRESS:PORT",
+        agrees="any address beyond loopback requires `metricsTokenFile`",
+        misfit=_open_metrics,
+    )
+
+
+def _open_metrics(settings: Any, name: Callable[[str], str]) -> str:
+    address: Address | None = settings.metrics_listen
+    if address is None or address.loopback or settings.metrics_token_file:
+        return ""
+    return f"metrics on {address.host} would be open to the network: give {name('metrics_token_file')} as well, or 127.0.0.1"
 
 
 def metrics_token_file() -> Any:
@@ -87,7 +100,7 @@ def metrics_token_file() -> Any:
 
 def health_listen(example: str) -> Any:
     doc = f"serve /healthz and /readyz there, open, such as {example}; default: nowhere"
-    return setting("", doc, address(example), metavar="ADDRESS:PORT")
+    return setting(None, doc, listen_address(example), metavar="ADDRESS:PORT")
 
 
 def log_level() -> Any:

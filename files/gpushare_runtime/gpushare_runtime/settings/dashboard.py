@@ -63,9 +63,12 @@ class DashboardConfig:
         "the certificate for TLS, PEM; any address beyond loopback requires it; a new one is used within a minute",
         folder(),
         metavar="FILE",
-        agrees="goes together with `tlsKey`",
+        together="tls_key",
+        without="plain http on a loopback address",
     )
-    tls_key: Path | None = setting(None, "its key, PEM", folder(), metavar="FILE", agrees="goes together with `tlsCert`")
+    tls_key: Path | None = setting(
+        None, "its key, PEM", folder(), metavar="FILE", together="tls_cert", without="plain http on a loopback address"
+    )
     prometheus: str = setting(
         "",
         "where history and memory in use come from",

@@ -11,6 +11,7 @@ from typing import Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
 from gpushare_runtime.settings import common
+from gpushare_runtime.settings.common import Address
 from gpushare_runtime.settings.schema import CLUSTER, ChoiceType, ListType, NumberType, SwitchType, TextType, folder, setting
 
 AUTO: Final = "auto"
@@ -241,7 +242,7 @@ class DevicePluginConfig:
         None, "where the host's control groups are mounted (default: their first mount)", folder(), metavar="DIR"
     )
     dev_root: Path = setting(Path("/dev"), "where the host's /dev is mounted", folder(), metavar="DIR")
-    metrics_listen: str = common.metrics_listen("127.0.0.1:9440")
+    metrics_listen: Address | None = common.metrics_listen("127.0.0.1:9440")
     metrics_token_file: Path | None = common.metrics_token_file()
-    health_listen: str = common.health_listen("0.0.0.0:9443")
+    health_listen: Address | None = common.health_listen("0.0.0.0:9443")
     log_level: str = common.log_level()

@@ -41,10 +41,13 @@ class Given(Generic[T]):
         """End the process with a message."""
         self.parser.error(words if self.file is None else f"{self.file}: {words}")
 
-    def together(self, first: str, second: str, without: str) -> None:
-        """End the process with a message where one of two settings is given alone. without: what neither means."""
-        if (getattr(self.settings, first) is None) != (getattr(self.settings, second) is None):
-            self.reject(f"{self.name(first)} and {self.name(second)} go together: give both, or none for {without}")
+    def fit(self) -> None:
+        """End the process with a message where settings do not fit each other, as far as their schema says so."""
+        for each in settings_of(type(self.settings)):
+            if each.together and (getattr(self.settings, each.name) is None) != (getattr(self.settings, each.together) is None):
+                self.reject(f"{self.name(each.name)} and {self.name(each.together)} go together: give both, or none for {each.without}")
+            if each.misfit and (wrong := each.misfit(self.settings, self.name)):
+                self.reject(f"{self.name(each.name)}: {wrong}")
 
     def made(self, field: str, make: Callable[[], M]) -> M:
         """The consequence of a setting. Ends the process with its name and the message of a ValueError."""
@@ -101,7 +104,9 @@ def read(
                 settings = replace(settings, **{each.name: _of_environment(each, value)})  # type: ignore[type-var]
     except SettingsError as error:
         parser.error(str(error))
-    return Given(settings, names, options, parser, file)
+    found = Given(settings, names, options, parser, file)
+    found.fit()
+    return found
 
 
 def _by_options(owner: type[T], known: Mapping[str, Setting], values: Mapping[str, Any]) -> tuple[T, frozenset[str]]:

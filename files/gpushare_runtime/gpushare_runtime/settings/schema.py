@@ -191,6 +191,8 @@ class Setting:
     name: the field. key: in a file. default: as a file has it, None for none. preset: the default of variable and chart, where that is
     another one. doc: its effect, as a phrase of an option's help.
     environment: the variable of the process that stands for one that is not given. agrees: with which others it must fit, and how.
+    together: the field that is given with this one or not at all; without: what neither means. misfit: what is wrong with it beside the
+    others, "" for nothing, by the settings and the name of each field as a person has written it.
     variable: Ansible's, "" for one that the roles decide. description: of the variable, with Ansible's markup, by default the doc. role:
     the one that describes the variable, where it is not the daemon's. hosts: whether the role of the daemon on hosts has it. scope: where
     its value must be the same. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. meaning: of
@@ -204,6 +206,9 @@ class Setting:
     kind: ValueType
     environment: str = ""
     agrees: str = ""
+    together: str = ""
+    without: str = ""
+    misfit: Callable[[Any, Callable[[str], str]], str] | None = None
     variable: str = ""
     description: str = ""
     role: str = ""
@@ -231,8 +236,14 @@ def settings_of(owner: type[Any]) -> tuple[Setting, ...]:
 
 
 def _setting(name: str, default: Any, further: Mapping[str, Any]) -> Setting:
-    first, *others = name.split("_")
     kind: ValueType = further["kind"]
     plain = None if default is None or default is MISSING else kind.plain(default)
-    derived = {"key": first + "".join(map(str.title, others)), "option": name.replace("_", "-")}
+    derived = {"key": _key(name), "option": name.replace("_", "-")}
+    if further.get("together"):
+        derived["agrees"] = f"goes together with `{_key(further['together'])}`"
     return Setting(**{"name": name, "default": plain, **derived, **further})
+
+
+def _key(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.title, others))

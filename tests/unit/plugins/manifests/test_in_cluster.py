@@ -160,7 +160,7 @@ def test_the_extender_beside_the_clusters_scheduler(tmp_path: Path) -> None:
     settings = extender_settings(template, tmp_path)
     assert (settings.lease, str(settings.listen)) == ("kube-system/kube-scheduler", "127.0.0.1:32766")
     assert settings.tls is not None
-    assert settings.health is not None
+    assert settings.health_listen is not None
     assert {one["httpGet"]["host"] for name, one in extender.items() if name.endswith("Probe")} == {"127.0.0.1"}
     # The key of the CA stays where the extender does not see it.
     assert [one["mountPath"] for one in extender["volumeMounts"]] == ["/etc/gpushare/settings", str(settings.tls.key.parent)]
@@ -307,10 +307,10 @@ def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it(t
     spec = template["spec"]
     dashboard, renewal = spec["containers"]
     settings = dashboard_settings(template, tmp_path)
-    assert (settings.token, settings.prometheus is not None) == (None, True)
-    hosts = Hosts(settings.host, settings.port, settings.host_names)
+    assert (settings.token, settings.history is not None) == (None, True)
+    hosts = Hosts(*settings.listen, settings.host_names)
     get = dashboard["readinessProbe"]["httpGet"]
-    assert (get["port"], get["scheme"], hosts.accepts(get["httpHeaders"][0]["value"])) == (settings.port, "HTTPS", True)
+    assert (get["port"], get["scheme"], hosts.accepts(get["httpHeaders"][0]["value"])) == (settings.listen.port, "HTTPS", True)
     for name in ("gpushare-dashboard.gpushare-system.svc", "localhost:9442", "gpu.example.org"):
         assert hosts.accepts(name)
     assert not hosts.accepts("10.0.0.1:9442")
@@ -318,14 +318,14 @@ def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it(t
     for arguments in (spec["initContainers"][0]["args"], renewal["args"]):
         options = pki._parser().parse_args(arguments)
         assert {"gpushare-dashboard.gpushare-system.svc", "gpu.example.org"} <= set(options.name)
-        assert settings.certificate is not None
-        assert settings.certificate.parent == options.copy_to
+        assert settings.tls_cert is not None
+        assert settings.tls_cert.parent == options.copy_to
         assert options.dir.parent != options.copy_to
     # The key of the authority is not in its reach.
     assert [mount["name"] for mount in dashboard["volumeMounts"]] == ["settings", "tls"]
     assert all(one["securityContext"]["capabilities"] == {"drop": ["ALL"]} for one in [*spec["initContainers"], *spec["containers"]])
     service = next(one for one in made if one["kind"] == "Service")["spec"]
-    assert service["ports"][0]["targetPort"] == settings.port
+    assert service["ports"][0]["targetPort"] == settings.listen.port
 
 
 @pytest.mark.parametrize("metrics", [False, True])
@@ -352,11 +352,12 @@ def test_prometheus_finds_each_daemon_and_has_its_token(values: Values, tmp_path
         assert monitors[name]["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
         (daemon,) = (one for one in template["spec"]["containers"] if one.get("ports"))
         own = daemon["name"] == "device-plugin"
-        address = plugin_settings(template, tmp_path).metrics if own else extender_settings(template, tmp_path).metrics
+        settings = plugin_settings(template, tmp_path) if own else extender_settings(template, tmp_path)
+        address = settings.metrics_listen
         assert address is not None
         assert daemon["ports"] == [{"name": endpoint["port"], "containerPort": address.port, "protocol": "TCP"}]
         # The token that the daemon wants is the one that Prometheus sends, and no other container sees it.
-        wanted = address.token_file
+        wanted = settings.metrics_token_file
         assert wanted is not None
         (volume,) = (one for one in template["spec"]["volumes"] if one["name"] == "metrics")
         secret = volume["projected"]["sources"][0]["secret"]

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import socket
 
 import pytest
 
-from gpushare_runtime.daemon import health_server
 from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.runner import Status
 from unit.fakes.runtime.daemon.raw_http import get
@@ -61,23 +59,3 @@ async def test_a_probe_is_answered_however_many_ask() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert set(answers) == {b"HTTP/1.1 200 OK"}
-
-
-@pytest.mark.parametrize(
-    "text", ["9443", "localhost:9443", "0.0.0.0:0", "0.0.0.0:65536", "0.0.0.0:+1", "0.0.0.0:١", "0.0.0.0:" + "9" * 9000]
-)
-def test_addresses_that_cannot_be(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    health_server.add_options(parser)
-    with pytest.raises(SystemExit):
-        health_server.from_options(parser, parser.parse_args(["--health-listen", text]))
-    said = capsys.readouterr().err
-    assert "is not an address and port, such as 0.0.0.0:9443" in said
-    assert len(said) < 400
-
-
-def test_addresses() -> None:
-    parser = argparse.ArgumentParser()
-    health_server.add_options(parser)
-    found = [health_server.from_options(parser, parser.parse_args(argv)) for argv in ([], ["--health-listen=[::]:9443"])]
-    assert found == [None, ("::", 9443)]

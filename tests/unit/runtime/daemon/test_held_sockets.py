@@ -21,8 +21,8 @@ from gpushare_runtime.daemon.listener import Listener
 
 METRICS = """
 import asyncio, sys
-from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
-asyncio.run(MetricsServer(MetricsAddress("127.0.0.1", int(sys.argv[1])), lambda: ["x 1\\n"]).run())
+from gpushare_runtime.daemon.metrics_server import MetricsServer
+asyncio.run(MetricsServer(("127.0.0.1", int(sys.argv[1])), None, lambda: ["x 1\\n"]).run())
 """
 FAILING = """
 import sys

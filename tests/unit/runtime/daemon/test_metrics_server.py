@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -19,7 +18,7 @@ import pytest
 
 from gpushare_runtime.daemon import page_server
 from gpushare_runtime.daemon.listener import RateLimit
-from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from gpushare_runtime.daemon.metrics_server import MetricsServer
 from unit.fakes.runtime.daemon.raw_http import get
 from unit.fakes.runtime.kube.fake_api import until
 
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("each_loop")
 
 @asynccontextmanager
 async def serving(pieces: Callable[[], Iterable[str]], token: Path | None = None) -> AsyncIterator[MetricsServer]:
-    server = MetricsServer(MetricsAddress("127.0.0.1", 0, token), pieces)
+    server = MetricsServer(("127.0.0.1", 0), token, pieces)
     running = asyncio.create_task(server.run())
     try:
         await until(lambda: server.port)
@@ -59,7 +58,7 @@ async def test_what_is_not_http_is_a_bad_request_and_no_line_of_the_log(caplog: 
 
 async def test_the_health_of_a_daemon_that_reports_it() -> None:
     health = [(True, "ok: GPUs: 2")]
-    server = MetricsServer(MetricsAddress("127.0.0.1", 0), lambda: ["a 1\n"], lambda: health[-1])
+    server = MetricsServer(("127.0.0.1", 0), None, lambda: ["a 1\n"], lambda: health[-1])
     running = asyncio.create_task(server.run())
     await until(lambda: server.port)
     answer = await get(server.port, line="GET /healthz HTTP/1.1")
@@ -210,24 +209,3 @@ async def test_a_long_page_lets_others_run_between_its_pieces() -> None:
         await get(server.port)
         other_work.cancel()
     assert all(after > before for before, after in pairwise(seen))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("9440", "'9440' is not an address and port, such as 127.0.0.1:9440"),
-        ("127.0.0.1:0", "'127.0.0.1:0' is not an address and port"),
-        ("localhost:9440", "'localhost:9440' is not an address and port"),
-        ("0.0.0.0:9440", "metrics on 0.0.0.0 would be open to the network: give --metrics-token-file as well"),
-    ],
-)
-def test_addresses_that_cannot_be(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
-        MetricsAddress.of(text)
-
-
-def test_addresses() -> None:
-    assert MetricsAddress.of("") is None
-    assert MetricsAddress.of("[::1]:9440") == MetricsAddress("::1", 9440)
-    token = Path("/etc/token")
-    assert MetricsAddress.of("0.0.0.0:9440", token) == MetricsAddress("0.0.0.0", 9440, token)

@@ -44,7 +44,7 @@ def token(tmp_path: Path) -> Path:
 
 def test_the_service_listens_on_loopback_by_default(token: Path) -> None:
     made = parse_arguments(["--viewer-token-file", str(token), "--title", "a\x1bb"])
-    assert (made.host, made.port, made.token.current(), made.title, made.prometheus) == ("127.0.0.1", 9442, "0123456789abcdef", "a b", None)
+    assert (*made.listen, made.token.current(), made.title, made.history) == ("127.0.0.1", 9442, "0123456789abcdef", "a b", None)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     # kubelet's root does not move it.
     assert str(parse_arguments(given).device_plugins_dir) == "/var/lib/kubelet/device-plugins"
     given += ["--seed-token-file", "/s", "--token-file", "/t", "--token-seconds", "7200"]
-    assert parse_arguments(given).tokens == TokenFiles(Path("/s"), Path("/t"), 7200)
+    assert TokenFiles.of(parse_arguments(given)) == TokenFiles(Path("/s"), Path("/t"), 7200)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         (["--node-name=a", "--memory-unit=GB"], "choose from 'GiB', '256MiB', '128MiB', '64MiB', 'MiB'|choose from GiB"),
         (["--node-name=a", "--seed-token-file=/s"], "--seed-token-file and --token-file go together"),
         (["--node-name=a", "--log-level=warn"], "'warn' is not one of debug, info, warning, error"),
-        (["--node-name=a", "--metrics-listen=9440"], "'9440' is not an address and port, such as 127.0.0.1:9440"),
+        (["--node-name=a", "--metrics-listen=9440"], "'9440' is not an IP address and a port from 1 to 65535, such as 127.0.0.1:9440"),
         (["--node-name=a", "--metrics-listen=0.0.0.0:9440"], "give --metrics-token-file as well, or 127.0.0.1"),
     ],
 )

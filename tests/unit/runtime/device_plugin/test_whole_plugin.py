@@ -13,7 +13,7 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import Held
 from gpushare_runtime.core.quantity import UNITS
-from gpushare_runtime.daemon.metrics_server import MetricsAddress, MetricsServer
+from gpushare_runtime.daemon.metrics_server import MetricsServer
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin.node.turns import ORDER_SECONDS
 from unit.fakes.runtime.device_plugin.device_manager import StartError
@@ -304,7 +304,7 @@ async def test_metrics_are_served_where_they_were_asked_for() -> None:
         uuid = it.inventory.gpus[1].uuid
         token = it.kubelet.directory.parent / "token"
         token.write_text("secret\n")
-        server = MetricsServer(MetricsAddress("127.0.0.1", 0, token), it.plugin.metrics_text)
+        server = MetricsServer(("127.0.0.1", 0), token, it.plugin.metrics_text)
         serving = asyncio.ensure_future(server.run())
         try:
             await until(lambda: server.port)

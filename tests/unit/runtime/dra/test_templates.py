@@ -106,6 +106,6 @@ def test_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("LOG_LEVEL", raising=False)
     found = parse_arguments(["--health-listen=0.0.0.0:9443"])
-    assert (found.kubeconfig, found.health, found.log_level) == (None, ("0.0.0.0", 9443), "info")
+    assert (found.kubeconfig, found.health_listen, found.log_level) == (None, ("0.0.0.0", 9443), "info")
     with pytest.raises(SystemExit):
         parse_arguments(["--health-listen=here"])

@@ -17,6 +17,7 @@ from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.credentials import load
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, parse_token
+from gpushare_runtime.settings.extender import ExtenderConfig
 from unit.fakes.runtime.kube.fake_api import fail, kubeconfig, serving, stays, until
 from unit.fakes.runtime.kube.tokens import START, TokenApi, jwt
 
@@ -301,11 +302,12 @@ async def test_an_answer_that_is_no_token(tmp_path: Path, answer: dict[str, Any]
 
 
 def test_no_token_at_all(tmp_path: Path) -> None:
-    renewer = TokenRenewer(TokenFiles(tmp_path / "seed", tmp_path / "own"))
+    renewer = TokenRenewer(TokenFiles(tmp_path / "seed", tmp_path / "own", WEEK))
     assert renewer.authorization() is None
     assert f"{tmp_path}/own is missing; the seed {tmp_path}/seed is missing" in renewer.problem()
 
 
 def test_the_files_of_a_token() -> None:
-    assert TokenFiles.of(None, None, 600) is None
-    assert TokenFiles.of(Path("/s"), Path("/t"), 600) == TokenFiles(Path("/s"), Path("/t"), 600)
+    assert TokenFiles.of(ExtenderConfig()) is None
+    own = ExtenderConfig(seed_token_file=Path("/s"), token_file=Path("/t"), token_seconds=600)
+    assert TokenFiles.of(own) == TokenFiles(Path("/s"), Path("/t"), 600)
