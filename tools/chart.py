@@ -80,6 +80,11 @@ _REJECTED_BY_DRA: Final = (
 )
 _REJECTED_BY_EXTENDER: Final = (
     (
+        'eq .Values.unhealthy "evict"',
+        "found unhealthy: evict with backend: extender; expected backend: dra, by which Kubernetes evicts the pods of a GPU that fails: "
+        "leave unhealthy out",
+    ),
+    (
         'lookup "apps/v1" "Deployment" .Release.Namespace "gpushare-claims"',
         "found the Deployment gpushare-claims of backend: dra; expected none with backend: extender, because two accounts of the same "
         "memory would book it twice: end the pods with GPUs, uninstall that release, then install this one",

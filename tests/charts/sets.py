@@ -109,7 +109,10 @@ SETS += tuple(
             {"driver_root": "/opt/driver", "cdi_dir": "/run/cdi", "selinux_type": "spc_t", "node_selector": {"a": "b"}},
         ),
         ({"imagePullSecrets": [{"name": "a"}], "annotationWriters": ["a:b"]}, {"pull_secrets": ["a"], "writers": ["a:b"]}),
-        ({"overuseGrace": 90, "healthChecks": 5}, {"overuse_grace": 90, "settings": {"healthChecks": 5}}),
+        (
+            {"overuseGrace": 90, "healthChecks": 5, "unhealthy": "evict"},
+            {"overuse_grace": 90, "settings": {"healthChecks": 5, "unhealthy": "evict"}},
+        ),
     )
 )
 #: Values with the back end dra, the version of Kubernetes, and what is said about them.

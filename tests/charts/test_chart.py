@@ -134,6 +134,11 @@ def test_what_the_back_end_dra_does_not_have_is_rejected(values: Json, kubernete
     assert "leave backend out" in answer["error"]
 
 
+def test_only_the_back_end_dra_evicts_the_pods_of_a_gpu_that_fails() -> None:
+    (answer,) = ask([a_set({"unhealthy": "evict"}, "v1.37.2")])
+    assert "found unhealthy: evict with backend: extender" in answer["error"]
+
+
 @pytest.mark.parametrize("missing", [MUTATING, SLICES])
 def test_an_api_server_without_what_claims_need_is_rejected(missing: str) -> None:
     (answer,) = ask([{**a_set({"backend": "dra"}, "v1.37.2"), "apis": [one for one in (MUTATING, SLICES) if one != missing]}])

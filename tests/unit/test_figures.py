@@ -56,6 +56,8 @@ ELSEWHERE = [
     ("docs/project/faults.md", "ran into the 300 seconds of a test", "the timeout of tests in pyproject.toml"),
     ("docs/project/dra.md", "with at least 6 GiB that no other claim", "an example"),
     (f"{OPERATE}/eks.md", "a node that is 30 days old (`expireAfter`)", "Karpenter's default of spec.template.spec.expireAfter, 720h"),
+    ("docs/project/dra.md", "every 10 s", "_HEALTH_SECONDS of dra/driver.py"),
+    ("docs/project/dra.md", "forgets it after 30 s", "kubelet 1.37.2, pkg/kubelet/cm/dra/healthinfo.go: DefaultHealthTimeout"),
     ("docs/project/dra.md", "40 pods come and go", "tests/dra/test_churn.py"),
     ("docs/use/dra.md", "no GPU has 25 GiB", "the GPUs of the lab's table"),
     *(

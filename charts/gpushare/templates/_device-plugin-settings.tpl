@@ -37,6 +37,7 @@ publishUse: {{ .Values.publishUse | toJson }}
 runtimeClass: {{ .Values.runtimeClass | toJson }}
 {{- end }}
 stateDir: "/var/lib/gpushare-device-plugin"
+unhealthy: {{ .Values.unhealthy | toJson }}
 {{- if eq .Values.backend "dra" }}
 backend: "dra"
 {{- end }}

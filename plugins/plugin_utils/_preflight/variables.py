@@ -203,6 +203,12 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
             reject("gpushare_deploy_mode: kubernetes with gpushare_dashboard_state: present", "no service on a host", cure)
     if values.get("gpushare_backend") == BY_CLAIMS:
         _by_claims(host, values, reject)
+    elif values.get("gpushare_unhealthy") == "evict":
+        reject(
+            "gpushare_unhealthy: evict without gpushare_backend: dra",
+            "report: only Kubernetes evicts the pods of a GPU that fails, by claims",
+            "leave it out",
+        )
     _dashboard(values, reject)
     _sources(values, reject)
     prometheus = str(values.get("gpushare_prometheus") or "")

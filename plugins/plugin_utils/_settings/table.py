@@ -40,6 +40,7 @@ DAEMONS = {
                 expected="a number of seconds from 10 to 86400",
             ),
             DaemonSetting("unstartable", "unstartable", "report", variable="gpushare_unstartable", scope="cluster"),
+            DaemonSetting("unhealthy", "unhealthy", "report", variable="gpushare_unhealthy", hosts=False, chart="unhealthy"),
             DaemonSetting(
                 "health_checks",
                 "healthChecks",

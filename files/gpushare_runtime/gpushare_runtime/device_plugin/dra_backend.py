@@ -12,17 +12,20 @@ from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import ORPHANED
 from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.rejections import AllocationRejected
 from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.publish.node_annotations import report
 from gpushare_runtime.dra import driver, publisher
 from gpushare_runtime.dra.claims import Claim, ClaimError
-from gpushare_runtime.dra.driver import KubeletDriver, Services
+from gpushare_runtime.dra.driver import Gpus, KubeletDriver, Services
 from gpushare_runtime.dra.prepared import Claims
 from gpushare_runtime.dra.publisher import SlicePublisher
+from gpushare_runtime.dra.slices import Closed
 from gpushare_runtime.kube.client import KubeClient
 
 REQUIRED: Final = (driver.PART, publisher.PART)
@@ -84,22 +87,32 @@ class DraBackend:
         status: Status,
         folders: tuple[Path, Path, Path],
         before_start: Callable[[str, Sequence[str]], Awaitable[None]],
+        *,
+        evicts: bool,
     ) -> None:
-        """name: of the node. folders: for the state, of CDI specs, and kubelet's of plugins that register."""
+        """name: of the node. folders: for the state, of CDI specs, and kubelet's of plugins that register. evicts: of GPUs that fail."""
         state, cdi_dir, registry = folders
         self._node = node
         self._before_start = before_start
         self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, self._changed)
         self.record = ClaimedIds(self.claims.claims, lambda: node.devices.inventory, state / "claims.json")
-        self.driver = KubeletDriver(
-            lambda socket, told: Services(self.claims, name, lambda: node.devices.cdi_kind, self._limit, socket, told), registry, status
-        )
-        self.slices = SlicePublisher(client, name, lambda: node.devices.inventory, node.changes, status)
+        gpus = Gpus(lambda: node.devices.inventory, node.changes, lambda: node.devices.cdi_kind)
+        self.driver = KubeletDriver(lambda socket, told: Services(self.claims, name, gpus, self._limit, socket, told), registry, status)
+        self.slices = SlicePublisher(client, name, gpus.now, node.changes, status, lambda: Closed(evicts, self._in_use()))
 
     async def start(self) -> tuple[list[Any], list[Any]]:
         """(what serves kubelet, what runs below everything else), once the claims of the process before are read."""
         await in_thread(self.claims.load)
         return [self.driver.run()], [self.slices.reflector().run(), self.slices.run()]
+
+    def _in_use(self) -> frozenset[str]:
+        """UUIDs of the GPUs on which pods that are gone have processes. A pod that has ended as pods do is not among them at any moment."""
+        alive = {uid for uid, state in self._node.usage.states.items() if state.alive}
+        return (
+            frozenset(entry.gpu for entry in report(self._node).entries if entry.why == ORPHANED and entry.uid in alive)
+            if alive
+            else frozenset()
+        )
 
     def _changed(self) -> None:
         if self.record.refresh():

@@ -58,7 +58,7 @@ from gpushare_runtime.kube.client import KubeClient, path
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 from gpushare_runtime.kube.reflector import Reflector
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
-from gpushare_runtime.settings.device_plugin import DRA, NODE
+from gpushare_runtime.settings.device_plugin import DRA, EVICT, NODE
 
 log = logging.getLogger(__name__)
 
@@ -171,8 +171,9 @@ class DevicePlugin:
         settings = self._settings
         cdi_dir = settings.cdi_dir or Path(settings.cdi_folders[-1])
         registry = settings.kubelet_root / protocol.KUBELET_REGISTRATIONS
-        before_start = self._before_start
-        return DraBackend(self._client, settings.node, self.node, self.status, (settings.state, cdi_dir, registry), before_start)
+        before_start, evicts = self._before_start, settings.unhealthy == EVICT
+        folders = settings.state, cdi_dir, registry
+        return DraBackend(self._client, settings.node, self.node, self.status, folders, before_start, evicts=evicts)
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""

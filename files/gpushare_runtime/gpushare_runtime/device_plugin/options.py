@@ -61,6 +61,9 @@ def _resolved(given: options.Given[DevicePluginConfig]) -> PluginSettings:
         given.reject(f"{given.name('cdi_dir')} without {given.name('host_root')}: {mounted}")
     if config.backend == DRA:
         _check_dra(given, isolation)
+    elif config.unhealthy == EVICT:
+        evicting = f"leave it out: only {given.name('backend')} {DRA} evicts the pods of a GPU that fails"
+        given.reject(f"{given.name('unhealthy')} {EVICT} with {given.name('backend')} {config.backend}: {evicting}")
     if not config.node:
         wanted = f"set NODE_NAME or {given.name('node')} to its name in `kubectl get nodes`"
         given.reject(f"the name of this node is unknown: {wanted}")

@@ -14,7 +14,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -22,22 +23,28 @@ from typing import Any, Final, NoReturn
 import grpc
 import grpc.aio
 
+from gpushare_runtime.core.inventory import HEALTHY, Inventory
 from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.daemon.unix_sockets import remove_dead, try_binding
 from gpushare_runtime.dra.claims import CDI_KIND, Claim, ClaimError, PreparedClaim, cdi_name
 from gpushare_runtime.dra.prepared import Claims
 from gpushare_runtime.dra.proto import dra_pb2 as pb
+from gpushare_runtime.dra.proto import health_pb2 as health_pb
 from gpushare_runtime.dra.proto import pluginregistration_pb2 as registration_pb
 from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginServicer, add_DRAPluginServicer_to_server
+from gpushare_runtime.dra.proto.health_pb2_grpc import DRAResourceHealthServicer, add_DRAResourceHealthServicer_to_server
 from gpushare_runtime.dra.proto.pluginregistration_pb2_grpc import RegistrationServicer, add_RegistrationServicer_to_server
-from gpushare_runtime.dra.slices import DRIVER, device_name
+from gpushare_runtime.dra.slices import DRIVER, device_name, published
 
 log = logging.getLogger(__name__)
 
 PART: Final = "DRA driver"
 """Of the status."""
 REGISTERED: Final = "registered with kubelet"
-_TYPE, _SERVICE = "DRAPlugin", "v1.DRAPlugin"
+_TYPE, _SERVICES = "DRAPlugin", ("v1.DRAPlugin", "v1.DRAResourceHealth")
+# kubelet forgets a device's health 30 s after it was told of it.
+_HEALTH_SECONDS: Final = 10.0
 _SOCKET: Final = re.compile(rf"{re.escape(DRIVER)}-[0-9a-f]{{8}}-reg\.sock")
 _POLL_SECONDS: Final = 1.0
 # kubelet's plugin watcher is told of a new socket by inotify.
@@ -48,9 +55,20 @@ _MOST_CLAIMS: Final = 64
 _Context = Any  # grpc.aio.ServicerContext has no types
 
 
-class Services(DRAPluginServicer, RegistrationServicer):
-    """The answers to kubelet. cdi_kind: of the devices that are the GPUs themselves. endpoint: the socket that it asks at. told: takes what
-    kubelet says about the registration.
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of this node. now: as they are, None before the first reading. changes: of them, and of anything else.
+
+    cdi_kind: of the devices that are the GPUs themselves.
+    """
+
+    now: Callable[[], Inventory | None]
+    changes: Changes
+    cdi_kind: Callable[[], str]
+
+
+class Services(DRAPluginServicer, DRAResourceHealthServicer, RegistrationServicer):
+    """The answers to kubelet. endpoint: the socket that it asks at. told: takes what kubelet says about the registration.
 
     before_start: does what a claim's pod needs before its first process; ClaimError if that fails.
     """
@@ -59,20 +77,20 @@ class Services(DRAPluginServicer, RegistrationServicer):
         self,
         claims: Claims,
         node: str,
-        cdi_kind: Callable[[], str],
+        gpus: Gpus,
         before_start: Callable[[Claim], Awaitable[None]],
         endpoint: Path,
         told: Callable[[str], None],
     ) -> None:
         self._claims = claims
         self._node = node
-        self._cdi_kind = cdi_kind
+        self._gpus = gpus
         self._before_start = before_start
         self._endpoint = endpoint
         self._told = told
 
     async def GetInfo(self, request: registration_pb.InfoRequest, context: _Context) -> registration_pb.PluginInfo:
-        return registration_pb.PluginInfo(type=_TYPE, name=DRIVER, endpoint=str(self._endpoint), supported_versions=[_SERVICE])
+        return registration_pb.PluginInfo(type=_TYPE, name=DRIVER, endpoint=str(self._endpoint), supported_versions=_SERVICES)
 
     async def NotifyRegistrationStatus(
         self, request: registration_pb.RegistrationStatus, context: _Context
@@ -97,7 +115,7 @@ class Services(DRAPluginServicer, RegistrationServicer):
 
     def _devices(self, prepared: PreparedClaim) -> list[pb.Device]:
         """One for each result of the allocation. The environment comes with the first of each request: a second time it is an error."""
-        devices, seen, kind = [], set(), self._cdi_kind()
+        devices, seen, kind = [], set(), self._gpus.cdi_kind()
         for part in prepared.claim.parts:
             ids = [f"{kind}={part.uuid}"]
             if part.request not in seen:
@@ -124,6 +142,29 @@ class Services(DRAPluginServicer, RegistrationServicer):
             return pb.NodeUnprepareResourceResponse()
 
         return pb.NodeUnprepareResourcesResponse(claims=await _each(request.claims, release))
+
+    async def NodeWatchResources(
+        self, request: health_pb.NodeWatchResourcesRequest, context: _Context
+    ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
+        """The health of all devices: at once, whenever it has changed, and before kubelet forgets it. It shows it in the pods' status."""
+        told: list[tuple[str, str]] = []
+        at = 0.0
+        while True:
+            count, inventory, now = self._gpus.changes.count, self._gpus.now(), time.monotonic()
+            health = [(device_name(gpu.uuid), gpu.health) for gpu in published(inventory)] if inventory else []
+            if health and (health != told or now - at >= _HEALTH_SECONDS):
+                yield health_pb.NodeWatchResourcesResponse(devices=[self._health(*each) for each in health])
+                told, at = health, now
+            await self._gpus.changes.after(count, _HEALTH_SECONDS)
+
+    def _health(self, device: str, health: str) -> health_pb.DeviceHealth:
+        good = health == HEALTHY
+        return health_pb.DeviceHealth(
+            device=health_pb.DeviceIdentifier(pool_name=self._node, device_name=device),
+            health=health_pb.HEALTHY if good else health_pb.UNHEALTHY,
+            last_updated_time=int(time.time()),
+            message="" if good else health,
+        )
 
 
 async def _each(claims: Any, answer: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
@@ -166,6 +207,7 @@ class KubeletDriver:
             server = grpc.aio.server()
             services = self._services(where, self._told)
             add_DRAPluginServicer_to_server(services, server)  # type: ignore[no-untyped-call]
+            add_DRAResourceHealthServicer_to_server(services, server)  # type: ignore[no-untyped-call]
             add_RegistrationServicer_to_server(services, server)  # type: ignore[no-untyped-call]
             server.add_insecure_port(f"unix:{where}")
             await server.start()

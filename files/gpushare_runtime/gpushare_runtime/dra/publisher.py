@@ -13,7 +13,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.dra.slices import API, DRIVER, changes, slices
+from gpushare_runtime.dra.slices import API, DRIVER, Closed, changes, slices
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -29,14 +29,26 @@ _RECHECK_SECONDS: Final = 30.0
 
 
 class SlicePublisher:
-    """inventory: the GPUs as they are now, None before the first reading. seen: told of whatever may change what is due."""
+    """inventory: the GPUs as they are now, None before the first reading. seen: told of whatever may change what is due.
 
-    def __init__(self, client: KubeClient, node: str, inventory: Callable[[], Inventory | None], seen: Changes, status: Status) -> None:
+    closed: the GPUs that take no pods, as they are now.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        inventory: Callable[[], Inventory | None],
+        seen: Changes,
+        status: Status,
+        closed: Callable[[], Closed] = Closed,
+    ) -> None:
         self._client = client
         self._node = node
         self._inventory = inventory
         self._changes = seen
         self._status = status
+        self._closed = closed
         self._found: dict[str, Mapping[str, Any]] | None = None
         self._node_uid = ""
         self._generation = 0
@@ -89,7 +101,7 @@ class SlicePublisher:
             node = await self._client.get(path("api/v1", "nodes", self._node), within=_SECONDS)
             self._node_uid = str((node.get("metadata") or {}).get("uid") or "")
         generations = [int(((part.get("spec") or {}).get("pool") or {}).get("generation") or 0) for part in found.values()]
-        wanted = slices(self._node, self._node_uid, inventory, 0)
+        wanted = slices(self._node, self._node_uid, inventory, 0, self._closed())
         if not changes(wanted, found.values()) and len(set(generations)) <= 1:
             self._status.ok(PART, f"{len(wanted)} with {len(inventory.gpus)} GPUs")
             return

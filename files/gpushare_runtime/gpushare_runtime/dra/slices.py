@@ -9,7 +9,8 @@ claim that names no amount takes all of it: so whole GPUs and parts of them are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
@@ -28,6 +29,8 @@ MEMORY: Final = "memory"
 CLASS: Final = "gpushare"
 """The DeviceClass, and the ResourceClaimTemplate of each namespace."""
 TAINT: Final = "gpushare.kubernetes/unusable"
+UNHEALTHY, CORDONED, IN_USE = "unhealthy", "cordoned", "in-use"
+"""The values of the taint: why pods are kept off."""
 # The API server allows 64 devices in a slice of which one has a taint, which each may get.
 _MOST_DEVICES: Final = 64
 # Of an attribute's text.
@@ -57,9 +60,31 @@ def words(model: str) -> str:
     return text if len(text) <= _MOST_TEXT else text[: text[:_MOST_TEXT].rindex("-") + 1]
 
 
-def slices(node: str, node_uid: str, inventory: Inventory, generation: int) -> list[dict[str, Any]]:
-    """The slices of a node, without what the API server adds. generation: of the pool. A GPU without a whole unit has no device."""
-    devices = [_device(gpu, inventory) for gpu in inventory.gpus if gpu.units > 0 and _DEVICE.fullmatch(device_name(gpu.uuid))]
+@dataclass(frozen=True)
+class Closed:
+    """The GPUs that take no pods. evicts: whether one that fails also ends the pods that have it.
+
+    in_use: UUIDs of those where processes of pods that are gone still use memory, which kube-scheduler takes for free.
+    """
+
+    evicts: bool = False
+    in_use: Set[str] = frozenset()
+
+    def taint(self, gpu: Gpu) -> dict[str, str] | None:
+        """Of its device; None for a GPU that pods may have."""
+        value = UNHEALTHY if gpu.health != HEALTHY else CORDONED if gpu.cordoned else IN_USE if gpu.uuid in self.in_use else ""
+        effect = "NoExecute" if self.evicts and value == UNHEALTHY else "NoSchedule"
+        return {"key": TAINT, "value": value, "effect": effect} if value else None
+
+
+def published(inventory: Inventory) -> list[Gpu]:
+    """The GPUs that have a device. One without a whole unit has none."""
+    return [gpu for gpu in inventory.gpus if gpu.units > 0 and _DEVICE.fullmatch(device_name(gpu.uuid))]
+
+
+def slices(node: str, node_uid: str, inventory: Inventory, generation: int, closed: Closed = Closed()) -> list[dict[str, Any]]:
+    """The slices of a node, without what the API server adds. generation: of the pool."""
+    devices = [_device(gpu, inventory, closed) for gpu in published(inventory)]
     parts = [devices[start : start + _MOST_DEVICES] for start in range(0, max(1, len(devices)), _MOST_DEVICES)]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
     return [
@@ -78,7 +103,7 @@ def slices(node: str, node_uid: str, inventory: Inventory, generation: int) -> l
     ]
 
 
-def _device(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
+def _device(gpu: Gpu, inventory: Inventory, closed: Closed) -> dict[str, Any]:
     all_of_it, step = quantity(gpu.units, inventory.unit), quantity(1, inventory.unit)
     attributes: dict[str, Any] = {
         "uuid": {"string": gpu.uuid[:_MOST_TEXT]},
@@ -103,9 +128,9 @@ def _device(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
         "capacity": {MEMORY: {"value": all_of_it, "requestPolicy": policy}},
         "allowMultipleAllocations": True,
     }
-    if not gpu.usable:
-        value = "cordoned" if gpu.health == HEALTHY else "unhealthy"
-        device["taints"] = [{"key": TAINT, "value": value, "effect": "NoSchedule"}]
+    taint = closed.taint(gpu)
+    if taint:
+        device["taints"] = [taint]
     return device
 
 

@@ -165,6 +165,22 @@ class DevicePluginConfig:
         "that kubelet's Events on the pod say so, until the pod is deleted. With V(evict) the extender also evicts the pod, so that its "
         "controller creates it again. A pod without a controller is then gone. This requires ValidatingAdmissionPolicy (Kubernetes 1.30).",
     )
+    unhealthy: str = setting(
+        REPORT,
+        f"consequence for the pods of a GPU that fails, with the back end {DRA}: their status and an Event say so, or Kubernetes "
+        "also evicts them",
+        ChoiceType((REPORT, EVICT)),
+        variable="gpushare_unhealthy",
+        hosts=False,
+        chart="unhealthy",
+        agrees=f"`evict` requires `backend: {DRA}`",
+        description="Consequence for the pods of a GPU that fails, with C(gpushare_backend=dra). V(report) means that the pods' status and "
+        "an Event of the node say so, and the pods go on. With V(evict) the GPU's device has a taint C(NoExecute), by which Kubernetes "
+        "evicts its pods at once, so that their controllers create them again. A pod without a controller is then gone.",
+        meaning="Consequence for the pods of a GPU that fails, with `backend: dra`. `report`: the pods' status and an Event of the node "
+        "say so, and the pods go on. `evict`: the GPU's device has a taint `NoExecute`, by which Kubernetes evicts its pods at once, so "
+        "that their controllers create them again.",
+    )
     health_checks: int = setting(
         3,
         "checks in a row, one every two seconds, that a failed GPU must pass before pods may use it again",

@@ -649,6 +649,8 @@ def test_a_secret_is_not_repeated(golden: Golden) -> None:
         ({"gpushare_deploy_mode": "kubernetes", "gpushare_isolation": "mps"}, "kubernetes with gpushare_isolation: mps"),
         ({**SERVED, "gpushare_deploy_mode": "kubernetes"}, "kubernetes with gpushare_dashboard_state: present"),
         (BY_CLAIMS, ""),
+        ({**BY_CLAIMS, "gpushare_unhealthy": "evict"}, ""),
+        ({"gpushare_unhealthy": "evict"}, "gpushare_unhealthy: evict without gpushare_backend: dra"),
         ({**BY_CLAIMS, "gpushare_device_strategy": "cdi", "gpushare_openshift": False}, ""),
         ({"gpushare_backend": "dra"}, "gpushare_backend: dra with services on hosts"),
         ({**BY_CLAIMS, "gpushare_device_strategy": "envvar"}, "dra with gpushare_device_strategy: envvar"),

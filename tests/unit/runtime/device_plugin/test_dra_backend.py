@@ -17,11 +17,12 @@ from gpushare_runtime.dra.claims import parse_claim
 from gpushare_runtime.dra.proto import dra_pb2 as pb
 from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginStub
 from unit.fakes.runtime.device_plugin.plugin import GIB, World, world
-from unit.fakes.runtime.dra.claims import A30, T4, claim
+from unit.fakes.runtime.dra.claims import A30, T4, claim, pod
 from unit.fakes.runtime.kube.fake_api import until
 
 HERE = Inventory(UNIT, (T4, A30))
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+POD = "/api/v1/namespaces/default/pods/p1"
 SLICE = "/apis/resource.k8s.io/v1/resourceslices/gpu1-gpushare.kubernetes-0"
 
 
@@ -52,6 +53,13 @@ async def prepare(it: World, folder: Path, *uids: str) -> dict[str, str]:
         return {uid: answer.error for uid, answer in found.items()}
 
 
+async def release(folder: Path, uid: str) -> None:
+    (socket,) = sockets(folder)
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        request = pb.NodeUnprepareResourcesRequest(claims=[pb.Claim(namespace="default", uid=uid, name=uid)])
+        await DRAPluginStub(channel).NodeUnprepareResources(request, timeout=60)
+
+
 async def test_a_claims_pod_has_its_limit_before_it_starts(tmp_path: Path) -> None:
     async with world(16 * GIB, registered=False, backend="dra", isolation="driver", cdi_folders=(str(tmp_path),)) as it:
         registry = it.kubelet.directory.parent / "data/plugins_registry"
@@ -69,6 +77,38 @@ async def test_a_claims_pod_has_its_limit_before_it_starts(tmp_path: Path) -> No
         # kubelet's device plugins are none of ours, and nothing is written on the node.
         assert it.kubelet.registrations == []
         assert it.api.objects["/api/v1/nodes/gpu1"]["metadata"]["annotations"] == {}
+
+
+async def test_a_gpu_on_which_a_pod_that_is_gone_has_processes_takes_no_other(tmp_path: Path) -> None:
+    """kube-scheduler has given its memory away with the claim."""
+    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
+        registry = it.kubelet.directory.parent / "data/plugins_registry"
+        registry.mkdir(parents=True)
+        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+        await it.api.put(POD, pod("p1", {"gpushare-m6": "c1"}))
+        await it.api.put(f"{CLAIMS}/c1", claim("c1", [(it.inventory.gpus[0], "6Gi")], pods=["p1"]))
+        it.live.add("p1")
+        assert await prepare(it, registry, "c1") == {"c1": ""}
+        await until(lambda: it.plugin.node.pods.get("p1"))
+
+        def taints() -> list[str]:
+            (device,) = it.api.objects[SLICE]["spec"]["devices"]
+            return [taint["value"] for taint in device.get("taints", ())]
+
+        assert taints() == []
+        # By force.
+        await it.api.remove(POD)
+        await release(registry, "c1")
+        await until(lambda: taints() == ["in-use"])
+        it.live.discard("p1")
+        await until(lambda: taints() == [])
+
+
+def test_only_claims_evict_the_pods_of_a_gpu_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(["--node-name=gpu1", "--unhealthy=evict"])
+    assert "--backend dra" in capsys.readouterr().err
+    assert parse_arguments(["--node-name=gpu1", "--unhealthy=evict", "--backend=dra"]).unhealthy == "evict"
 
 
 @pytest.mark.parametrize("wrong", [["--isolation=mps"], ["--mps"], ["--device-strategy=volume-mounts"]])

@@ -11,7 +11,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,16 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.daemon.runner import Status
-from gpushare_runtime.dra import prepared
+from gpushare_runtime.daemon.sync import Changes
+from gpushare_runtime.dra import driver, prepared
 from gpushare_runtime.dra.claims import Claim, ClaimError
-from gpushare_runtime.dra.driver import KubeletDriver, Services
+from gpushare_runtime.dra.driver import Gpus, KubeletDriver, Services
 from gpushare_runtime.dra.prepared import Claims
 from gpushare_runtime.dra.proto import dra_pb2 as pb
+from gpushare_runtime.dra.proto import health_pb2 as health_pb
 from gpushare_runtime.dra.proto import pluginregistration_pb2 as registration_pb
 from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginStub
+from gpushare_runtime.dra.proto.health_pb2_grpc import DRAResourceHealthStub
 from gpushare_runtime.dra.proto.pluginregistration_pb2_grpc import RegistrationStub
 from unit.fakes.runtime.dra.claims import A30, T4, claim
 from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, until
@@ -51,6 +54,7 @@ class Node:
     status: Status
     task: asyncio.Task[Any]
     before_start: Callable[[Claim], Awaitable[None]] = _nothing
+    changes: Changes = field(default_factory=Changes)
 
     @property
     def registry(self) -> Path:
@@ -70,7 +74,8 @@ class Node:
         self.claims.load()
 
         def services(at: Path, told: Callable[[str], None]) -> Services:
-            return Services(self.claims, "gpu1", lambda: "nvidia.com/gpu", lambda one: self.before_start(one), at, told)
+            gpus = Gpus(lambda: self.inventory, self.changes, lambda: "nvidia.com/gpu")
+            return Services(self.claims, "gpu1", gpus, lambda one: self.before_start(one), at, told)
 
         self.task = asyncio.ensure_future(KubeletDriver(services, self.registry, self.status).run())
         await until(lambda: any(map(_answers, self.sockets())))
@@ -129,7 +134,7 @@ async def test_kubelet_registers_the_driver() -> None:
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
             info = await RegistrationStub(channel).GetInfo(registration_pb.InfoRequest())
             assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "gpushare.kubernetes", str(path))
-            assert list(info.supported_versions) == ["v1.DRAPlugin"]
+            assert list(info.supported_versions) == ["v1.DRAPlugin", "v1.DRAResourceHealth"]
             told = registration_pb.RegistrationStatus(plugin_registered=False, error="no such version")
             await RegistrationStub(channel).NotifyRegistrationStatus(told)
             assert "version)" in it.status.report()[1]
@@ -138,6 +143,33 @@ async def test_kubelet_registers_the_driver() -> None:
         await it.stop()
         # kubelet gives up a driver whose socket is gone.
         assert it.sockets() == []
+
+
+async def test_kubelet_is_told_of_health_at_once_and_whenever_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node() as it, grpc.aio.insecure_channel(f"unix:{it.sockets()[-1]}") as channel:
+        stream = DRAResourceHealthStub(channel).NodeWatchResources(health_pb.NodeWatchResourcesRequest(), timeout=60)
+
+        async def told() -> dict[str, tuple[int, str]]:
+            answer = await stream.read()
+            assert {each.device.pool_name for each in answer.devices} == {"gpu1"}
+            return {each.device.device_name: (each.health, each.message) for each in answer.devices}
+
+        well = (health_pb.HEALTHY, "")
+        assert await told() == {T4.uuid.lower(): well, A30.uuid.lower(): well}
+        # Other changes, and a cordon, are none of the health.
+        it.inventory = Inventory(GIB, (replace(T4, cordoned=True), A30))
+        it.changes.notify()
+        it.inventory = Inventory(GIB, (replace(T4, health="XID 79"), A30))
+        it.changes.notify()
+        assert await told() == {T4.uuid.lower(): (health_pb.UNHEALTHY, "XID 79"), A30.uuid.lower(): well}
+        # Before kubelet forgets it.
+        monkeypatch.setattr(driver, "_HEALTH_SECONDS", 0.01)
+        it.changes.notify()
+        assert await told() == {T4.uuid.lower(): (health_pb.UNHEALTHY, "XID 79"), A30.uuid.lower(): well}
+        # Without any device it has nothing to say.
+        it.inventory = None
+        it.changes.notify()
+        stream.cancel()
 
 
 async def test_a_claim_is_prepared_once_and_again() -> None:

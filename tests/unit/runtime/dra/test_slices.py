@@ -16,7 +16,7 @@ from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS
-from gpushare_runtime.dra.slices import changes, device_name, quantity, read_inventory, slices, words
+from gpushare_runtime.dra.slices import Closed, changes, device_name, quantity, read_inventory, slices, words
 
 T4 = Gpu(0, "GPU-6406b1ff-e486-da64-8a09-584683bdfe67", 3, "0000:3B:00.0", "Tesla T4", 15360, 15, numa=1)
 A30 = Gpu(1, "GPU-404966e9-8716-c392-9c97-aff857c46602", 0, "0000:0b:00.0", "NVIDIA A30", 24576, 24)
@@ -70,6 +70,23 @@ def test_units_are_a_quantity(unit: str, units: int, text: str) -> None:
 def test_a_gpu_of_one_unit_has_no_step_between() -> None:
     (one,) = made(replace(T4, units=1))
     assert one["spec"]["devices"][0]["capacity"]["memory"] == {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "value", "effect"),
+    [
+        (T4, None, None),
+        (replace(T4, health="XID 79"), "unhealthy", "NoExecute"),
+        # People cordon a GPU so that its pods end by themselves; their drain evicts them.
+        (replace(T4, cordoned=True), "cordoned", "NoSchedule"),
+        (A30, "in-use", "NoSchedule"),
+        (replace(A30, health="XID 79"), "unhealthy", "NoExecute"),
+    ],
+)
+def test_only_a_gpu_that_fails_ends_its_pods_where_that_is_asked_for(gpu: Gpu, value: str | None, effect: str | None) -> None:
+    (one,) = slices("gpu1", "u", Inventory(GIB, (gpu,)), 1, Closed(evicts=True, in_use={A30.uuid}))
+    (device,) = one["spec"]["devices"]
+    assert device.get("taints") == ([{"key": "gpushare.kubernetes/unusable", "value": value, "effect": effect}] if value else None)
 
 
 @pytest.mark.parametrize(("change", "value"), [({"health": "XID 79"}, "unhealthy"), ({"cordoned": True}, "cordoned")])

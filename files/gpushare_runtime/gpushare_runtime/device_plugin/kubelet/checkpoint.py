@@ -35,6 +35,7 @@ from gpushare_runtime.errors import GpushareError
 
 log = logging.getLogger(__name__)
 _INDEX_DIGITS: Final = 3
+_RESCAN_SECONDS: Final = 5.0
 Parsed = Mapping[DeviceKey, tuple[object, CheckpointEntry]]
 """(pod, container, resource) → the JSON of its ids, and the entry made of it."""
 
@@ -207,7 +208,8 @@ class CheckpointReader:
             if doubtful:
                 live = await in_thread(partial(self._processes.pods, doubtful))
                 recorder.apply_process_scan(doubtful, live)
-            await any_after(*seen)
+            # The end of their last process is no change. With the back end DRA a GPU is closed until then, so that no other one may come.
+            await any_after(*seen, timeout=_RESCAN_SECONDS if doubtful else None)
 
 
 def changed_unit(unit: Unit, before: str, uids: Set[str], live: Callable[[Set[str]], Set[str]]) -> str:
