@@ -30,7 +30,7 @@ _LITERAL: Final = re.compile(r"'[^'\n]*'")
 # Made by group_by; groups live in the same expressions.
 _GROUPS: Final = {"gpushare_control_planes", "gpushare_gpu_nodes"}
 _MODULE: Final = re.compile(r"^ *gpushare\.kubernetes\.(\w+):", re.MULTILINE)
-_VARIABLES: Final = "_VARIABLES"
+_VARIABLES: Final = "VARIABLES"
 _SPECS, _DEFAULTS = "meta/argument_specs.yml", "defaults/main.yml"
 
 
@@ -41,7 +41,7 @@ def names_in_expressions(text: str) -> set[str]:
 
 
 def names_of_actions(root: Path, text: str) -> set[str]:
-    """Variables of ours that the action plugins of a task file's modules read for it, by their `_VARIABLES`."""
+    """Variables of ours that the action plugins of a task file's modules read for it, by their `VARIABLES`."""
     found = set()
     for name in set(_MODULE.findall(text)):
         path = root / f"plugins/action/{name}.py"

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -23,6 +23,10 @@ from ..plugin_utils._bundle.send import place, send
 from ..plugin_utils._secrets import mask_passwords
 from ..plugin_utils._wheel import build_wheel, locked_requirements, wheel_hash
 
+# Once: Ansible's main process imports this, and each host's task runs in a copy of that process, which would build the wheel again.
+with contextlib.suppress(Failure, OSError):
+    wheel_hash(Path(__file__).resolve().parents[2] / "files/gpushare_runtime")
+
 
 class ActionModule(ActionBase):
     """Ask the module whether the host has the environment; only if not, send what it is made of and have it built."""
@@ -32,7 +36,7 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         source = Path(str(arguments.get("source", ""))).resolve()
         try:
-            known = wheel_hash(source, Path(constants.DEFAULT_LOCAL_TMP))
+            known = wheel_hash(source)
             requirements = locked_requirements(source, str(arguments.get("extra") or ""))
         except (Failure, OSError) as error:
             raise AnsibleActionFail(str(error)) from error

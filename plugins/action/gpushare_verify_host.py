@@ -15,7 +15,7 @@ from ..plugin_utils._judge.verify import ROLES, wrong_role
 from ..plugin_utils._results import SEEN_AGAIN
 
 #: The options that follow variables of the role verify, unless the task says otherwise. tools/shared_variables.py reads this.
-_VARIABLES = {
+VARIABLES = {
     "install_dir": "gpushare_install_dir",
     "extender_port": "gpushare_extender_port",
     "extender_weight": "gpushare_extender_weight",
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        arguments = {**read_variables(self, task_vars or {}, _VARIABLES), **self._task.args}
+        arguments = {**read_variables(self, task_vars or {}, VARIABLES), **self._task.args}
         known = Known.of(self, task_vars or {})
         # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None

@@ -10,10 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
 import re
 import zipfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +51,11 @@ class WheelHash:
     sha256: str
 
 
-def wheel_hash(source: Path, folder: Path) -> WheelHash:
-    """Version and hash of the wheel of the package at `source`. WheelError if it cannot be built.
-
-    folder: one that this run of Ansible has for itself. The process that asks first leaves the answer there: each host has its own process,
-    and to build the wheel takes longer than all else that such a process does.
-    """
-    note = folder / f"gpushare-wheel-{hashlib.sha256(str(source).encode()).hexdigest()[:16]}"
-    try:
-        version, sha256 = note.read_text(encoding="utf-8").split()
-    except (OSError, ValueError):
-        wheel = build_wheel(source)
-        version, sha256 = wheel.version, wheel.sha256
-        own = note.with_suffix(f".{os.getpid()}")
-        own.write_text(f"{version} {sha256}\n", encoding="utf-8")
-        os.replace(own, note)
-    return WheelHash(version, sha256)
+@lru_cache(maxsize=None)
+def wheel_hash(source: Path) -> WheelHash:
+    """Version and hash of the wheel of the package at `source`, as it is when a run first asks. WheelError if it cannot be built."""
+    wheel = build_wheel(source)
+    return WheelHash(wheel.version, wheel.sha256)
 
 
 def locked_requirements(source: Path, extra: str = "") -> bytes:

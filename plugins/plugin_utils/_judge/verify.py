@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible import constants  # type: ignore[import-untyped]
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
 from ...module_utils._formats.finding import ERROR, Finding
@@ -104,7 +103,7 @@ def wrong_role(seen: Mapping[str, Any], roles: Mapping[str, bool], again: bool) 
 def _artifact(source: Path) -> ReleaseHashes:
     try:
         locks = (hashlib.sha256(locked_requirements(source, extra)).hexdigest() for extra in ("", "kubectl"))
-        return ReleaseHashes(wheel_hash(source, Path(constants.DEFAULT_LOCAL_TMP)).sha256, *locks)
+        return ReleaseHashes(wheel_hash(source).sha256, *locks)
     except (WheelError, OSError) as error:
         raise AnsibleActionFail(str(error)) from error
 

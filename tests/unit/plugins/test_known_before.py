@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.action.gpushare_verify_host import _VARIABLES
+from ansible_collections.gpushare.kubernetes.plugins.action.gpushare_verify_host import VARIABLES
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _shape
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Either, Map, Maybe, Open, learn, other_shape
 
@@ -43,20 +43,26 @@ def test_the_types_of_a_shape_are_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert other_shape(shape, {"a": [{**outer, "inners": [{"count": "2"}]}], "b": {}}) is not None
 
 
-@pytest.mark.parametrize("known", [f"{PLUGINS}.plugin_utils._preflight.variables.variables", f"{PLUGINS}.plugin_utils._shape.of_dataclass"])
-def test_an_action_that_is_loaded_has_read_what_each_host_needs(known: str) -> None:
-    module, name = known.rsplit(".", 1)
-    program = f"import {PLUGINS}.action.gpushare_judge, {module} as read; print(read.{name}.cache_info().currsize)"
+@pytest.mark.parametrize(
+    ("action", "module", "name"),
+    [
+        ("gpushare_judge", "_preflight.variables", "variables"),
+        ("gpushare_judge", "_shape", "of_dataclass"),
+        ("gpushare_runtime_env", "_wheel", "wheel_hash"),
+    ],
+)
+def test_an_action_that_is_loaded_has_read_what_each_host_needs(action: str, module: str, name: str) -> None:
+    read = f"import {PLUGINS}.action.{action}, {PLUGINS}.plugin_utils.{module} as read; print(read.{name}.cache_info().currsize)"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", read], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
 
 
 def test_each_option_of_verify_follows_a_variable_of_its_role() -> None:
     defaults = yaml.safe_load((ROOT / "roles/verify/defaults/main.yml").read_text())
-    assert [variable for variable in _VARIABLES.values() if variable not in defaults] == []
+    assert [variable for variable in VARIABLES.values() if variable not in defaults] == []
     options = yaml.safe_load(
         re.findall(r'DOCUMENTATION = r"""(.*?)"""', (ROOT / "plugins/modules/gpushare_verify_host.py").read_text(), re.S)[0]
     )
-    assert [option for option in _VARIABLES if option not in options["options"]] == []
+    assert [option for option in VARIABLES if option not in options["options"]] == []

@@ -73,21 +73,14 @@ def test_a_changed_source_changes_the_hash(package: Path, name: str) -> None:
     assert build_wheel(package).sha256 != first
 
 
-def test_the_hash_of_a_wheel_is_made_once_for_all_processes_of_a_run(package: Path, tmp_path: Path) -> None:
+def test_the_hash_of_a_wheel_is_made_once_in_a_run(package: Path) -> None:
     wheel = build_wheel(package)
-    first = wheel_hash(package, tmp_path)
+    first = wheel_hash(package)
     assert first == WheelHash("1.2.3", wheel.sha256)
     (package / "little_package" / "main.py").write_text("changed = True\n")
-    assert wheel_hash(package, tmp_path) == first
-    (tmp_path / "next_run").mkdir()
-    assert wheel_hash(package, tmp_path / "next_run") == WheelHash("1.2.3", build_wheel(package).sha256) != first
-    # Of another package it is another one, and half a note is none.
-    shutil.copytree(package, tmp_path / "other")
-    assert wheel_hash(tmp_path / "other", tmp_path) != first
-    for note in tmp_path.glob("gpushare-wheel-*"):
-        note.write_text("1.2.3")
-    assert wheel_hash(package, tmp_path) == wheel_hash(package, tmp_path / "next_run")
-    assert not list(tmp_path.glob(f"*.{os.getpid()}"))
+    assert wheel_hash(package) == first
+    wheel_hash.cache_clear()
+    assert wheel_hash(package) == WheelHash("1.2.3", build_wheel(package).sha256) != first
 
 
 def test_what_is_no_package_is_rejected_with_its_folder(package: Path) -> None:
