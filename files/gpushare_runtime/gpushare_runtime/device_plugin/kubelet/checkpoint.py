@@ -208,7 +208,7 @@ class CheckpointReader:
             if doubtful:
                 live = await in_thread(partial(self._processes.pods, doubtful))
                 recorder.apply_process_scan(doubtful, live)
-            # The end of their last process is no change. With the back end DRA a GPU is closed until then, so that no other one may come.
+            # No file changes with the end of their last process, and with the back end DRA a GPU is closed until then.
             await any_after(*seen, timeout=_RESCAN_SECONDS if doubtful else None)
 
 
