@@ -179,6 +179,8 @@ bench: venv ## Pods bound a second without and with the extender, at 500 and 500
 	@$(subst bench.scheduling,bench.scheduling.page,$(BENCH))
 	$(call say,the device plugin: 10240 ids)
 	@$(subst bench.scheduling,bench.device_plugin,$(BENCH)) --json docs/project/benchmarks/device-plugin.json
+	$(call say,the device plugin at rest)
+	@$(subst bench.scheduling,bench.device_plugin.rest,$(BENCH)) --json docs/project/benchmarks/device-plugin-rest.json
 	$(call say,the dashboard: 5000 nodes and 50000 pods)
 	@$(subst bench.scheduling,bench.dashboard,$(BENCH)) --json docs/project/benchmarks/dashboard.json
 

@@ -429,6 +429,9 @@ def xids() -> str:
 def benchmarks() -> str:
     """One row for each saved result; the figures are the files' own."""
     churn, plugin, page, kubectl = (proof.saved(name) for name in ("churn", "device-plugin", "dashboard", "kubectl"))
+    rest = proof.saved("device-plugin-rest")
+    earlier = rest["CPU ms each second"].get("before")
+    rested = f" (before it read those less often: {earlier:.1f})" if earlier else ""
     wrong, over, lab = churn["original"]["wrong_gpus"], churn["original"]["over_booked_gpus"], churn["most_units_at_one_time"]
     binds = [proof.saved(f"binds-{seed}") for seed in (1, 2)]
     killed = proof.saved("leader-killed")
@@ -461,6 +464,11 @@ def benchmarks() -> str:
             f"99 % of Allocate within {plugin['Allocate p99 ms']} ms, of GetPreferredAllocation within "
             f"{plugin['GetPreferredAllocation p99 ms']} ms",
             "device-plugin.json",
+        ],
+        [
+            f"device plugin at rest, {rest['gpus']} GPUs without pods",
+            f"{rest['CPU ms each second']['now']:.1f} ms of CPU each second{rested}, without the driver's own work",
+            "device-plugin-rest.json",
         ],
         [
             f"random pods on a cluster with simulated GPUs ({churn['pods']} pods)",

@@ -20,7 +20,7 @@ from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml
 from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
-from gpushare_runtime.device_plugin.gpu.use import Identities, Pass, Use, UseReader
+from gpushare_runtime.device_plugin.gpu.use import Identities, Pass, Use, UseReader, together
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 2.0
 SENSORS_EVERY: Final = 5
-"""Readings: Prometheus scrapes every 15 seconds or less often."""
+"""Readings: Prometheus scrapes every 15 seconds or less often. So often a GPU is read that no pod has."""
 SLOW_SECONDS: Final = 5.0
 """A reading of all GPUs takes milliseconds."""
 _MIB: Final = 1024 * 1024
@@ -50,6 +50,7 @@ class MemoryWatch:
         self._containers: Activity[ContainerKey] = Activity()
         self._peaks: dict[Key, int] = {}
         self._readings = 0
+        self._found: dict[str, Use] = {}
         # GPUs that have not answered yet, by UUID.
         self._slow: dict[str, asyncio.Future[None]] = {}
 
@@ -98,10 +99,10 @@ class MemoryWatch:
         """Never returns; cancel it."""
         while True:
             gpus = [gpu for gpu in self._node.devices.gpus if gpu.health == HEALTHY]
-            self.use = await self._read(gpus)
+            held = frozenset(self._node.usage.units_by_pod(self._node.devices.inventory))
+            self.use = await self._read(gpus, {uuid for _, uuid in held})
             if self._exceeded is not None:
                 self._compare(self._exceeded)
-            held = frozenset(self._node.usage.units_by_pod(self._node.devices.inventory))
             self._note_peaks(held)
             loads = {key: load for key in held if (load := self.use.load_of(key)) is not None}
             self._activity.observe(loads, held, time.monotonic(), time.time())
@@ -126,16 +127,25 @@ class MemoryWatch:
             if key[1] in self.use.by_gpu:
                 self._peaks[key] = max(self._peaks.get(key, 0), self.use.by_pod.get(key, 0))
 
-    async def _read(self, gpus: Sequence[Gpu]) -> Use:
+    async def _read(self, gpus: Sequence[Gpu], needed: Set[str]) -> Use:
+        """needed: UUIDs of the GPUs that pods have. Of the others the last reading counts, unless the sensors are due."""
         self._reader.keep({gpu.uuid for gpu in gpus} | self._slow.keys())
         for uuid in [uuid for uuid, late in self._slow.items() if late.done()]:
             self._slow.pop(uuid).result()
             log.info("GPU %s has answered what it uses", uuid, extra=about(gpu=uuid))
-        asked = [gpu for gpu in gpus if gpu.uuid not in self._slow]
-        if not asked:
+        there = {gpu.uuid for gpu in gpus if gpu.uuid not in self._slow}
+        if not there:
+            self._found = {}
             return Use()
-        reading = Pass(self._reader, asked, sensors=self._readings % SENSORS_EVERY == 0)
+        sensors = self._readings % SENSORS_EVERY == 0
         self._readings += 1
+        asked = [gpu for gpu in gpus if gpu.uuid in there and (sensors or gpu.uuid in needed or gpu.uuid not in self._found)]
+        kept = {uuid: use for uuid, use in self._found.items() if uuid in there - {gpu.uuid for gpu in asked}}
+        self._found = {**kept, **(await self._ask(asked, sensors=sensors) if asked else {})}
+        return together(self._found.values())
+
+    async def _ask(self, gpus: Sequence[Gpu], *, sensors: bool) -> Mapping[str, Use]:
+        reading = Pass(self._reader, gpus, sensors=sensors)
         running = asyncio.ensure_future(in_thread(reading.run))
         done, _ = await asyncio.wait({running}, timeout=SLOW_SECONDS)
         found = reading.leave()

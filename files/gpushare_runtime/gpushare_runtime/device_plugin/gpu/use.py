@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -41,6 +41,9 @@ class Identities(Protocol):
 
     def identify(self, pid: int) -> tuple[int, str] | None:
         """When the process started (in the kernel's ticks) and the UID of its pod, "" without one; None if it does not exist."""
+
+    def is_still(self, pid: int, known: tuple[int, str]) -> bool:
+        """Whether this is the process that was identified so."""
 
     def container_of(self, pid: int) -> str:
         """The ID of the process's container, "" where it is unknown."""
@@ -131,7 +134,7 @@ class UseReader:
         if any(pid not in before for pid, _ in listed):
             new = {pid: found for pid, _ in listed if pid not in before and (found := self._identities.identify(pid))}
             before, listed = {**before, **new}, self._list(gpu)
-        now = {pid: found for pid, _ in listed if (found := self._identities.identify(pid))}
+        now = {pid: found for pid, _ in listed if (found := self._identify(pid, before.get(pid)))}
         same = {pid: found for pid, found in now.items() if before.get(pid) == found}
         old = {pid for pid, found in same.items() if state.known.get(pid) == found}
         state.containers = {
@@ -141,6 +144,9 @@ class UseReader:
         }
         state.known = now
         return listed, same, old
+
+    def _identify(self, pid: int, before: _Identity | None) -> _Identity | None:
+        return before if before and self._identities.is_still(pid, before) else self._identities.identify(pid)
 
     def _container(self, pid: int, identity: _Identity) -> str:
         """Of a process that has just been found; "" where its number may have become another's."""
@@ -172,7 +178,7 @@ class UseReader:
         state.since = max([state.since, *(sample.at for sample in last.values())])
         busy = {pid: sample.load for pid, sample in last.items() if not sample.load.nothing}
         # Those that NVML has asked about a moment ago may have ended since, and their numbers be others'.
-        mine = {pid: load for pid, load in busy.items() if pid in known and known[pid][1] and self._identities.identify(pid) == known[pid]}
+        mine = {pid: load for pid, load in busy.items() if pid in known and known[pid][1] and self._identities.is_still(pid, known[pid])}
         rate = state.sensors.sm if state.sensors else None
         return mine, len(mine) == len(busy) and bool(busy or rate is None or rate < _BUSY_PERCENT)
 
@@ -185,7 +191,7 @@ class Pass:
         self._reader = reader
         self._gpus = gpus
         self._sensors = sensors
-        self._found: list[Use] = []
+        self._found: dict[str, Use] = {}
         self._lock = threading.Lock()
         self._left = False
 
@@ -206,21 +212,25 @@ class Pass:
             read.add(index)
             with self._lock:
                 if not self._left:
-                    self._found.append(use)
+                    self._found[gpu.uuid] = use
         self.at = ""
 
-    def leave(self) -> Use:
-        """All that was read so far; what follows counts for nothing, and after the GPU that is being read the pass ends."""
+    def leave(self) -> Mapping[str, Use]:
+        """All that was read so far, by UUID; what follows counts for nothing, and after the GPU that is being read the pass ends."""
         with self._lock:
             self._left = True
-        found = self._found
-        return Use(
-            {key: size for use in found for key, size in use.by_pod.items()},
-            {uuid: size for use in found for uuid, size in use.by_gpu.items()},
-            {key: load for use in found for key, load in use.loads.items()},
-            {uuid for use in found for uuid in use.measured},
-            {index: sensors for use in found for index, sensors in use.sensors.items()},
-            {key: size for use in found for key, size in use.by_container.items()},
-            {key: load for use in found for key, load in use.container_loads.items()},
-            {key for use in found for key in use.loose},
-        )
+        return self._found
+
+
+def together(found: Collection[Use]) -> Use:
+    """The use of several GPUs as one."""
+    return Use(
+        {key: size for use in found for key, size in use.by_pod.items()},
+        {uuid: size for use in found for uuid, size in use.by_gpu.items()},
+        {key: load for use in found for key, load in use.loads.items()},
+        {uuid for use in found for uuid in use.measured},
+        {index: sensors for use in found for index, sensors in use.sensors.items()},
+        {key: size for use in found for key, size in use.by_container.items()},
+        {key: load for use in found for key, load in use.container_loads.items()},
+        {key for use in found for key in use.loose},
+    )

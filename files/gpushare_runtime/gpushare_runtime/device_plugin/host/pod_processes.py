@@ -163,6 +163,11 @@ class HostProcesses:
         start, groups = started(pid, self._proc), os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))
         return (start, self._pod(groups)) if start is not None and groups else None
 
+    def is_still(self, pid: int, known: tuple[int, str]) -> bool:
+        """Whether this is the process that `identify` has found. A process stays in its pod, unless root of the host moves it. A container
+        runtime moves processes into pods: only of those outside the group is read again."""
+        return started(pid, self._proc) == known[0] if known[1] else self.identify(pid) == known
+
     def container_of(self, pid: int) -> str:
         """The ID of the process's container, by the name of its group; "" where that has none, or the process is of no pod."""
         groups = os.fsdecode(_read(f"{self._proc}/{pid}/cgroup"))

@@ -45,6 +45,9 @@ class FakeHost:
     def identify(self, pid: int) -> tuple[int, str] | None:
         return self.processes.get(pid)
 
+    def is_still(self, pid: int, known: tuple[int, str]) -> bool:
+        return self.identify(pid) == known
+
     def container_of(self, pid: int) -> str:
         return self.containers.get(pid, "")
 

@@ -13,7 +13,7 @@ import pytest
 from gpushare_runtime.core.load import NOTHING, Load
 from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError, Sensors
-from gpushare_runtime.device_plugin.gpu.use import MOST_PROCESSES, Pass, Use, UseReader
+from gpushare_runtime.device_plugin.gpu.use import MOST_PROCESSES, Pass, Use, UseReader, together
 from unit.fakes.runtime.device_plugin.fake_nvml import FakeNvml
 from unit.fakes.runtime.device_plugin.local_pods import bound, memory
 from unit.fakes.runtime.device_plugin.plugin import FakeHost, admitted, metric, reported, uses, world
@@ -100,7 +100,7 @@ def test_instances_of_a_gpu_have_its_sensors_once() -> None:
     first, second = gpu(10_010, 16, uuid="MIG-a"), gpu(10_020, 16, uuid="MIG-b")
     reading = Pass(UseReader(driver, FakeHost(Path())), [first, second], sensors=True)
     reading.run()
-    assert {index: found.celsius for index, found in reading.leave().sensors.items()} == {0: 34}
+    assert {index: found.celsius for index, found in together(reading.leave().values()).sensors.items()} == {0: 34}
 
 
 class Slow(FakeNvml):
@@ -205,3 +205,24 @@ async def test_the_page_has_the_containers_by_their_names(monkeypatch: pytest.Mo
         await until(lambda: any(float(line.rpartition(" ")[2]) > 0 for line in metric(it, "container_sm_utilization_ratio")))
         [busy] = [line for line in metric(it, "container_sm_utilization_ratio") if float(line.rpartition(" ")[2]) > 0]
         assert 'container="web"' in busy
+
+
+async def test_a_gpu_that_no_pod_has_is_read_as_often_as_its_sensors_are_and_stays_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.02)
+    read: dict[str, int] = {}
+
+    class Counting(FakeNvml):
+        def memory_used(self, uuid: str) -> int:
+            read[uuid] = read.get(uuid, 0) + 1
+            return super().memory_used(uuid)
+
+    async with world(16 * 1024, 16 * 1024) as it:
+        first, second = (gpu.uuid for gpu in it.inventory.gpus)
+        await admitted(it, memory(it.inventory, 0, 4))
+        it.plugin._memory._reader._nvml = Counting(16 * 1024, 16 * 1024)
+        await until(lambda: read.get(second, 0) >= 1)
+        read.clear()
+        await until(lambda: read.get(second, 0) >= 3)
+        # Counted from right after one of its readings: three times five.
+        assert read[first] in (14, 15, 16)
+        assert set(it.plugin._memory.use.by_gpu) == {first, second}
