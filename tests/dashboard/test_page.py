@@ -462,6 +462,18 @@ def test_the_history_has_its_unit_at_the_axis_and_says_what_the_marks_are(page: 
     assert not page.eval("[...document.querySelectorAll('svg text')].some(one => /\\(/.test(one.textContent))")
 
 
+def test_the_history_shows_how_busy_gpus_are_where_that_is_known(page: Page) -> None:
+    data = {"source": "dashboard", "unit": "MiB", "problem": "", "time": [0, 30, 60], "total": [1024] * 3, "allocated": [0] * 3}
+    data |= {"pending": [0] * 3, "busy": [None, 40, 20]}
+    drawn = page.eval(
+        "import('/chart.js').then(({chart}) => { const at = document.createElement('div'); "
+        f"at.append(...chart({json.dumps(data)}, 600)); return [[...at.querySelectorAll('svg .unit')].map(one => one.textContent), "
+        "[...at.querySelectorAll('tbody td:last-child')].map(one => one.textContent), at.textContent]; })"
+    )
+    assert drawn[:2] == [["GiB", "pods", "%"], ["–", "40", "20"]]
+    assert "busy for 20 % of the time, at most 40 %" in drawn[2]
+
+
 def test_a_namespace_has_a_page_with_its_quota_and_its_pods(page: Page, cluster: Cluster) -> None:
     quota = {
         "metadata": {"name": "gpus", "namespace": "team-a"},

@@ -47,6 +47,8 @@ class Feed:
         self.age: Callable[[], float] = lambda: 0.0
         self._clock = clock
         self._largest: Largest | None = None
+        # Of the GPUs whose load is known, the mean in percent.
+        self._busy: int | None = None
         # "off" until it is followed, then "", or why it is not known.
         self._used_problem = "off"
         # An older row must not come after a newer one.
@@ -111,6 +113,8 @@ class Feed:
     def set_used(self, used: Used) -> None:
         """This is in use now."""
         before, self.cluster.used = self.cluster.used, used
+        loads = used.busy_gpus.values()
+        self._busy = round(sum(loads) / len(loads)) if loads else None
         for node in self.cluster.ledger.nodes.values():
             gpus = node.inventory.gpus if node.inventory else ()
             if any(_of_gpu(before, gpu.uuid) != _of_gpu(used, gpu.uuid) for gpu in gpus) or any(
@@ -133,7 +137,7 @@ class Feed:
         self._largest = largest
         waiting = await in_steps(uids, self._waiting_row)
         differs = state.update(_by_shown_name(nodes), _by_shown_name(waiting), self._header())
-        self.samples.add(self._clock(), state.sums.total, state.sums.allocated, state.waiting)
+        self.samples.add(self._clock(), state.sums.total, state.sums.allocated, state.waiting, self._busy)
         if differs or not self.synced:
             self.synced = True
             self._news, before = asyncio.Event(), self._news

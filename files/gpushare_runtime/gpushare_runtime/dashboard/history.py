@@ -32,18 +32,19 @@ QUERIES: Final[Mapping[str, str]] = {
     "total": "sum(max by (node) (gpushare_extender_node_units))",
     "allocated": "sum(max by (node) (gpushare_extender_node_units_allocated))",
     "pending": "sum(max by (reason) (gpushare_extender_pods_waiting))",
+    "busy": "100 * avg(max by (uuid) (gpushare_device_plugin_gpu_sm_utilization_ratio))",
 }
 
 
 class Samples:
-    """The allocation since the start, one sample each half minute: MiB and pods that wait."""
+    """The allocation since the start, one sample each half minute: MiB, pods that wait, percent of the SMs that are busy."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[int, int, int, int]] = deque(maxlen=MOST_SAMPLES)
+        self._kept: deque[tuple[int, int, int, int, int | None]] = deque(maxlen=MOST_SAMPLES)
 
-    def add(self, now: float, total: int, allocated: int, pending: int) -> None:
-        """now: Unix time in seconds. The last sample of each half minute is kept."""
-        sample = (int(now // EVERY_SECONDS * EVERY_SECONDS), total, allocated, pending)
+    def add(self, now: float, total: int, allocated: int, pending: int, busy: int | None = None) -> None:
+        """now: Unix time in seconds. busy: None where it is unknown. The last sample of each half minute is kept."""
+        sample = (int(now // EVERY_SECONDS * EVERY_SECONDS), total, allocated, pending, busy)
         if self._kept and self._kept[-1][0] == sample[0]:
             self._kept[-1] = sample
         else:
@@ -51,7 +52,7 @@ class Samples:
 
     def to_json(self) -> dict[str, Any]:
         """Columns of equal length."""
-        times, totals, allocated, pending = zip(*self._kept, strict=True) if self._kept else ((), (), (), ())
+        times, totals, allocated, pending, busy = zip(*self._kept, strict=True) if self._kept else ((), (), (), (), ())
         return {
             "source": "dashboard",
             "unit": "MiB",
@@ -60,6 +61,7 @@ class Samples:
             "total": list(totals),
             "allocated": list(allocated),
             "pending": list(pending),
+            "busy": list(busy),
         }
 
 
@@ -142,4 +144,5 @@ def merged(series: Mapping[str, Mapping[int, float]]) -> dict[str, Any]:
     if not times:
         raise HistoryError("Prometheus has no samples of gpushare_extender_node_units; does it scrape the extenders?")
     columns = {name: [round(series[name].get(at, 0)) for at in times] for name in ("total", "allocated", "pending")}
-    return {"source": "Prometheus", "unit": "units", "problem": "", "time": times, **columns}
+    busy = [None if (value := series["busy"].get(at)) is None else round(value) for at in times]
+    return {"source": "Prometheus", "unit": "units", "problem": "", "time": times, **columns, "busy": busy}

@@ -23,8 +23,9 @@ def test_of_each_half_minute_the_last_sample_is_kept() -> None:
     samples = Samples()
     assert samples.to_json()["time"] == []
     for now, allocated in ((0, 9), (10, 8), (30, 7), (31, 6), (59, 5), (60, 4)):
-        samples.add(now, 10, allocated, 1)
+        samples.add(now, 10, allocated, 1, None if now < 30 else allocated)
     made = samples.to_json()
+    assert made["busy"] == [None, 5, 4]
     assert (made["time"], made["allocated"], made["total"], made["pending"]) == ([0, 30, 60], [8, 5, 4], [10] * 3, [1] * 3)
 
 
@@ -75,10 +76,12 @@ def test_another_answer_is_an_error_that_quotes_little_of_it(data: bytes, messag
 
 
 def test_only_times_with_all_and_free_memory_count() -> None:
-    made = merged({"total": {1: 10, 2: 20}, "allocated": {2: 5, 3: 5}, "pending": {}})
+    made = merged({"total": {1: 10, 2: 20}, "allocated": {2: 5, 3: 5}, "pending": {}, "busy": {1: 3}})
+    assert made["busy"] == [None]
+    assert merged({name: {1: 7.6} for name in history.QUERIES})["busy"] == [8]
     assert (made["time"], made["total"], made["allocated"], made["pending"], made["unit"]) == ([2], [20], [5], [0], "units")
     with pytest.raises(HistoryError, match="no samples of gpushare_extender_node_units"):
-        merged({"total": {1: 1}, "allocated": {}, "pending": {}})
+        merged({"total": {1: 1}, "allocated": {}, "pending": {}, "busy": {}})
 
 
 VALUES = st.recursive(
@@ -97,7 +100,7 @@ def test_whatever_it_sends_is_an_error_or_can_be_sent_on(points: list[object], o
     for data in (answer([{"values": points}]), answer(other), json.dumps(other).encode()):
         with suppress(HistoryError):
             series = read_series(data)
-            orjson.dumps(merged({"total": series, "allocated": series, "pending": series}))
+            orjson.dumps(merged(dict.fromkeys(history.QUERIES, series)))
 
 
 @pytest.mark.parametrize("url", ["", "prometheus:9090", "ftp://p", "http://", "http://p/?a=b", "http://p#x"])
@@ -138,6 +141,7 @@ def test_prometheus_is_queried_once_in_half_a_minute() -> None:
             "total": [1],
             "allocated": [2],
             "pending": [3],
+            "busy": [4],
         }
         assert await prometheus.read() is first
 

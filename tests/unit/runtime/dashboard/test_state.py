@@ -301,9 +301,13 @@ async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
     await feed.refresh()
     last = whole(feed.state)
     assert ([one["name"] for one in last["nodes"]], last["waiting"]) == (["a", "b"], [])
-    assert feed.samples.to_json() == {
+    expected: dict[str, object] = {
         "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "allocated": [3072], "pending": [0],
     }  # fmt: skip
+    assert feed.samples.to_json() == {**expected, "busy": [None]}
+    feed.set_used(Used(busy_gpus={"U": 40, "V": 15}))
+    await feed.refresh()
+    assert feed.samples.to_json() == {**expected, "busy": [28]}
 
 
 def test_a_pod_whose_gpu_is_gone_is_a_problem_of_its_node() -> None:

@@ -34,9 +34,13 @@ export function chart(data, width) {
   const words =
     `${round(taken[last])} of ${round(totals[last])} ${unit} are allocated now; at most ${round(Math.max(...taken))}, ` +
     `at least ${round(Math.min(...taken))} since ${clock(data.time[0])}. ${data.pending[last]} pods wait now, at most ${Math.max(...data.pending)}.`;
+  // Where nothing tells how busy GPUs are, there is nothing to draw.
+  const known = data.time.map((_, at) => at).filter((at) => data.busy[at] !== null);
+  const busy = known.map((at) => data.busy[at]);
+  const loads = `The SMs of all GPUs are busy for ${busy[busy.length - 1]} % of the time, at most ${Math.max(...busy)} %.`;
   const step = Math.max(1, Math.ceil(data.time.length / ROWS));
   const picked = data.time.map((_, at) => at).filter((at) => (last - at) % step === 0);
-  const rows = picked.map((at) => [clock(data.time[at]), round(taken[at]), round(totals[at]), data.pending[at]]);
+  const rows = picked.map((at) => [clock(data.time[at]), round(taken[at]), round(totals[at]), data.pending[at], data.busy[at] ?? "–"]);
   return [
     ...problem,
     element("p", {}, `${words} ${source}`),
@@ -44,8 +48,11 @@ export function chart(data, width) {
     picture(data.time, taken, totals, width, unit, `Allocated memory, and all memory. ${words}`),
     element("h3", {}, "Pods that wait"),
     picture(data.time, null, data.pending, width, "pods", `Pods that wait. ${words}`),
+    ...(known.length
+      ? [element("h3", {}, "SMs busy"), element("p", {}, loads), picture(known.map((at) => data.time[at]), null, busy, width, "%", loads)]
+      : []),
     element("h3", {}, "In numbers"),
-    table("In numbers", ["Time", `Allocated (${unit})`, `All (${unit})`, "Pods waiting"], rows),
+    table("In numbers", ["Time", `Allocated (${unit})`, `All (${unit})`, "Pods waiting", "SMs busy (%)"], rows),
   ];
 }
 
