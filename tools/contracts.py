@@ -258,6 +258,7 @@ PLUGINS: Final = Area(
                     "_facts",
                     "_formats",
                     "_host.container_runtimes",
+                    "_in_cluster.claims",
                     "_kubelet.gates",
                     "_takeover.operator",
                 )
