@@ -73,25 +73,30 @@ class Fleet:
         children = {group: {"hosts": {name: {"ansible_host": name} for name in names}} for group, names in groups.items()}
         (folder / "inventory.json").write_text(json.dumps({"all": {"vars": variables, "children": children}}))
 
-    def run(self, step: str, **variables: Any) -> tuple[Cost, Results]:
-        """Run a step of STEPS with these variables. RuntimeError where the playbook fails."""
-        results, calls = self.folder / "results", self.folder / "calls"
-        calls.write_text("")
+    def start(self, step: str, **variables: Any) -> subprocess.Popen[bytes]:
+        """A step of STEPS with these variables, which prints to the file `output` of the folder."""
+        (self.folder / "calls").write_text("")
         program = Path(sys.executable).parent / "ansible-playbook"
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")} | environment(results)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")} | environment(
+            self.folder / "results"
+        )
         environ |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"), "ANSIBLE_NOCOLOR": "1"}
         environ |= {"ANSIBLE_CONNECTION_PLUGINS": str(HERE / "connection"), "FLEET_WORLD": str(self.folder)}
         environ |= {"ANSIBLE_FORKS": str(self.forks), "ANSIBLE_PIPELINING": "1"}
         command: list[str | Path] = [program, "-i", self.folder / "inventory.json", f"{STEPS[step]}.yml", "-e", json.dumps(variables)]
         with (self.folder / "output").open("wb") as output:
-            process = subprocess.Popen(command, env=environ, cwd=ROOT / "playbooks", stdout=output, stderr=subprocess.STDOUT)
-            _pid, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            return subprocess.Popen(command, env=environ, cwd=ROOT / "playbooks", stdout=output, stderr=subprocess.STDOUT)
+
+    def run(self, step: str, **variables: Any) -> tuple[Cost, Results]:
+        """What a step of STEPS with these variables cost and did. RuntimeError where the playbook fails."""
+        process = self.start(step, **variables)
+        _pid, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             end = (self.folder / "output").read_text()[-4000:]
             raise RuntimeError(f"{step} on {self.nodes} nodes ended with {process.returncode}:\n{end}")
-        found = Results.read(results)
-        sizes = [line.split()[2:] for line in calls.read_text().splitlines()]
+        found = Results.read(self.folder / "results")
+        sizes = [line.split()[2:] for line in (self.folder / "calls").read_text().splitlines()]
         cost = Cost(
             step,
             self.nodes,

@@ -24,6 +24,7 @@ Json = dict[str, Any]
 #: Their names in what is prepared, and the start of the UUIDs of their GPUs.
 GPU_NODE, PLANE, UUID = "node-1", "cp1", "GPU-00000000"
 _CALLS, _HOSTS, _STATE = "calls", "hosts.json", "state"
+FAULTS = "faults.json"
 _ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 _TOKEN_SECONDS = 604800
 _REMOVED: Json = {key: [] for key in ("stopped", "removed", "restored", "left", "notes", "diff")}
@@ -51,6 +52,8 @@ class World:
         self.folder = folder
         self.prepared: Json = json.loads((folder / "machines.json").read_text())
         self.names: dict[str, int] = json.loads((folder / _HOSTS).read_text())
+        # Of hosts that do not answer as they ought to: "unreachable", "garbage" or "hang".
+        self.faults: dict[str, str] = json.loads((folder / FAULTS).read_text()) if (folder / FAULTS).exists() else {}
 
     def answer(self, host: str, sent: bytes) -> bytes:
         """What the host prints, and a line about the call."""

@@ -9,9 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped]
 from ansible.plugins.connection import ConnectionBase  # type: ignore[import-untyped]
 
 DOCUMENTATION = """
@@ -42,6 +44,13 @@ class Connection(ConnectionBase):  # type: ignore[misc]
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         if in_data is not None:
             world = answers.world(Path(os.environ["FLEET_WORLD"]))
+            fault = world.faults.get(self._play_context.remote_addr)
+            if fault == "unreachable":
+                raise AnsibleConnectionFailure("Connection timed out")
+            if fault == "garbage":
+                return 0, b"\x00\xff{" * 100, b""
+            if fault == "hang":
+                time.sleep(3600)
             return 0, world.answer(self._play_context.remote_addr, in_data), b""
         # Folders for files that are sent.
         done = subprocess.run(["/bin/sh", "-c", cmd], capture_output=True, check=False)
