@@ -10,7 +10,8 @@ The traces are openb of the Alibaba cluster data (openb_node_list_*.csv, openb_p
 - decisions: what a decision costs in process, at 1213 and at 5000 nodes;
 - live (where it is asked for): an eighth of the cluster, filled once, on a real kube-scheduler with the extender, beside the model.
 
-`before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1.
+`before` is binpack as it was: no scarcity, exact units, of equals the node with less free, weight 1. `first fit` is kube-scheduler alone
+with claims (the back end dra), and `no score` the same with the fullest GPU of the node that fits.
 Prints means with the standard error over the seeds. --json keeps what other runs have written there;
 `tools/pictures.py --write` draws it.
 """
@@ -38,7 +39,7 @@ from bench.placement.published import RULES, Anchor
 from bench.placement.scheduler import Learn, Make, Scheduler, churn, fill
 from bench.placement.workload import Machine, Pod, arrivals, eighth, first, read_machines, read_trace, total
 from gpushare_runtime.core.ledger import Ledger, NodeLedger
-from gpushare_runtime.core.placement.policies import Binpack, Placement, Policy
+from gpushare_runtime.core.placement.policies import FIRST_FIT, Binpack, Placement, Policy
 from gpushare_runtime.core.placement.ranking import NodeCost, Ranking
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.request import Request
@@ -93,6 +94,7 @@ POLICIES: Final[Mapping[str, tuple[Make, int, bool]]] = {
     "before": (_before, 1, True),
     "spread": (_policy("spread"), WEIGHT, True),
     "no score": (_policy("binpack", scarce=False), 0, True),
+    "first fit": (_policy(FIRST_FIT), 0, True),
     "binpack, no taint": (_policy("binpack"), WEIGHT, False),
 }
 """By name: the policy, gpushare_extender_weight, and whether GPU nodes have the taint of gpushare_taint_gpu_nodes."""
