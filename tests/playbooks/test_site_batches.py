@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,12 @@ SORTING = {
 BUILT = "python_environment:{{ 'main' if gpushare_prerequisites | default('present') == 'managed' else 'build' }}"
 #: The parts of site.yml for daemons that are services.
 PARTS = ("control_planes.yml", "gpu_nodes.yml", "finish.yml")
+#: What a batch may include.
+ALL_STEPS = (
+    *("take_over:operator", "nvidia_driver:main", "nvidia_container_toolkit:main", "container_runtime:main"),
+    *("kubelet:main", "kubelet:labels", "mps:main", "device_plugin:serve", "device_plugin:from_pod", "device_plugin:to_pod"),
+    *("python_environment:switch", "verify:after_upgrade"),
+)
 #: With which a batch of services includes all that it may include.
 EVERYTHING = {
     "gpushare_driver_state": "managed",
@@ -68,36 +74,45 @@ def roles_of(play: dict[str, Any]) -> list[str]:
 
 
 def includes(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """What it includes of roles; for the loop over the steps of a batch, each of them."""
-    if "__site_due" in task.get("vars", {}):
-        rows = (row.split(":") for row in all_steps())
+    """What it includes of roles; for a loop over steps of a batch, each of them."""
+    if "__site_subject" in task.get("loop_control", {}).values():
+        rows = (row.split(":") for row in all_steps()[task["name"]])
         return [{"name": f"gpushare.kubernetes.{role}", "tasks_from": tasks} for role, tasks in rows]
     return [task["ansible.builtin.include_role"]] if "ansible.builtin.include_role" in task else []
 
 
 def batch_block() -> list[dict[str, Any]]:
     (whole,) = yaml.safe_load((ROOT / "playbooks/tasks/gpu_nodes.yml").read_text())
-    block: list[dict[str, Any]] = whole["block"]
-    return block
+    return [{**task, "vars": whole["vars"]} for task in whole["block"]]
 
 
 @functools.cache
-def all_steps() -> list[str]:
+def all_steps() -> dict[str, list[str]]:
+    """The steps of each loop of a batch that includes everything."""
     with tempfile.TemporaryDirectory() as folder:
-        return steps(Path(folder), {"gpu": EVERYTHING})["gpu"]
+        return {task["name"]: steps(Path(folder), {"gpu": EVERYTHING}, tasks=(task,))["gpu"] for task in batch_block()}
 
 
-def steps(folder: Path, hosts: dict[str, dict[str, Any]], *arguments: str) -> dict[str, list[str]]:
-    """What a batch includes on hosts with these variables, each as "role:tasks", as Ansible evaluates it."""
-    (task,) = [one for one in batch_block() if "__site_due" in one.get("vars", {})]
-    said = f"{{{{ {{inventory_hostname: {task['loop'].strip('{} ')}}} | to_json }}}}"
-    told = {"ansible.builtin.debug": {"msg": f"STEPS={said}="}, "vars": task["vars"]}
-    play = {"hosts": "all", "gather_facts": False, "tasks": [told]}
+def steps(
+    folder: Path, hosts: dict[str, dict[str, Any]], *arguments: str, tasks: Sequence[dict[str, Any]] | None = None
+) -> dict[str, list[str]]:
+    """What a batch includes on hosts with these variables, each as "role:tasks", in the order in which Ansible runs it there."""
+    done_by = "{{ inventory_hostname }}={{ __site_subject.role }}:{{ __site_subject.tasks }}="
+    (folder / "step.yml").write_text(yaml.safe_dump([{"ansible.builtin.debug": {"msg": f"STEP={done_by}"}}]))
+    told = []
+    for task in batch_block() if tasks is None else tasks:
+        # One file for each step, as each has a role of its own.
+        file = f"{folder}/{{{{ __site_subject.role }}}}-{{{{ __site_subject.tasks }}}}.yml"
+        told.append({**{key: task[key] for key in ("loop", "loop_control", "vars")}, "ansible.builtin.include_tasks": file})
+    for step in ALL_STEPS:
+        (folder / f"{step.replace(':', '-')}.yml").write_text((folder / "step.yml").read_text())
+    play = {"hosts": "all", "gather_facts": False, "tasks": told}
     done = run(folder, {"all": {"vars": {"ansible_connection": "local"}, "hosts": hosts}}, [play], *arguments)
-    found = re.findall(r'"msg": "STEPS=(.*)="', done.stdout)
-    assert len(found) == len(hosts), done.stdout + done.stderr
-    rows = [item for text in found for item in json.loads(json.loads(f'"{text}"')).items()]
-    return {host: [f"{row['role']}:{row['tasks']}" for row in listed] for host, listed in rows}
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, list[str]] = {host: [] for host in hosts}
+    for host, step in re.findall(r'"msg": "STEP=(\w+)=(\S+)="', done.stdout):
+        found[host].append(step)
+    return found
 
 
 def test_a_control_plane_that_fails_stops_the_run_before_the_next_one() -> None:
@@ -177,22 +192,22 @@ def test_batches(tmp_path: Path, group_vars: dict[str, Any], arguments: tuple[st
 def test_a_node_is_configured_unless_preflight_has_planned_that_nothing_changes(tmp_path: Path) -> None:
     idle: dict[str, Any] = {"changed": False, "changes": False}
     toolkit, packages, runtime = ("__nvidia_container_toolkit", "__nvidia_container_toolkit_packages", "__container_runtime")
-    without_driver = ["nvidia_container_toolkit:main", "container_runtime:main"]
-    everything = ["nvidia_driver:main", *without_driver]
+    # Also the driver that nobody manages: hosts of a batch must not differ in what they loop over.
+    everything = ["nvidia_driver:main", "nvidia_container_toolkit:main", "container_runtime:main"]
     nodes: dict[str, tuple[list[str], dict[str, Any]]] = {
         "idle": ([], {}),
         "managed": ([], {packages: idle}),
         # With CDI, the container runtime is left as it is.
         "skipped": ([], {runtime: {"changed": False, "skipped": True}}),
-        "packages": (without_driver, {packages: {**idle, "changes": True}}),
-        "toolkit": (without_driver, {toolkit: {**idle, "changes": True, "strategy": "cdi", "mps": []}}),
-        "runtime": (without_driver, {runtime: {**idle, "changes": True}}),
+        "packages": (everything, {packages: {**idle, "changes": True}}),
+        "toolkit": (everything, {toolkit: {**idle, "changes": True, "strategy": "cdi", "mps": []}}),
+        "runtime": (everything, {runtime: {**idle, "changes": True}}),
         # What preflight was told to accept.
-        "failed": (without_driver, {toolkit: {"changed": False, "failed": True, "msg": "why", "strategy": "cdi", "mps": []}}),
+        "failed": (everything, {toolkit: {"changed": False, "failed": True, "msg": "why", "strategy": "cdi", "mps": []}}),
         "driver": (everything, {"gpushare_driver_state": "absent"}),
         "template": (everything, {"gpushare_driver_state": "{{ 'man' ~ 'aged' }}"}),
-        "operator": (["take_over:operator", *without_driver], {"gpushare_gpu_operator": "patch"}),
-        "taken_over": (without_driver, {"__site_always": True}),
+        "operator": (["take_over:operator", *everything], {"gpushare_gpu_operator": "patch"}),
+        "taken_over": (everything, {"__site_always": True}),
     }
     known = {toolkit: {**idle, "strategy": "cdi", "mps": []}, runtime: idle, **SETTLED}
     found = steps(tmp_path, {name: {**known, **values} for name, (_due, values) in nodes.items()})
@@ -222,7 +237,8 @@ def test_a_batch_includes_what_its_hosts_need_and_nothing_else(tmp_path: Path) -
         ),
         # Nothing is known of it.
         "unplanned": (
-            "nvidia_container_toolkit:main container_runtime:main kubelet:main mps:main device_plugin:serve python_environment:switch",
+            "nvidia_driver:main nvidia_container_toolkit:main container_runtime:main kubelet:main device_plugin:serve "
+            "python_environment:switch",
             {"__nvidia_container_toolkit": {}, "__container_runtime": {}, "__gpushare_node": {"kubelet": {}}, "__python_environment": {}},
         ),
         "unlinked": ("kubelet:labels device_plugin:serve python_environment:switch", {"__python_environment": {"linked": False}}),

@@ -70,7 +70,7 @@ def test_a_subject_is_one_folder_and_one_row(tmp_path: Path) -> None:
     assert said(second) == [(True, True), (False, True)]
     assert verified(second) == [True]
 
-    # Nothing changes, and its role is left out with the others: one more plan than the 7 modules and 16 results of docs/project/design.md,
+    # Nothing changes, and its role is left out with the others: one more plan than the 7 modules and 18 results of docs/project/design.md,
     # and the one result that the first host of a batch has for all of them.
     third = collection.play("site", HOSTS)
     assert third.code == 0, third.output
@@ -78,7 +78,7 @@ def test_a_subject_is_one_folder_and_one_row(tmp_path: Path) -> None:
     assert verified(third) == [False]
     assert third.results is not None
     assert third.results.changes() == {}
-    assert (len(third.of("gpu1")), len(third.results.tasks("gpu1"))) == (8, 18), third.results.tasks("gpu1")
+    assert (len(third.of("gpu1")), len(third.results.tasks("gpu1"))) == (8, 20), third.results.tasks("gpu1")
 
     removed = collection.play("uninstall", HOSTS)
     assert removed.code == 0, removed.output

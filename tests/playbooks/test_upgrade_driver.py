@@ -173,7 +173,7 @@ OTHER = "0123456789abcdef0123456789abcdef"
 )
 def test_the_machine_that_ansible_runs_on_is_told_by_machine_and_boot(tmp_path: Path, machine_id: str, boot_id: str, own: bool) -> None:
     facts = {"info": {"machine_id": machine_id, "boot_id": boot_id}, "plan": {"version": "580.126.20"}}
-    role = {"name": "gpushare.kubernetes.nvidia_driver", "tasks_from": "reboot"}
+    role = {"name": "gpushare.kubernetes.nvidia_driver", "tasks_from": "reboot_or_report"}
     tasks = [{"ansible.builtin.include_role": role, "vars": {"__nvidia_driver": facts, "__nvidia_driver_host": {"reboot": "why"}}}]
     (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
     # In check mode nothing is ever rebooted.
@@ -185,7 +185,7 @@ def test_the_machine_that_ansible_runs_on_is_told_by_machine_and_boot(tmp_path: 
 @pytest.mark.parametrize("variables", [{}, {"gpushare_driver_reboot_ok": True}])
 def test_a_permission_that_the_command_line_denies_as_text_is_none(tmp_path: Path, variables: dict[str, Any]) -> None:
     facts = {"info": {"machine_id": OTHER, "boot_id": ""}, "plan": {"version": "580.126.20"}}
-    role = {"name": "gpushare.kubernetes.nvidia_driver", "tasks_from": "reboot"}
+    role = {"name": "gpushare.kubernetes.nvidia_driver", "tasks_from": "reboot_or_report"}
     tasks = [{"ansible.builtin.include_role": role, "vars": {"__nvidia_driver": facts, "__nvidia_driver_host": {"reboot": "why"}}}]
     (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
     arguments = ("--check", "-e", "gpushare_driver_reboot_ok=false")

@@ -65,14 +65,14 @@ def is_fit(plan: Plan, facts: Mapping[str, Any]) -> bool:
 def batch(read: Read, setting: Read, always: bool) -> list[dict[str, str]]:
     """The roles that a batch of GPU nodes includes, each as its role and tasks: all, where one of them may change something.
 
-    always: whatever preflight has planned.
+    All, or none: Ansible includes what several hosts loop over in the order in which it first appears on any of them, so that a host whose
+    list lacked a role would move it behind the others everywhere. always: whatever preflight has planned.
     """
-    wanted = [
-        (role, owner) for role, owner in brought().items() if owner.install and owner.group == GPU_NODES and _is_wanted(owner, setting)
-    ]
+    owners = [(role, owner) for role, owner in brought().items() if owner.install and owner.group == GPU_NODES]
+    wanted = [(role, owner) for role, owner in owners if _is_wanted(owner, setting)]
     # A role that is out by default always runs where the inventory asks for it: its plan is not the whole of it.
     due = always or any(owner.idle[0] or _is_due(read, role, plan) for role, owner in wanted for plan in owner.plans)
-    return [{"role": role, "tasks": owner.install} for role, owner in wanted] if due else []
+    return [{"role": role, "tasks": owner.install} for role, owner in owners] if due else []
 
 
 def _is_wanted(owner: Owner, setting: Read) -> bool:
