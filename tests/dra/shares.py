@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from e2e.api import Json
@@ -15,6 +15,7 @@ from e2e.cluster import GPU_NODES, Cluster, RealGpu
 
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 #: Where kubelet keeps which claims it has prepared, and the device plugin those of its own.
@@ -38,7 +39,12 @@ def templates(cluster: Cluster) -> set[str]:
 
 
 def claims(cluster: Cluster, namespace: str = "default") -> list[Json]:
-    return cluster.api.items(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims")
+    return cluster.api.items(_CLAIMS.format(namespace))
+
+
+def claims_as_they_change(cluster: Cluster, seconds: int) -> Iterator[Json]:
+    """Also a claim that has its allocation for a moment only."""
+    return cluster.api.watch(_CLAIMS.format("default"), seconds)
 
 
 def shares_of(claim: Json) -> list[Share]:

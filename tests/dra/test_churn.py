@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.shares import Share, allocated, clear, gpus_by_device, templates
+from dra.shares import Share, claims_as_they_change, clear, gpus_by_device, shares_of, templates
 from e2e import churn_judge as judge
 from e2e.api import ApiError, Json
 from e2e.churn import gpus_of
@@ -36,7 +36,8 @@ PLUGIN, KUBELET, CONTAINERD, KEEPER = "device plugin", "kubelet", "containerd", 
 #: One after each batch.
 KILLS = (PLUGIN, KUBELET, CONTAINERD, PLUGIN, KEEPER, KUBELET, CONTAINERD, PLUGIN, KUBELET, KEEPER)
 _PROGRAM = {PLUGIN: "gpushare-device-plugin", KEEPER: "gpushare-claims"}
-CLAIMS_SECONDS = 0.2
+#: How long one watch of claims lasts.
+CLAIMS_SECONDS = 5
 
 
 @dataclass
@@ -96,13 +97,16 @@ def watched(cluster: Cluster, seen: Seen) -> Iterator[None]:
                 seen.log.node_says(node, said)
 
     def look() -> None:
-        while not stop.wait(CLAIMS_SECONDS):
+        claims: dict[str, dict[str, list[Share]]] = {}
+        while not stop.is_set():
             try:
-                now = allocated(cluster)
+                for claim in claims_as_they_change(cluster, CLAIMS_SECONDS):
+                    for user in claim.get("status", {}).get("reservedFor", ()):
+                        of_pod = claims.setdefault(user["uid"], {})
+                        of_pod[claim["metadata"]["uid"]] = shares_of(claim) or of_pod.get(claim["metadata"]["uid"], [])
+                        seen.shares[user["uid"]] = [share for shares in of_pod.values() for share in shares]
             except (ApiError, OSError):
-                continue
-            for uid, shares in now.items():
-                seen.shares[uid] = shares
+                stop.wait(0.2)
 
     with ExitStack() as stack:
         readers = [threading.Thread(target=look)]

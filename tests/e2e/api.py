@@ -9,7 +9,7 @@ import http.client
 import json
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -55,6 +55,22 @@ class Api:
     def items(self, path: str, **query: str) -> list[Json]:
         """The items of a list."""
         return list(self.get(path, **query)["items"])
+
+    def watch(self, path: str, seconds: int) -> Iterator[Json]:
+        """Each object of a list as it is, and then after each change, for so long."""
+        connection = http.client.HTTPSConnection(self._host, self._port, timeout=seconds + 30, context=self._tls)
+        query = urlencode({"watch": "true", "timeoutSeconds": seconds, "resourceVersion": "0"})
+        try:
+            connection.request("GET", f"{path}?{query}", None, {"Accept": "application/json", **self._headers})
+            for line in connection.getresponse():
+                event = json.loads(line)
+                if event["type"] == "ERROR" or "object" not in event:
+                    raise ApiError(event.get("object", event).get("code", 0), str(event)[:200])
+                yield event["object"]
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"watch {path}: {error!r}") from error
+        finally:
+            connection.close()
 
     def create(self, path: str, body: Json, **query: str) -> Json:
         return self._request("POST", path, body, query)
