@@ -59,6 +59,7 @@ class Gpu:
     index: NVML's, or instance_index. minor: of /dev/nvidia<minor>. pci: domain:bus:device.function. mib: memory in MiB.
     units: whole units of it. numa: NUMA node, None if unknown. health: "ok" or what is wrong. caps: of an instance, the numbers of its
     two device nodes /dev/nvidia-caps/nvidia-cap<number>; () if the driver does not say. minor, pci and numa are its GPU's.
+    defective: whether what is wrong is the GPU itself, by several readings; the annotation does not have it.
     """
 
     index: int
@@ -72,6 +73,7 @@ class Gpu:
     health: str = HEALTHY
     cordoned: bool = False
     caps: tuple[int, ...] = ()
+    defective: bool = False
 
     @property
     def is_instance(self) -> bool:

@@ -147,21 +147,23 @@ class Services(DRAPluginServicer, DRAResourceHealthServicer, RegistrationService
         self, request: health_pb.NodeWatchResourcesRequest, context: _Context
     ) -> AsyncIterator[health_pb.NodeWatchResourcesResponse]:
         """The health of all devices: at once, whenever it has changed, and before kubelet forgets it. It shows it in the pods' status."""
-        told: list[tuple[str, str]] = []
+        told: list[tuple[str, str, bool]] = []
         at = 0.0
         while True:
             count, inventory, now = self._gpus.changes.count, self._gpus.now(), time.monotonic()
-            health = [(device_name(gpu.uuid), gpu.health) for gpu in published(inventory)] if inventory else []
+            health = [(device_name(gpu.uuid), gpu.health, gpu.defective) for gpu in published(inventory)] if inventory else []
             if health and (health != told or now - at >= _HEALTH_SECONDS):
                 yield health_pb.NodeWatchResourcesResponse(devices=[self._health(*each) for each in health])
                 told, at = health, now
             await self._gpus.changes.after(count, _HEALTH_SECONDS)
 
-    def _health(self, device: str, health: str) -> health_pb.DeviceHealth:
+    def _health(self, device: str, health: str, defective: bool) -> health_pb.DeviceHealth:
         good = health == HEALTHY
+        # What is wrong with the driver, or with files, need not concern containers that run.
+        bad = health_pb.UNHEALTHY if defective else health_pb.UNKNOWN
         return health_pb.DeviceHealth(
             device=health_pb.DeviceIdentifier(pool_name=self._node, device_name=device),
-            health=health_pb.HEALTHY if good else health_pb.UNHEALTHY,
+            health=health_pb.HEALTHY if good else bad,
             last_updated_time=int(time.time()),
             message="" if good else health,
         )

@@ -62,7 +62,7 @@ def words(model: str) -> str:
 
 @dataclass(frozen=True)
 class Closed:
-    """The GPUs that take no pods. evicts: whether one that fails also ends the pods that have it.
+    """The GPUs that take no pods. evicts: whether one that is defective also ends the pods that have it.
 
     in_use: UUIDs of those where processes of pods that are gone still use memory, which kube-scheduler takes for free.
     """
@@ -73,7 +73,7 @@ class Closed:
     def taint(self, gpu: Gpu) -> dict[str, str] | None:
         """Of its device; None for a GPU that pods may have."""
         value = UNHEALTHY if gpu.health != HEALTHY else CORDONED if gpu.cordoned else IN_USE if gpu.uuid in self.in_use else ""
-        effect = "NoExecute" if self.evicts and value == UNHEALTHY else "NoSchedule"
+        effect = "NoExecute" if self.evicts and gpu.defective else "NoSchedule"
         return {"key": TAINT, "value": value, "effect": effect} if value else None
 
 

@@ -175,11 +175,12 @@ class DevicePluginConfig:
         chart="unhealthy",
         agrees=f"`evict` requires `backend: {DRA}`",
         description="Consequence for the pods of a GPU that fails, with C(gpushare_backend=dra). V(report) means that the pods' status and "
-        "an Event of the node say so, and the pods go on. With V(evict) the GPU's device has a taint C(NoExecute), by which Kubernetes "
-        "evicts its pods at once, so that their controllers create them again. A pod without a controller is then gone.",
+        "an Event of the node say so, and the pods go on. With V(evict) the device of a GPU that has itself failed, by several readings, "
+        "has a taint C(NoExecute). Kubernetes deletes its pods by that at once, without asking their disruption budgets, and their "
+        "controllers create them again. A pod without a controller is then gone. Trouble of the driver or of CDI specs evicts no pod.",
         meaning="Consequence for the pods of a GPU that fails, with `backend: dra`. `report`: the pods' status and an Event of the node "
-        "say so, and the pods go on. `evict`: the GPU's device has a taint `NoExecute`, by which Kubernetes evicts its pods at once, so "
-        "that their controllers create them again.",
+        "say so, and the pods go on. `evict`: the device of a GPU that has itself failed, by several readings, has a taint `NoExecute`. "
+        "Kubernetes deletes its pods by that at once, without asking their disruption budgets, and their controllers create them again.",
     )
     health_checks: int = setting(
         3,

@@ -161,6 +161,9 @@ async def test_kubelet_is_told_of_health_at_once_and_whenever_it_changes(monkeyp
         it.changes.notify()
         it.inventory = Inventory(GIB, (replace(T4, health="XID 79"), A30))
         it.changes.notify()
+        assert await told() == {T4.uuid.lower(): (health_pb.UNKNOWN, "XID 79"), A30.uuid.lower(): well}
+        it.inventory = Inventory(GIB, (replace(T4, health="XID 79", defective=True), A30))
+        it.changes.notify()
         assert await told() == {T4.uuid.lower(): (health_pb.UNHEALTHY, "XID 79"), A30.uuid.lower(): well}
         # Before kubelet forgets it.
         monkeypatch.setattr(driver, "_HEALTH_SECONDS", 0.01)

@@ -76,11 +76,13 @@ def test_a_gpu_of_one_unit_has_no_step_between() -> None:
     ("gpu", "value", "effect"),
     [
         (T4, None, None),
-        (replace(T4, health="XID 79"), "unhealthy", "NoExecute"),
+        (replace(T4, health="XID 79", defective=True), "unhealthy", "NoExecute"),
+        # A CDI spec, or the driver of all GPUs: containers that run have what they need.
+        (replace(T4, health="two CDI specs name it"), "unhealthy", "NoSchedule"),
         # People cordon a GPU so that its pods end by themselves; their drain evicts them.
         (replace(T4, cordoned=True), "cordoned", "NoSchedule"),
         (A30, "in-use", "NoSchedule"),
-        (replace(A30, health="XID 79"), "unhealthy", "NoExecute"),
+        (replace(A30, health="XID 79", defective=True), "unhealthy", "NoExecute"),
     ],
 )
 def test_only_a_gpu_that_fails_ends_its_pods_where_that_is_asked_for(gpu: Gpu, value: str | None, effect: str | None) -> None:

@@ -49,13 +49,14 @@ class NvmlError(GpushareError):
     """NVML as a whole, or one GPU, is not usable; the text has the reason and the action to take.
 
     reload: only a new process can recover, because the loaded library was replaced, or the driver was loaded after this process started.
-    unable: the driver, the GPU or this process can never do that. code: NVML's, 0 without one.
+    unable: the driver, the GPU or this process can never do that. lost: the driver says that this GPU is lost. code: NVML's, 0 without one.
     """
 
-    def __init__(self, text: str, *, reload: bool = False, unable: bool = False, code: int = 0) -> None:
+    def __init__(self, text: str, *, reload: bool = False, unable: bool = False, lost: bool = False, code: int = 0) -> None:
         super().__init__(text)
         self.reload = reload
         self.unable = unable
+        self.lost = lost
         self.code = code
 
 
@@ -239,7 +240,7 @@ class GpuReader:
         return self._known
 
     def failed(self, why: str) -> Inventory | None:
-        """All GPUs as last read, unusable because of `why`; None before the first reading."""
+        """All GPUs as last read, unusable because of `why`, which says nothing about any of them; None before the first reading."""
         if self._known is None:
             return None
         return replace(self._known, gpus=tuple(replace(gpu, health=why) for gpu in self._known.gpus))
@@ -283,7 +284,7 @@ class GpuReader:
             before = self._without_facts(index, count)
             # Another GPU may have its index since one was removed.
             if before and not any(gpu.uuid in there for gpu in before):
-                yield from self._without_answer(index, before, answer)
+                yield from self._without_answer(index, before, answer, alone=bool(answered))
                 continue
             self.omitted[index] = str(answer)
             self.silent |= not answer.unable
@@ -303,12 +304,13 @@ class GpuReader:
             return []
         return [replace(gpu, units=self._unit.count(gpu.mib)) for gpu in before if physical_index(gpu.index) == index]
 
-    def _without_answer(self, index: int, before: list[Gpu], error: NvmlError) -> Iterator[Gpu]:
+    def _without_answer(self, index: int, before: list[Gpu], error: NvmlError, *, alone: bool) -> Iterator[Gpu]:
+        """alone: whether others answer. Where none does it may be the driver, which is loaded anew."""
         uuid = self._uuids.get(index, before[0].uuid)
         if any(gpu.usable for gpu in before):
             log.error("GPU %d (%s): %s", index, uuid, error, extra=about(gpu=index))
-        health = self._health.fails(uuid, str(error))
-        yield from (replace(gpu, health=health) for gpu in before)
+        health = self._health.fails(uuid, str(error), itself=alone or error.lost)
+        yield from (replace(gpu, health=health, defective=self._health.defective(uuid)) for gpu in before)
 
     def _gpu(self, index: int, facts: GpuFacts) -> Iterator[Gpu]:
         health = (
@@ -324,6 +326,7 @@ class GpuReader:
             units=self._unit.count(facts.mib),
             numa=facts.numa,
             health=health,
+            defective=self._health.defective(facts.uuid),
         )
         if facts.instances is None:
             yield gpu

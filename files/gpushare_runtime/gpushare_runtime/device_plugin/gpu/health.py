@@ -9,6 +9,7 @@ https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. The words 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gpushare_runtime.core.inventory import HEALTHY
@@ -27,6 +28,8 @@ _OTHERS: Final = frozenset(
 ) | frozenset((14, 37, 38, 44, 66, 67, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160, 161))
 # Consecutive checks that a failed GPU must pass before pods may use it again.
 CHECKS: Final = 3
+# Consecutive signs that it is the GPU which has failed: pods may be ended for that.
+SIGNS: Final = 3
 
 
 class Xid(NamedTuple):
@@ -82,25 +85,43 @@ def describe(number: int) -> str:
     return f"XID {number}: {xid.meaning}; {xid.cure}" if xid else f"XID {number}: see `dmesg` and NVIDIA's XID catalogue"
 
 
+@dataclass
+class _Failure:
+    """What has taken a GPU out of use. told: by an XID.
+
+    passed: checks since then, in a row. against: signs in a row that the GPU itself has failed.
+    """
+
+    why: str
+    told: bool = False
+    passed: int = 0
+    against: int = 0
+
+
 class GpuHealth:
     """Remembers failures by GPU UUID. It is used from several threads. checks: number that a failed GPU must pass consecutively."""
 
     def __init__(self, checks: int = CHECKS) -> None:
         self._checks = checks
         self._lock = threading.Lock()
-        self._failures: dict[str, str] = {}
-        self._passed: dict[str, int] = {}
+        self._failures: dict[str, _Failure] = {}
 
     def xid(self, uuid: str, number: int) -> bool:
         """Take an XID error that the driver reported for a GPU. Returns whether the GPU becomes unhealthy."""
         if number in SPARED_XIDS:
             return False
-        self._set(uuid, describe(number))
+        with self._lock:
+            failure = self._set(uuid, describe(number))
+            failure.told = True
+            # Several of one moment are one sign.
+            failure.against = max(failure.against, 1)
         return True
 
-    def fails(self, uuid: str, why: str) -> str:
-        """The GPU does not answer, or fails a check. Returns the failure."""
-        return self._set(uuid, why)
+    def fails(self, uuid: str, why: str, *, itself: bool = True) -> str:
+        """The GPU does not answer, or fails a check. Returns the failure. itself: whether it is the GPU, and not the driver of all."""
+        with self._lock:
+            self._set(uuid, why).against += itself
+        return why
 
     def answers(self, uuid: str, unfit: str = "", recovery: str = "") -> str:
         """The GPU answers. Returns "ok" or the failure.
@@ -109,17 +130,26 @@ class GpuHealth:
         """
         with self._lock:
             if recovery:
-                self._failures.setdefault(uuid, recovery)
-            if uuid not in self._failures:
+                self._failures.setdefault(uuid, _Failure(recovery))
+            failure = self._failures.get(uuid)
+            if failure is None:
                 return HEALTHY
-            failure, why = self._failures[uuid], recovery or unfit
-            self._passed[uuid] = 0 if why else self._passed[uuid] + 1
-            if self._passed[uuid] >= self._checks:
-                del self._failures[uuid], self._passed[uuid]
+            why = recovery or unfit
+            failure.passed = 0 if why else failure.passed + 1
+            # One that was silent for a moment has not failed, even if it must not be used before a reset.
+            failure.against = failure.against + 1 if recovery or failure.told else 0
+            if failure.passed >= self._checks:
+                del self._failures[uuid]
                 return HEALTHY
-            return f"{failure} ({why})" if why not in ("", failure) else failure
+            return f"{failure.why} ({why})" if why not in ("", failure.why) else failure.why
 
-    def _set(self, uuid: str, why: str) -> str:
+    def defective(self, uuid: str) -> bool:
+        """Whether the GPU itself has failed, by several signs in a row: an XID, or a reading."""
         with self._lock:
-            self._failures[uuid], self._passed[uuid] = why, 0
-        return why
+            failure = self._failures.get(uuid)
+            return failure is not None and failure.against >= SIGNS
+
+    def _set(self, uuid: str, why: str) -> _Failure:
+        failure = self._failures.setdefault(uuid, _Failure(why))
+        failure.why, failure.passed = why, 0
+        return failure

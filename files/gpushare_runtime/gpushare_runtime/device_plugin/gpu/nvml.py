@@ -532,7 +532,8 @@ def _call(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE, code=error.value) from None
+        lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
+        raise NvmlError(_sentence(error, function.__name__), unable=error.value in _UNABLE, lost=lost, code=error.value) from None
 
 
 def _sentence(error: Any, function: str) -> str:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -351,3 +352,46 @@ def test_a_gpu_that_was_taken_out_does_not_stand_in_for_a_silent_one(caplog: pyt
     # One that was left out does not change the number: the others are kept as they were.
     nvml.lost = {0, 2}
     assert [(gpu.uuid, gpu.usable) for gpu in reader.read().gpus] == [(before.gpus[2].uuid, True), (before.gpus[3].uuid, False)]
+
+
+def defective(found: Inventory) -> list[bool]:
+    return [gpu.defective for gpu in found.gpus]
+
+
+def test_a_gpu_that_does_not_answer_while_others_do_has_itself_failed_and_one_of_a_silent_driver_has_not() -> None:
+    nvml = FakeNvml(8192, 8192)
+    reader = GpuReader(nvml, GIB, GpuHealth())
+    reader.read()
+    # The driver is loaded anew: all are silent, then fail as a whole.
+    nvml.lost = {0, 1}
+    assert [defective(reader.read()) for _ in range(5)] == [[False, False]] * 5
+    failed = reader.failed("NVML has not answered")
+    assert failed is not None
+    assert defective(failed) == [False, False]
+    nvml.lost = {1}
+    assert [defective(reader.read()) for _ in range(3)] == [[False, False], [False, False], [False, True]]
+    # Trouble of the driver does not mend it.
+    failed = reader.failed("NVML has not answered")
+    assert failed is not None
+    assert defective(failed) == [False, True]
+    nvml.lost = set()
+    assert defective(reader.read()) == [False, False]
+
+
+def test_a_node_s_only_gpu_has_itself_failed_if_the_driver_says_that_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(8192)
+    reader = GpuReader(nvml, GIB, GpuHealth())
+    reader.read()
+
+    def lost(index: int) -> NoReturn:
+        raise NvmlError("the GPU is lost", lost=True)
+
+    monkeypatch.setattr(nvml, "facts", lost)
+    assert [defective(reader.read()) for _ in range(3)] == [[False], [False], [True]]
+
+
+def test_instances_of_a_gpu_that_has_itself_failed_have_too() -> None:
+    nvml = mixed(instance(3), instance(4, uuid="MIG-4"))
+    reader = GpuReader(nvml, GIB, GpuHealth())
+    nvml.gpus[1] = replace(nvml.gpus[1], recovery="reset it")
+    assert [sum(defective(reader.read())) for _ in range(3)] == [0, 0, 2]

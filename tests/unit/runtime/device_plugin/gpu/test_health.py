@@ -79,3 +79,42 @@ def test_the_last_trouble_is_the_one_that_is_said_and_checks_begin_anew_with_it(
     assert [health.answers("GPU-1") == "ok" for _ in range(3)] == [False, True, True]
     health.fails("GPU-1", "lost again")
     assert [health.answers("GPU-1") for _ in range(2)] == ["lost again", "ok"]
+
+
+def test_a_gpu_has_itself_failed_only_if_several_signs_in_a_row_say_so() -> None:
+    health = GpuHealth(checks=100)
+
+    def silent(times: int, **which: bool) -> bool:
+        for _ in range(times):
+            health.fails("GPU-1", "no answer", **which)
+        return health.defective("GPU-1")
+
+    assert not silent(2)
+    # It answers, and is still kept out of use.
+    assert health.answers("GPU-1", unfit="reset it") != "ok"
+    assert not silent(2)
+    # The driver of them all says nothing about one.
+    assert not silent(100, itself=False)
+    assert silent(1)
+    assert not health.defective("GPU-2")
+
+
+def test_an_xid_is_a_sign_and_so_is_each_reading_after_it() -> None:
+    health = GpuHealth()
+    for _ in range(5):
+        health.xid("GPU-1", 79)
+    assert not health.defective("GPU-1")
+    assert health.answers("GPU-1") != "ok"
+    assert not health.defective("GPU-1")
+    assert health.answers("GPU-1") != "ok"
+    assert health.defective("GPU-1")
+    assert health.answers("GPU-1") == "ok"
+    assert not health.defective("GPU-1")
+
+
+def test_a_recovery_that_the_driver_requires_is_the_gpus_own_failure() -> None:
+    health, found = GpuHealth(), []
+    for _ in range(3):
+        health.answers("GPU-1", recovery="reset it")
+        found.append(health.defective("GPU-1"))
+    assert found == [False, False, True]
