@@ -139,7 +139,7 @@ DAEMONS = {
                 "",
                 variable="gpushare_dashboard_prometheus",
                 pattern="(?:https?://[A-Za-z0-9.:\\[\\]_~%-]+(?:/[A-Za-z0-9_@+=:,./~%-]*)?)?",
-                expected="a URL such as http://prometheus.monitoring:9090, without a query, or nothing",
+                expected="a URL such as http://prometheus.monitoring:9090, without user, password and query, or nothing",
             ),
             DaemonSetting(
                 "title",

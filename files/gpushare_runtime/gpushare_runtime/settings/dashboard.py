@@ -72,7 +72,7 @@ class DashboardConfig:
     prometheus: str = setting(
         "",
         "where history and memory in use come from",
-        TextType("a URL such as http://prometheus.monitoring:9090, without a query, or nothing", _URL),
+        TextType("a URL such as http://prometheus.monitoring:9090, without user, password and query, or nothing", _URL),
         metavar="URL",
         variable="gpushare_dashboard_prometheus",
         description="URL of the Prometheus server for history and memory in use. Empty means only the samples of the dashboard itself.",

@@ -16,10 +16,9 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from gpushare_runtime.settings import document
 from gpushare_runtime.settings.document import SettingsError
-from gpushare_runtime.settings.schema import ChoiceType, ListType, NumberType, Setting, SwitchType, settings_of
+from gpushare_runtime.settings.schema import ChoiceType, ListType, NumberType, Setting, SwitchType, settings_of, shown
 
 T = TypeVar("T")
-M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,6 @@ class Given(Generic[T]):
                 self.reject(f"{self.name(each.name)} and {self.name(each.together)} go together: give both, or none for {each.without}")
             if each.misfit and (wrong := each.misfit(self.settings, self.name)):
                 self.reject(f"{self.name(each.name)}: {wrong}")
-
-    def made(self, field: str, make: Callable[[], M]) -> M:
-        """The consequence of a setting. Ends the process with its name and the message of a ValueError."""
-        try:
-            return make()
-        except ValueError as error:
-            self.reject(f"{self.name(field)}: {error}")
 
     def checked(self) -> None:
         """End the process where it was asked only what a file means, with the answer."""
@@ -130,7 +122,7 @@ def _reader(each: Setting) -> Callable[[str], Any]:
         try:
             kind.read(value)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text[:80]!r} is not {error}") from None
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {error}") from None
         return value
 
     return reader

@@ -42,6 +42,15 @@ class ValueType(Protocol):
         """The value of the daemon as a document has it."""
 
 
+#: User and password of a URL.
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]{1,400}@")
+
+
+def shown(value: object) -> str:
+    """A value as an error quotes it, without the user and password of a URL: errors of daemons are in the journal."""
+    return quote(_CREDENTIALS.sub("…@", value) if isinstance(value, str) else value)
+
+
 @dataclass(frozen=True)
 class TextType:
     """A text that a pattern fits, `convert` makes something else of it. path: whether it names a file or folder of the host.
@@ -222,7 +231,7 @@ class Setting:
 
     def rejects(self, value: object, error: ValueError) -> str:
         """The message about a value of a file."""
-        return f"{self.key}: found {quote(value)}; expected {error}"
+        return f"{self.key}: found {shown(value)}; expected {error}"
 
 
 def setting(default: Any, doc: str, kind: ValueType, **further: Any) -> Any:

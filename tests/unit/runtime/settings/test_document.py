@@ -211,3 +211,16 @@ def test_a_file_that_the_process_may_not_read_says_so(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(SettingsError, match="Permission denied"):
         load(tmp_path / "x", ExtenderConfig)
+
+
+def test_the_password_in_a_url_is_in_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of a daemon are in the journal."""
+    url = "https://reader:hush@prometheus.example.org"
+    with pytest.raises(SettingsError) as found:
+        parse(f"apiVersion: gpushare.kubernetes/v1\nkind: DashboardConfig\nprometheus: {url}\n".encode(), DashboardConfig, "x.yaml")
+    with pytest.raises(SystemExit):
+        dashboard.parse_arguments([f"--prometheus={url}"])
+    for words in (str(found.value), capsys.readouterr().err):
+        assert "prometheus.example.org" in words
+        assert "hush" not in words
+        assert "reader" not in words
