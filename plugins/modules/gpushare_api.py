@@ -22,7 +22,7 @@ options:
       - V(facts) reads the facts for preflight.
       - V(nodes) lists the ServiceAccounts that this collection has made for device plugins, each of one node, and the nodes' states. Lists
         the pods that are on a node, have not ended and request C(aliyun.com/gpu-mem), C(aliyun.com/gpu-count) or
-        C(aliyun.com/gpu-core.percentage).
+        C(aliyun.com/gpu-core.percentage), and those with a claim on a GPU of this collection's driver.
       - V(plugins) finds the DaemonSets of NVIDIA's device plugin, the GPU Operator, HAMi and the original gpushare, and the nodes that
         each serves.
       - V(aside) changes the label of the nodes that such a DaemonSet selects. If the DaemonSet has no such label, adds an expression to
@@ -141,6 +141,7 @@ from ..module_utils._cluster.objects import diff_of, key, title
 from ..module_utils._facts.authority import authorities
 from ..module_utils._host.answering import answering
 from ..module_utils._host.host import Host
+from ..module_utils._in_cluster import claims
 from ..module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
 from ..module_utils._scheduler import kubeadm
 from ..module_utils._takeover import operator as gpu_operator
@@ -195,9 +196,16 @@ def of_nodes(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
     # Raw, because kubectl leaves out who has made an object.
     paths = ("/api/v1/namespaces/kube-system/serviceaccounts", "/api/v1/nodes")
     accounts, nodes = (json.loads(kubectl.text(["get", "--raw", path]))["items"] for path in paths)
-    pods = kubectl.items(["get", "pods", "--all-namespaces", PLACED]) if params["pods"] else []
-    holders = gpu_pods(pods, None if params["pods_of"] is None else set(params["pods_of"]))
+    holders = _holders(kubectl, None if params["pods_of"] is None else set(params["pods_of"])) if params["pods"] else []
     return {"states": node_states(nodes), "pods": holders, **plugin_accounts(accounts, nodes)}
+
+
+def _holders(kubectl: cluster_kubectl.Kubectl, nodes: "set | None") -> list:
+    """Pods with a share on these nodes (None: on any), by a limit or by a claim. A pod whose limit became a claim has no limit."""
+    found = gpu_pods(kubectl.items(["get", "pods", "--all-namespaces", PLACED]), nodes)
+    known = {holder["pod"] for holder in found}
+    by_claim = [holder for holder in claims.holding(dra.facts(kubectl), nodes) if holder["pod"] not in known]
+    return sorted(found + by_claim, key=lambda holder: (holder["node"], holder["pod"]))
 
 
 def plugins(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:

@@ -35,7 +35,8 @@ options:
         nodes' status, once kubelet has released them. kubelet does so five minutes after the device plugin has gone. Until then it would
         write them again. Annotations of pods stay. They record the GPUs that the pods had.
       - V(remove_pods) stops before the first change, if pods with a share of a GPU run. Deletes the workloads, removes the state folder
-        and the sockets of the device plugin on each GPU node by a pod, and deletes the namespace.
+        and the sockets of the device plugin on each GPU node by a pod, and deletes the namespace. If this collection has not made the
+        namespace, deletes its objects in it.
     type: str
     choices: [objects, identity, openshift_policy, remove_objects, remove_pods]
     required: true
@@ -102,6 +103,12 @@ options:
     type: list
     elements: str
     default: []
+  reinstalls:
+    description:
+      - Whether another back end comes at once. Then V(remove_pods) keeps the namespace with the objects of others, and stops if pods wait
+        for a share of a GPU. V(remove_objects) keeps the nodes' labels and taints.
+    type: bool
+    default: false
   force: {description: Whether V(remove_pods) continues although pods with a share of a GPU run., type: bool, default: false}
   timeout: {description: "Seconds for pods to go, and for pods to run. V(remove_pods) requires it.", type: int}
 """
@@ -211,13 +218,14 @@ def openshift_policy(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) ->
 
 def remove_objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
     """Remove what this collection has applied."""
-    removal = Removal(kubectl, *(module.params[name] for name in ("nodes", "everything", "wait", "dead", "others")))
+    removal = Removal(kubectl, *(module.params[name] for name in ("nodes", "everything", "wait", "dead", "others", "reinstalls")))
     return {**_removed(module, removal), "left": removal.left}
 
 
 def remove_pods(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
     """Remove the pods of the daemons."""
-    removal = InClusterRemoval(kubectl, module.params["namespace"], module.params["timeout"])
+    params = module.params
+    removal = InClusterRemoval(kubectl, params["namespace"], params["timeout"], reinstalls=params["reinstalls"])
     removal.check(module.params["force"])
     return {**_removed(module, removal), "nodes": removal.nodes}
 
@@ -259,6 +267,7 @@ def main() -> None:
             wait={"type": "int", "default": 330},
             dead={"type": "bool", "default": False},
             others={"type": "list", "elements": "str", "default": []},
+            reinstalls={"type": "bool", "default": False},
             force={"type": "bool", "default": False},
             timeout={"type": "int"},
         ),

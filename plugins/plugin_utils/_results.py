@@ -243,9 +243,10 @@ RESULTS: Mapping[str, Shape] = {
             "dra": _DRA,
             "unit": str,
             "scheduler": str,
-            "backends": [str],
+            "backends": [{"backend": str, "namespace": str, "owner": str, "release": str}],
             "lacks": [str],
             "pods": [str],
+            "waiting": [str],
             "may_grant": str,
         }
     },

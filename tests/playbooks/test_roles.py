@@ -260,3 +260,24 @@ def test_the_collection_in_use_is_the_playbooks_own_wherever_that_lies(tmp_path:
     assert "takes the collection gpushare.kubernetes from nowhere" in " ".join(run(ROOT / "playbooks/inventory.yml").stdout.split())
     (tmp_path / "infra/other.yml").write_text(f"- import_playbook: {ROOT}/playbooks/inventory.yml\n")
     assert f"takes the collection gpushare.kubernetes from {place}" in " ".join(run(tmp_path / "infra/other.yml").stdout.split())
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_change_of_the_back_end_stops_where_the_other_one_is_there_again(tmp_path: Path, left: bool) -> None:
+    """kubectl's objects have no field of ours, so that the removal before it finds nothing."""
+    labels = {"app.kubernetes.io/part-of": "gpushare"}
+    theirs = {"metadata": {"name": "gpushare-claims", "namespace": "gpushare-system", "labels": labels}}
+    nothing: dict[str, Any] = {"kind": "List", "items": [], "metadata": {}}
+    answers = {
+        "get --raw /version": {"gitVersion": "v1.37.2"},
+        "deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-claims": {"items": [theirs] if left else []},
+        "apply": {"kind": "List", "items": []},
+        "get": nothing,
+        "create --dry-run=server": {},
+    }
+    kubectl = make_kubectl(tmp_path / "kubectl", answers)
+    plan = {"former": ["dra"], "nodes": [], "labels": [], "objects": [], "obsolete": []}
+    variables = {"__in_cluster_plan": plan, "gpushare_kubectl": str(kubectl), "gpushare_kubeconfig": "/x", "gpushare_scheduler": "default"}
+    done = run_role(tmp_path, "in_cluster:apply", "gpu_nodes", {"gpu_nodes": {"gpu1": {}}}, **variables)
+    assert ("Found an installation with dra after its removal, and nothing was applied" in done.stdout + done.stderr) == left
+    assert (done.returncode != 0) == left, done.stdout + done.stderr

@@ -88,6 +88,8 @@ PREFIX = "gpushare-"
 FIELD_MANAGER = "gpushare.kubernetes"
 #: The daemons: their units, and as the device plugin calls itself at the API server.
 PLUGIN, EXTENDER, DASHBOARD = "gpushare-device-plugin", "gpushare-extender", "gpushare-dashboard"
+#: Of the scheduler in the cluster: its Deployment, its account, and as pods name it.
+SCHEDULER = "gpushare-scheduler"
 #: A device plugin's account, in front of its node's name.
 PLUGIN_ACCOUNT_PREFIX = "gpushare-device-plugin-"
 #: The ConfigMap of a node that its device plugin makes, in front of the node's name.
@@ -110,6 +112,8 @@ DRA_REGISTRATION = r"(-[-\w]+)?-reg\.sock"
 
 #: The back ends that count GPU memory where the daemons are pods: a scheduler of ours, or the cluster's own by claims (DRA).
 BACKENDS = BY_EXTENDER, BY_CLAIMS = "extender", "dra"
+#: The owner of an installation that this collection has not applied, and no tool has marked.
+MANIFEST = "a manifest"
 #: Our own driver of DRA, the daemon that keeps a template in each namespace, and the name of those templates and of the DeviceClass.
 DRA_OWN, CLAIMS, TEMPLATE = "gpushare.kubernetes", "gpushare-claims", "gpushare"
 #: A pattern of the sockets of our driver in kubelet's folder of plugins that register, below its --root-dir.

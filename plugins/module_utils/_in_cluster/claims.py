@@ -8,8 +8,9 @@ Names and fields are those of `_manifests/dra.py` and of the runtime's `dra/slic
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import CLAIMS, DRA_OWN, TEMPLATE
@@ -25,6 +26,8 @@ POLICIES = ("gpushare-dra-claims", "gpushare-dra-requests")
 _MOST_DEVICES = 256
 _SHOWN = 8
 _WORDS = 200
+#: kubectl's and the API server's words about a field that the server does not have or takes with other values; admission says "denied".
+_OF_FIELDS, _DENIED = re.compile(r"unknown field|error validating data|is invalid: "), "denied"
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class Device:
 
 
 def lacks(kubectl: Kubectl) -> List[str]:
-    """The parts of the API that claims of GPU memory need and the API server lacks. A request that writes nothing tells."""
+    """The parts of the API that claims of GPU memory need and the API server lacks. A request that writes nothing tells.
+
+    KubectlError where it fails for another reason: missing rights, or an admission of others.
+    """
     if "ResourceSlice" not in served(API, kubectl.raw):
         return [f"the API {API}"]
     device = {"name": "gpu", "allowMultipleAllocations": True, "capacity": {_MEMORY: {"value": "1Gi"}}}
@@ -51,6 +57,8 @@ def lacks(kubectl: Kubectl) -> List[str]:
     try:
         made = kubectl.json(["create", "--dry-run=server", "-f", "-"], json.dumps(item)) or {}
     except KubectlError as error:
+        if not _OF_FIELDS.search(str(error)) or _DENIED in str(error):
+            raise
         return [f"a ResourceSlice of ours ({' '.join(str(error).split())[-_WORDS:]})"]
     # The API server leaves fields out whose gate is off.
     kept = [found.get("allowMultipleAllocations") for found in (made.get("spec") or {}).get("devices") or ()]
@@ -59,7 +67,17 @@ def lacks(kubectl: Kubectl) -> List[str]:
 
 def holders(found: Mapping[str, Any]) -> List[str]:
     """The pods with claims on GPUs of ours, of the facts of `_cluster/dra.py`."""
-    return [f"{entry['pod'][:_WORDS]} on {entry['node'][:_WORDS]}" for entry in found["holders"] if entry["driver"] == DRA_OWN]
+    return [f"{entry['pod'][:_WORDS]} on {entry['node'][:_WORDS]}" for entry in _held(found)]
+
+
+def holding(found: Mapping[str, Any], nodes: Optional[Set[str]]) -> List[Dict[str, str]]:
+    """The same as `gpu_pods` has them, on these nodes (None: on any)."""
+    held = [entry for entry in _held(found) if nodes is None or entry["node"] in nodes]
+    return [{"pod": entry["pod"], "node": entry["node"], "asks": f"a claim of {DRA_OWN}"} for entry in held]
+
+
+def _held(found: Mapping[str, Any]) -> List[Mapping[str, str]]:
+    return [entry for entry in found["holders"] if entry["driver"] == DRA_OWN]
 
 
 def broken(kubectl: Kubectl, nodes: Sequence[str]) -> List[str]:

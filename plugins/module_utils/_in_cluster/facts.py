@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .._cluster import dra
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, DRA_OWN, EXTENDER, LABEL_NODE, NAMESPACE, PLUGIN
+from .._cluster.names import BY_CLAIMS, BY_EXTENDER, DRA_OWN, EXTENDER, LABEL_NODE, MANIFEST, NAMESPACE, NAMESPACES, PLUGIN, SCHEDULER
 from .._cluster.objects import served
-from .._removal.cluster import gpu_pods, of_hosts
+from .._removal.cluster import MARKERS, gpu_pods, of_hosts, ours, waiting_pods
 from .._takeover import operator as gpu_operator
-from .._takeover.plugins import other_plugins, place_of
+from .._takeover.plugins import other_plugins, owner_of, place_of, short
 from . import claims
-from .pods import SCHEDULER, is_ready
+from .pods import is_ready
 from .replicas import displaced, has_gpus, homes
 from .told import setting
 
@@ -62,9 +62,10 @@ def gather(
         "dra": dra.facts(kubectl),
         "unit": _unit(own[0]) if own else "",
         "scheduler": _scheduler(kubectl, namespace),
-        "backends": _backends(kubectl, namespace),
+        "backends": _backends(kubectl, daemon_sets),
         "lacks": claims.lacks(kubectl) if backend == BY_CLAIMS else [],
         "pods": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)],
+        "waiting": waiting_pods(pods),
         "may_grant": _may_grant(kubectl, rules),
     }
 
@@ -171,12 +172,39 @@ def _scheduler(kubectl: Kubectl, namespace: str) -> str:
     return found[0] if found else ""
 
 
-def _backends(kubectl: Kubectl, namespace: str) -> List[str]:
-    """Those of which a part is there. A removal that ended in the middle has left the role of the account that binds or claims."""
-    names = {SCHEDULER: BY_EXTENDER, CLAIMS: BY_CLAIMS}
-    asked = [f"{kind}/{name}" for name in names for kind in ("deployments.apps", "clusterroles.rbac.authorization.k8s.io")]
-    found = kubectl.items(["get", *asked, "--namespace", namespace, "--ignore-not-found"])
-    return sorted({names[item["metadata"]["name"]] for item in found if item["metadata"]["name"] in names})
+def _backends(kubectl: Kubectl, daemon_sets: Sequence[Mapping[str, Any]]) -> List[Dict[str, str]]:
+    """Each installation of which a part is there, in any namespace. owner: "" where this collection has applied it. release: Helm's.
+
+    A removal that ended in the middle has left a role; its namespace is "". Of a namespace that may be a tenant's only a binding for the
+    whole cluster says that its objects are an installation.
+    """
+    kinds = [f"{kind}.rbac.authorization.k8s.io/{name}" for kind in ("clusterroles", "clusterrolebindings") for name in MARKERS]
+    rights = kubectl.items(["get", *kinds, "--ignore-not-found", "--show-managed-fields"])
+    bound = {str(subject.get("namespace")) for item in rights for subject in item.get("subjects") or ()}
+    parts = [("DaemonSet", item, _backend_of(item)) for item in daemon_sets if item["metadata"]["name"] in (PLUGIN, EXTENDER)]
+    for name, backend in MARKERS.items():
+        found = kubectl.pages("/apis/apps/v1/deployments", optional=True, fieldSelector=f"metadata.name={name}")
+        parts += [("Deployment", item, backend) for item in found]
+    installed: Dict[Tuple[str, str], Dict[str, str]] = {}
+    for kind, item, backend in parts:
+        metadata = item["metadata"]
+        space, applied = str(metadata.get("namespace")), bool(ours([item], "apps/v1", kind))
+        of_gpushare = (metadata.get("labels") or {}).get("app.kubernetes.io/part-of") == "gpushare"
+        if (space in bound or re.fullmatch(NAMESPACES, space)) and (applied or of_gpushare):
+            release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")
+            entry = {"backend": backend, "namespace": space, "owner": "", "release": ""}
+            if not applied:
+                entry.update(owner=owner_of(metadata) or MANIFEST, release=short(release or ""))
+            installed.setdefault((backend, space), entry)
+    left = {MARKERS[named.name] for named in ours([item for item in rights if item["kind"] == "ClusterRole"], _RBAC, "ClusterRole")}
+    for backend in left - {entry["backend"] for entry in installed.values()}:
+        installed[backend, ""] = {"backend": backend, "namespace": "", "owner": "", "release": ""}
+    return [installed[place] for place in sorted(installed)]
+
+
+def _backend_of(daemon_set: Mapping[str, Any]) -> str:
+    template = (daemon_set.get("spec") or {}).get("template") or {}
+    return BY_CLAIMS if setting(template, "backend", "") == BY_CLAIMS else BY_EXTENDER
 
 
 def _may_grant(kubectl: Kubectl, rules: Sequence[Mapping[str, Any]]) -> str:

@@ -13,14 +13,14 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, as_list
-from .._cluster.names import CLAIMS, LABEL_ON_HOST, NAMESPACE, PLUGIN
+from .._cluster.names import CLAIMS, LABEL_ON_HOST, NAMESPACE, PLUGIN, SCHEDULER
 from .._cluster.objects import key
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
 from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import KINDS, ours, requested
-from .pods import SCHEDULER, is_ready, until
+from .pods import is_ready, until
 from .removal import WORKLOADS
 
 #: The policies that give pods the name of the scheduler in the cluster, or reject pods with another one.

@@ -18,6 +18,7 @@ from .._cluster.names import (
     LEFT_SOCKETS,
     MEMORY,
     PLUGINS_REGISTRY,
+    SCHEDULER,
     SOCKETS,
     own_pod_name,
 )
@@ -26,7 +27,6 @@ from .._scheduler.proof import RESTRICTED, scheduling_message
 #: Characters of what a pod, kubelet or the API server says.
 LONGEST = 300
 POLL_SECONDS = 0.5
-SCHEDULER = "gpushare-scheduler"
 #: Of the image.
 PROBE_PROGRAM = "/opt/gpushare/bin/gpushare-probe"
 PYTHON = "/opt/gpushare/bin/python3"

@@ -8,11 +8,11 @@ import time
 from typing import Any, Callable, List, Mapping
 
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, EXTENDER, LABEL_NODE, PLUGIN
+from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, EXTENDER, LABEL_NODE, PLUGIN, SCHEDULER
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
 from . import claims
-from .pods import LONGEST, SCHEDULER, is_ready, warnings
+from .pods import LONGEST, is_ready, warnings
 
 POLL_SECONDS = 1.0
 SELECT = "app.kubernetes.io/part-of=gpushare"

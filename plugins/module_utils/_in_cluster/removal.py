@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from .._cluster import dra
-from .._cluster.kubectl import Kubectl
+from .._cluster.kubectl import Kubectl, as_list
 from .._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_SCHEDULER_CONFIG,
@@ -23,12 +23,13 @@ from .._cluster.names import (
     LABEL_NODE,
     NAMESPACE,
     PLUGIN,
+    SCHEDULER,
 )
 from .._formats.failure import Failure
 from .._formats.finding import few
-from .._removal.cluster import gpu_pods, of_hosts, ours
+from .._removal.cluster import gpu_pods, in_namespace, of_hosts, ours, waiting_pods
 from . import claims
-from .pods import CLEANUP, SCHEDULER, Image, Runs, cleanup, until
+from .pods import CLEANUP, Image, Runs, cleanup, until
 from .told import setting
 
 _SHOWN = 10
@@ -51,7 +52,10 @@ class RemovalError(Failure):
 
 
 class InClusterRemoval:
-    """One run. It reads everything first, so that check mode says what `apply` then does. removed: messages; nodes: with our label."""
+    """One run. It reads everything first, so that check mode says what `apply` then does. removed: messages; nodes: with our label.
+
+    reinstalls: another back end comes at once, and the namespace stays with what others have in it.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,9 @@ class InClusterRemoval:
         seconds: int,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        reinstalls: bool = False,
     ) -> None:
+        self._reinstalls = reinstalls
         self._kubectl = kubectl
         self._clock = clock
         self._sleep = sleep
@@ -76,11 +82,14 @@ class InClusterRemoval:
         self._on_hosts = of_hosts(accounts)
         nodes = kubectl.items(["get", "nodes"])
         self.nodes = sorted(str(node["metadata"]["name"]) for node in nodes if _served(node))
-        spaces = [] if namespace == NAMESPACE else kubectl.items(["get", "namespace", namespace, *place[2:]])
+        spaces = [] if namespace == NAMESPACE or reinstalls else kubectl.items(["get", "namespace", namespace, *place[2:]])
         self._own_namespace = bool(ours(spaces, "v1", "Namespace"))
+        # Those of kube-system go by `_removal/cluster.py`, which also takes away what they were granted.
+        self._beside = [] if namespace == NAMESPACE or self._own_namespace else in_namespace(kubectl, namespace)
         self.removed = [f"{item['kind']} {namespace}/{item['metadata']['name']}" for item in self._found.values()]
         if self._plugin is not None:
             self.removed += [f"state folder, sockets and CDI spec on node {node}" for node in self.nodes]
+        self.removed += [named.title for named in self._beside]
         self.removed += [f"Namespace {namespace}"] * self._own_namespace
 
     @property
@@ -108,6 +117,12 @@ class InClusterRemoval:
         if force or not self.removed:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
+        waiting = waiting_pods(pods) if self._reinstalls else []
+        if waiting:
+            raise RemovalError(
+                f"found pods that wait for a share of a GPU of this back end: {few(waiting, _SHOWN)}; expected none, because they would "
+                "wait for ever. Scale their controllers to 0, and delete those that have none. Nothing was changed"
+            )
         using = sorted({*(f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)), *claims.holders(dra.facts(self._kubectl))})
         if using:
             raise RemovalError(
@@ -143,6 +158,9 @@ class InClusterRemoval:
                 )
         for resource in self._found:
             self._kubectl.text(["delete", resource, *place, *wait])
+        if self._beside:
+            document = as_list([named.reference() for named in self._beside])
+            self._kubectl.text(["delete", "--ignore-not-found", "-f", "-"], document)
         if self._own_namespace:
             self._kubectl.text(["delete", "namespace", self._namespace, *wait])
 

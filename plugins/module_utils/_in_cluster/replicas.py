@@ -11,10 +11,10 @@ import time
 from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY
+from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY, SCHEDULER
 from .._formats.failure import Failure
 from .._formats.quantity import quantity
-from .pods import SCHEDULER, is_ready
+from .pods import is_ready
 from .ready import wait
 
 #: Of the Deployment's pods.

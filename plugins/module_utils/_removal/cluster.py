@@ -20,6 +20,8 @@ from .._cluster.names import (
     ANNOTATION_GPUS,
     ANNOTATION_HELD,
     ANNOTATION_USE,
+    BY_CLAIMS,
+    BY_EXTENDER,
     CLAIMS,
     DRA_OWN,
     EXTENDER,
@@ -32,6 +34,7 @@ from .._cluster.names import (
     PLUGIN_ACCOUNT_PREFIX,
     PREFIX,
     RESOURCES,
+    SCHEDULER,
     TEMPLATE,
     UNHEALTHY_PREFIX,
 )
@@ -67,6 +70,9 @@ KINDS = (
 # An API server before 1.30 has none of the policies, one before 1.36 not all. Only OpenShift's has constraints, one before 1.20 has no
 # RuntimeClass, and one before 1.34 no DeviceClass of this version.
 OPTIONAL = (_ADMISSION, "/apis/security.openshift.io/", "/apis/node.k8s.io/", _DRA)
+#: A back end's Deployment, and the ClusterRole of its account. The role goes last: until then the next run sees that something is left. It
+#: grants nothing without its binding, which goes first.
+MARKERS = {SCHEDULER: BY_EXTENDER, CLAIMS: BY_CLAIMS}
 #: Objects that daemons of the back end dra make (a selector, the field manager). They go last, when no account may make them again.
 _MADE = (
     (_DRA + "/resourceclaimtemplates", "ResourceClaimTemplate", f"metadata.name%3D{TEMPLATE}", CLAIMS),
@@ -117,11 +123,18 @@ class Removal:
 
     wanted: nodes whose device plugin is gone. everything: what all hosts share goes, too. wait: seconds for kubelet to release them.
     dead: the nodes have no kubelet any more that would write the resources again. others: nodes that the original's device plugin serves
-    again. removed, left: messages.
+    again. reinstalls: another back end comes at once, and the nodes keep their labels and taints. removed, left: messages.
     """
 
     def __init__(
-        self, kubectl: Kubectl, wanted: Sequence[str], everything: bool, wait: float, dead: bool = False, others: Sequence[str] = ()
+        self,
+        kubectl: Kubectl,
+        wanted: Sequence[str],
+        everything: bool,
+        wait: float,
+        dead: bool = False,
+        others: Sequence[str] = (),
+        reinstalls: bool = False,
     ) -> None:
         self.kubectl = kubectl
         self.wait = wait
@@ -131,6 +144,8 @@ class Removal:
         self.fresh: Set[str] = set()
         nodes = self.nodes()
         self.mine = [node for name, node in nodes.items() if name in wanted]
+        if reinstalls:
+            self.mine = [node._replace(claimed=(), labelled_by_others=False, tainted=False) for node in self.mine]
         objects = [named for path, version, kind in KINDS for named in self.listed(path, version, kind)]
         objects += [named for made in _MADE for named in self.made(*made)]
         accounts = {named.name for named in objects}
@@ -212,9 +227,8 @@ class Removal:
 
     def apply(self) -> None:
         """Do it. KubectlError as soon as something does not work; the next run continues."""
-        if self.objects:
-            document = as_list([named.reference() for named in self.objects])
-            self.kubectl.text(["delete", "--ignore-not-found", "-f", "-"], document)
+        last = [named for named in self.objects if named.kind == "ClusterRole" and named.name in MARKERS]
+        self.delete([named for named in self.objects if named not in last])
         for node in self.mine:
             if node.claimed:
                 # An empty claim takes away what only we have claimed.
@@ -226,6 +240,11 @@ class Removal:
             if node.annotations:
                 self.kubectl.text(["annotate", "node", node.name, *(key + "-" for key in node.annotations)])
         self.remove_resources()
+        self.delete(last)
+
+    def delete(self, objects: Sequence[Named]) -> None:
+        if objects:
+            self.kubectl.text(["delete", "--ignore-not-found", "-f", "-"], as_list([named.reference() for named in objects]))
 
     def remove_resources(self) -> None:
         """Take our resources out of the status of each node whose kubelet has released them, within the time given."""
@@ -258,6 +277,12 @@ class Removal:
                 raise
             return False
         return True
+
+
+def in_namespace(kubectl: Kubectl, namespace: str) -> List[Named]:
+    """Our objects in a namespace of the daemons, beside their workloads."""
+    kinds = [(path.replace(f"/{_SYSTEM}/", f"/namespaces/{namespace}/"), *rest) for path, *rest in KINDS if f"/{_SYSTEM}/" in path]
+    return [named for path, version, kind in kinds for named in ours(kubectl.pages(path, optional=True), version, kind)]
 
 
 def ours(items: Sequence[Mapping[str, Any]], api_version: str, kind: str) -> List[Named]:
@@ -347,6 +372,21 @@ def gpu_pods(
             name = f"{metadata.get('namespace', '')}/{metadata['name']}"
             found.append({"pod": name, "node": str(node), "asks": ", ".join(asks)})
     return sorted(found, key=lambda holder: (holder["node"], holder["pod"]))
+
+
+def waiting_pods(pods: Sequence[Mapping[str, Any]]) -> List[str]:
+    """The pods without a node that ask for a share in the way of either back end: for our resources, our scheduler, or by our template.
+
+    Admission has written that into them for good.
+    """
+    placeless = (pod for pod in pods if not pod["spec"].get("nodeName"))
+    live = (pod for pod in placeless if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"))
+    return sorted(f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}" for pod in live if _is_for_us(pod["spec"]))
+
+
+def _is_for_us(spec: Mapping[str, Any]) -> bool:
+    claims = (claim.get("resourceClaimTemplateName") for claim in spec.get("resourceClaims") or ())
+    return bool(requested(spec)) or spec.get("schedulerName") == SCHEDULER or TEMPLATE in claims
 
 
 def requested(spec: Mapping[str, Any], is_gpu: Callable[[str], object] = RESOURCES.__contains__) -> List[str]:

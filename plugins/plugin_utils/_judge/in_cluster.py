@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...module_utils._cluster.names import BY_CLAIMS, NAMESPACE, PLUGIN_ACCOUNT_PREFIX
@@ -17,7 +19,7 @@ from .._manifests.values import Values, scheduler_image
 from .._manifests.workloads import node
 from .._preflight import variables as preflight_variables
 from .._preflight.bundle import checked
-from .._preflight.in_cluster import Bundled, InClusterSettings, judge
+from .._preflight.in_cluster import Bundled, InClusterSettings, former_of, judge
 from .._preflight.reasons import accept, no_answer
 from .._settings.rows import followed
 from .judge import Judge
@@ -44,11 +46,9 @@ class InClusterJudge(Judge):
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
         known = preflight_variables.variables()
-        settings, reasons = self._typed(self._given(), known)
+        settings, reasons = typed(self._given(), known)
         if any(reason.severity == ERROR for reason in reasons):
             return self.verdict(reasons)
-        defaults = {name: known[name].spec.get("default") for name in settings}
-        settings = presets.applied(settings, settings["gpushare_preset"], defaults)
         waits = settings["gpushare_image"].startswith("localhost/") and not self._action._task.check_mode
         question = {"what": "facts", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}
         question |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
@@ -105,7 +105,7 @@ class InClusterJudge(Judge):
             "obsolete": obsolete(values),
             "backend": asked.backend,
             # The run removes these before it applies anything. No pod has a GPU of theirs.
-            "former": [backend for backend in facts["backends"] if backend != asked.backend],
+            "former": former_of(facts, asked.backend),
             "labels": labels,
             "nodes": [fact["name"] for fact in facts["nodes"]],
             "runtime_class": asked.runtime_class,
@@ -133,10 +133,16 @@ class InClusterJudge(Judge):
         names = preflight_variables.role_options(preflight_variables.COLLECTION / "roles" / _ROLE, "main")
         return {name: self._action._templar.template(self._known[name]) for name in names if name in self._known}
 
-    @staticmethod
-    def _typed(given: dict[str, Any], known: Any) -> tuple[dict[str, Any], list[Finding]]:
-        """The settings as the roles' argument specifications have them, and what is wrong with them together."""
-        values = {name: preflight_variables.of_type(name, value, known[name].spec)[0] for name, value in given.items()}
-        specs = {name: known[name].spec for name in values}
-        reasons = preflight_variables.impossible("", values, specs) + preflight_variables.together("", values)
+
+def typed(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    """The settings as the roles' argument specifications have them, with those of the preset, and what is wrong with them together."""
+    values = {name: preflight_variables.of_type(name, value, known[name].spec)[0] for name, value in given.items()}
+    specs = {name: known[name].spec for name in values}
+    reasons = preflight_variables.impossible("", values, specs) + preflight_variables.together("", values)
+    preset = values.get("gpushare_preset")
+    if any(reason.severity == ERROR for reason in reasons) or not preset:
         return values, reasons
+    settings = presets.applied(values, preset, {name: spec.get("default") for name, spec in specs.items()})
+    by_preset = [reason for reason in preflight_variables.together("", settings) if reason not in reasons]
+    cure = "; a value of your own that is not the default takes the place of the preset's"
+    return settings, reasons + [replace(why, found=f"{why.found}, by gpushare_preset: {preset}", cure=why.cure + cure) for why in by_preset]

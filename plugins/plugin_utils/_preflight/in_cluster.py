@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._cluster.names import BY_CLAIMS, BY_EXTENDER, NAMESPACES, RUNTIME_CLASS
+from ...module_utils._cluster.names import BY_CLAIMS, BY_EXTENDER, MANIFEST, NAMESPACES, RUNTIME_CLASS
 from ...module_utils._facts.device_managers import OPERATOR
 from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
@@ -26,6 +26,11 @@ from .reasons import OLDEST_WITH_POLICIES, other_mode
 _ARCHITECTURES = ("amd64", "arm64")
 #: Of the back end dra: between 1.36 and 1.37.1 a dozen faults of its path were mended (changelogs of Kubernetes, read on 2026-11-29).
 OLDEST_WITH_CLAIMS = (1, 37)
+_MANIFESTS = {
+    BY_EXTENDER: ("docs/manifests/gpushare.yaml", "docs/manifests/scheduler-name.yaml"),
+    BY_CLAIMS: ("docs/manifests/dra/gpushare-dra.yaml",),
+}
+_QUOTED = 80
 _TAG = re.compile(r":v?([0-9]{1,3})\.([0-9]{1,3})\.[0-9]+")
 
 
@@ -129,13 +134,45 @@ def _server(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSetti
 
 
 def _change_of_backend(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:
-    """Pods keep the GPUs that the other back end gave them, which this one would give again."""
-    former = [backend for backend in facts["backends"] if backend != asked.backend]
+    """Two back ends would give the same GPUs: what this run cannot remove, and pods that the other one has given a GPU, or was to give one.
+
+    Pods keep their GPUs, and what admission has made of their limits.
+    """
+    for entry in facts["backends"]:
+        elsewhere = entry["namespace"] not in ("", asked.namespace)
+        if elsewhere or (entry["owner"] and entry["backend"] != asked.backend):
+            seen = f"gpushare_backend: {asked.backend}, and an installation with {entry['backend']} in {entry['namespace'][:_QUOTED]}"
+            by = f" by {entry['owner']}" if entry["owner"] else ""
+            expected = f"none that this run does not remove: of this collection, in gpushare_namespace ({asked.namespace[:_QUOTED]})"
+            found.error("backend", seen + by, expected, _removed_by(entry))
+    former = former_of(facts, asked.backend)
     pods = sorted({*facts["pods"], *holders(facts["dra"])})
     if former and pods:
         seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods with GPUs ({few(pods)})"
         cure = f"end them first (kubectl drain NODE on each GPU node), or set gpushare_backend: {former[0]}"
         found.error("backend", seen, "no pod that the other back end has given a GPU", cure)
+    if former and facts["waiting"]:
+        seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods that wait for it ({few(facts['waiting'])})"
+        cure = f"scale their controllers to 0 first, and delete those that have none, or set gpushare_backend: {former[0]}"
+        found.error("backend", seen, "no pod that is written for the other back end, since it would wait for ever", cure)
+
+
+def former_of(facts: Mapping[str, Any], backend: str) -> list[str]:
+    """The other back ends of which a part is there. A run removes them before it applies anything."""
+    return sorted({entry["backend"] for entry in facts["backends"]} - {backend})
+
+
+def _removed_by(entry: Mapping[str, str]) -> str:
+    """How an installation is removed that no run with the namespace asked for can remove."""
+    space = entry["namespace"][:_QUOTED]
+    if entry["release"]:
+        return f"end the pods with GPUs, then helm uninstall {entry['release'][:_QUOTED]} --namespace {space} --wait"
+    if not entry["owner"]:
+        return f"remove it first by the playbook cluster with gpushare_cluster_state: absent and gpushare_namespace: {space}"
+    if entry["owner"] == MANIFEST:
+        files = " ".join(f"-f {file}" for file in _MANIFESTS[entry["backend"]])
+        return f"end the pods with GPUs, then kubectl delete {files}, with the namespace that was written into it"
+    return f"end the pods with GPUs, then remove it by {entry['owner'][:_QUOTED]}"
 
 
 def _claims(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettings) -> None:

@@ -195,7 +195,7 @@ class ClusterConfig:
         "extender",
         "Back end that counts GPU memory where the daemons are pods. V(extender) is a scheduler of gpushare's. V(dra) is the cluster's "
         "own scheduler, by claims; it requires Kubernetes 1.37, and the page docs/use/dra.md has what it does not have. Another value "
-        "than before removes the other back end first, and is rejected while a pod has a GPU.",
+        "than before removes the other back end first, and is rejected while a pod has a GPU or waits for one.",
         ChoiceType(("extender", "dra")),
         variable="gpushare_backend",
         role="in_cluster",

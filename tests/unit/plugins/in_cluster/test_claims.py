@@ -15,6 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.po
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import unready
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge_claim
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
+from ansible_collections.gpushare.kubernetes.plugins.modules.gpushare_api import of_nodes
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import dra
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 
@@ -115,12 +116,33 @@ SERVED = {"get --raw /apis/resource.k8s.io/v1": {"resources": [{"kind": "Resourc
         ({**SERVED, "create --dry-run=server": {"spec": {"devices": [{"name": "gpu", "allowMultipleAllocations": True}]}}}, ""),
         ({**SERVED, "create --dry-run=server": {"spec": {"devices": [{"name": "gpu"}]}}}, "the feature gate DRAConsumableCapacity"),
         ({"get --raw /apis/resource.k8s.io/v1": {"resources": []}}, "the API resource.k8s.io/v1"),
-        ({**SERVED, "create --dry-run=server": lambda: KubectlError("forbidden: you")}, "forbidden: you"),
+        (
+            {**SERVED, "create --dry-run=server": lambda: KubectlError('strict decoding error: unknown field "spec.devices[0].capacity"')},
+            'unknown field "spec.devices[0].capacity"',
+        ),
+        (
+            {**SERVED, "create --dry-run=server": lambda: KubectlError('The ResourceSlice "x" is invalid: spec.devices[0]: Forbidden')},
+            "spec.devices[0]: Forbidden",
+        ),
     ],
 )
 def test_what_the_api_server_lacks_is_found_by_a_dry_run(answers: dict[str, Answer], said: str) -> None:
     found = lacks(Fake(answers).kubectl)
     assert (len(found), said in "".join(found)) == (1 if said else 0, True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Error from server (Forbidden): resourceslices.resource.k8s.io is forbidden: User "you" cannot create resource "resourceslices"',
+        'Error from server: admission webhook "x.example.org" denied the request: no',
+        "The resourceslices \"x\" is invalid: : ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no",
+    ],
+)
+def test_what_is_refused_for_another_reason_is_no_lack(said: str) -> None:
+    with pytest.raises(KubectlError) as error:
+        lacks(Fake({**SERVED, "create --dry-run=server": lambda: KubectlError(said)}).kubectl)
+    assert said in str(error.value)
 
 
 def ended(devices: list[str], index: str, entry: str = "gpushare-m1") -> Ended:
@@ -167,3 +189,23 @@ def test_probes_ask_the_clusters_own_scheduler_and_ours_is_no_second_driver() ->
     made = next(json.loads(text)["items"][0] for words, text in fake.inputs if words.startswith("create"))
     assert "schedulerName" not in made["spec"]
     assert made["spec"]["containers"][0]["resources"] == {"limits": {"aliyun.com/gpu-mem": "1"}}
+
+
+@pytest.mark.parametrize(("nodes", "found"), [(None, ["a", "b"]), (["gpu1"], ["a"]), (["gpu2"], ["b"])])
+def test_an_uninstallation_sees_pods_that_hold_gpus_by_claims(nodes: list[str] | None, found: list[str]) -> None:
+    """Admission has made a claim of their limit."""
+
+    def held(pod: str, node: str, driver: str = "gpushare.kubernetes") -> Json:
+        place = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        allocation = {"devices": {"results": [{"driver": driver}]}, "nodeSelector": {"nodeSelectorTerms": [place]}}
+        users = [{"resource": "pods", "name": pod}]
+        return {"metadata": {"name": pod, "namespace": "default"}, "status": {"allocation": allocation, "reservedFor": users}}
+
+    claims = [held("b", "gpu2"), held("a", "gpu1"), held("theirs", "gpu1", "gpu.nvidia.com")]
+    answers: dict[str, Answer] = {
+        "get --raw /apis/resource.k8s.io/v1/resourceclaims": claims,
+        "get --raw /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
+    }
+    said = of_nodes(Fake(answers).kubectl, {"pods": True, "pods_of": nodes})["pods"]
+    assert [one["pod"] for one in said] == [f"default/{name}" for name in found]
+    assert {one["asks"].split()[-1] for one in said} == {"gpushare.kubernetes"}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
@@ -178,3 +179,74 @@ def test_who_may_not_grant_is_told_in_the_servers_words() -> None:
     assert "attempting to grant" in gather(fake.kubectl, SPACE, [], rules)["may_grant"]
     assert [json.loads(data)["rules"] for words, data in fake.inputs if words.startswith("create")] == [rules]
     assert all("--dry-run=server" in words for words in fake.writes())
+
+
+def workload(name: str, space: str, **metadata: Any) -> Json:
+    return {"metadata": {"name": name, "namespace": space, "labels": {"app.kubernetes.io/part-of": "gpushare"}, **metadata}}
+
+
+def bound(name: str, space: str) -> dict[str, Answer]:
+    return {"get clusterroles": [{"kind": "ClusterRoleBinding", "metadata": {"name": name}, "subjects": [{"namespace": space}]}]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ({}, []),
+        ({"deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-scheduler": [named("Deployment", "x", SPACE)]}, []),
+        (
+            {"deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-scheduler": [named("Deployment", "gpushare-scheduler", SPACE)]},
+            [("extender", SPACE, "", "")],
+        ),
+        (
+            {
+                "deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-claims": [
+                    workload("gpushare-claims", "gpushare-old", annotations={"meta.helm.sh/release-name": "mine"})
+                ]
+            },
+            [("dra", "gpushare-old", "the Helm release mine", "mine")],
+        ),
+        # Anybody may write such an object into a namespace of their own, and nobody but an administrator such a binding.
+        ({"deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-claims": [workload("gpushare-claims", "tenant")]}, []),
+        (
+            {
+                "deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-claims": [workload("gpushare-claims", "gpu")],
+                **bound("gpushare-claims", "gpu"),
+            },
+            [("dra", "gpu", "a manifest", "")],
+        ),
+        ({"daemonsets": [named("DaemonSet", "gpushare-extender", SPACE)]}, [("extender", SPACE, "", "")]),
+        # The first half of a removal is done: the Deployment has gone.
+        (
+            {
+                "daemonsets": [
+                    named(
+                        "DaemonSet",
+                        "gpushare-device-plugin",
+                        SPACE,
+                        spec={"template": {"metadata": {"annotations": {"gpushare.kubernetes/settings": 'backend: "dra"\n'}}}},
+                    )
+                ]
+            },
+            [("dra", SPACE, "", "")],
+        ),
+        # And the second half in part.
+        (
+            {
+                "get clusterroles": [
+                    named("ClusterRole", "gpushare-claims"),
+                    {"kind": "ClusterRole", "metadata": {"name": "gpushare-scheduler"}},
+                    named("ClusterRoleBinding", "gpushare-scheduler"),
+                ]
+            },
+            [("dra", "", "", "")],
+        ),
+    ],
+)
+def test_installations_are_found_in_every_namespace(answers: dict[str, Answer], found: list[tuple[str, ...]]) -> None:
+    prefix = "get --raw /apis/apps/v1/"
+    asked = {words if words.startswith("get") else prefix + words: answer for words, answer in answers.items()}
+    without = {words: answer for words, answer in ANSWERS.items() if not words.endswith("daemonsets")}
+    facts = gather(Fake({**asked, **without}).kubectl, SPACE, [])
+    assert believe({"facts": facts}, RESULTS["gpushare_in_cluster facts"]) == {"facts": facts}
+    assert [tuple(one[key] for key in ("backend", "namespace", "owner", "release")) for one in facts["backends"]] == found

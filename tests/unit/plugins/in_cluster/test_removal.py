@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Image, cleanup
@@ -131,6 +132,47 @@ def test_the_back_end_dra_goes_with_its_files() -> None:
         "registry": "/data/kubelet/plugins_registry",
     }
     assert any(words.startswith("delete deployments.apps/gpushare-claims") for words in fake.writes())
+
+
+def waits(**spec: Any) -> Json:
+    return {"metadata": {"name": "b", "namespace": "default"}, "spec": {"containers": [], **spec}, "status": {"phase": "Pending"}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}]},
+        {"schedulerName": "gpushare-scheduler"},
+        {"resourceClaims": [{"name": "gpushare-m1", "resourceClaimTemplateName": "gpushare"}]},
+    ],
+)
+def test_pods_that_wait_for_it_stop_a_change_of_the_back_end(spec: Json) -> None:
+    ended: Json = {**waits(**spec), "status": {"phase": "Failed"}}
+    others = waits(resourceClaims=[{"name": "x", "resourceClaimTemplateName": "theirs"}])
+    fake = Fake({**OURS, "get --raw /api/v1/pods": [waits(**spec), ended, others]})
+    InClusterRemoval(fake.kubectl, SPACE, 5).check(force=False)
+    with pytest.raises(RemovalError, match="default/b"):
+        InClusterRemoval(fake.kubectl, SPACE, 5, reinstalls=True).check(force=False)
+    assert fake.writes() == []
+    InClusterRemoval(Fake({**OURS, "get --raw /api/v1/pods": [ended, others]}).kubectl, SPACE, 5, reinstalls=True).check(force=False)
+
+
+@pytest.mark.parametrize("others_space", [True, False])
+def test_a_namespace_that_stays_keeps_what_others_have_in_it(others_space: bool) -> None:
+    """At a change of the back end, and where somebody else has made the namespace."""
+    path = f"get --raw /api/v1/namespaces/{SPACE}/serviceaccounts"
+    theirs: Json = {"metadata": {"name": "gpushare-theirs", "namespace": SPACE}}
+    answers: dict[str, Answer] = {**OURS, path: [named("ServiceAccount", "gpushare-scheduler", SPACE), theirs], **pods("Succeeded")}
+    if others_space:
+        answers["get namespace"] = [{"kind": "Namespace", "metadata": {"name": SPACE}}]
+    fake = Fake(answers)
+    removal = InClusterRemoval(fake.kubectl, SPACE, 5, reinstalls=not others_space)
+    assert removal.removed[-1] == f"ServiceAccount {SPACE}/gpushare-scheduler"
+    removal.apply()
+    assert fake.writes()[-1] == "delete --ignore-not-found -f -"
+    gone = json.loads(fake.inputs[-1][1])["items"]
+    assert [(one["kind"], one["metadata"]["name"]) for one in gone] == [("ServiceAccount", "gpushare-scheduler")]
+    assert not [words for words in fake.writes() if words.startswith("delete namespace")]
 
 
 def test_services_on_hosts_stop_it_also_where_there_are_no_pods() -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.in_cluster import typed
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import judge
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, role_options, variables
 
 from unit.fakes.plugins.preflight.cluster_facts import ASKED, FACTS, NODE, NVIDIAS, OPERATORS
 from unit.fakes.plugins.preflight.operator_facts import dra, gpu_cluster, operator, policy
@@ -84,7 +86,12 @@ def test_it_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str
 
 NEW = {"version": "v1.37.2", "nodes": [{**NODE, "kubelet": "v1.37.2"}]}
 BY_CLAIMS = {"backend": "dra"}
+EXTENDER = {"backend": "extender", "scheduler_image": ""}
 OURS = dra("gpu1", driver="gpushare.kubernetes", holders=["gpu1"])
+
+
+def of_backend(backend: str, namespace: str = "gpushare-system", owner: str = "", release: str = "") -> dict[str, str]:
+    return {"backend": backend, "namespace": namespace, "owner": owner, "release": release}
 
 
 @pytest.mark.parametrize(
@@ -94,10 +101,14 @@ OURS = dra("gpu1", driver="gpushare.kubernetes", holders=["gpu1"])
         # It has neither a scheduler's pods nor its image.
         ({**NEW, "homes": []}, {**BY_CLAIMS, "scheduler_image": "registry.k8s.io/kube-scheduler:v1.30.0"}),
         # A second run, with pods that have GPUs.
-        ({**NEW, "dra": OURS, "backends": ["dra"], "pods": ["default/whole on gpu1"]}, BY_CLAIMS),
+        ({**NEW, "dra": OURS, "backends": [of_backend("dra")], "pods": ["default/a on gpu1"], "waiting": ["default/b"]}, BY_CLAIMS),
+        ({**NEW, "backends": [of_backend("dra", owner="the Helm release x", release="x")]}, BY_CLAIMS),
+        ({**NEW, "dra": OURS, "backends": [of_backend("dra")], "pods": ["default/whole on gpu1"]}, BY_CLAIMS),
         # A change without pods, in both directions.
-        ({**NEW, "backends": ["extender"], "scheduler": "own"}, BY_CLAIMS),
-        ({"dra": dra("gpu1", driver="gpushare.kubernetes"), "backends": ["dra"]}, {}),
+        ({**NEW, "backends": [of_backend("extender")], "scheduler": "own"}, BY_CLAIMS),
+        ({"dra": dra("gpu1", driver="gpushare.kubernetes"), "backends": [of_backend("dra")]}, {}),
+        # A removal that ended in the middle.
+        ({"backends": [of_backend("dra", namespace="")]}, {}),
     ],
 )
 def test_nothing_speaks_against_either_back_end(facts: dict[str, Any], asked: dict[str, Any]) -> None:
@@ -116,8 +127,32 @@ def test_nothing_speaks_against_either_back_end(facts: dict[str, Any], asked: di
         ({"openshift": True}, {}, "backend", "gpushare_backend: dra on OpenShift"),
         ({}, {"changes": True}, "backend", "in a change of the mode"),
         ({"dra": dra("gpu1")}, {}, "managers", "NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com) on gpu1"),
-        ({"backends": ["extender"], "pods": ["default/a on gpu1"]}, {}, "backend", "an installation with extender, and pods with GPUs"),
-        ({"dra": OURS, "backends": ["dra"]}, {"backend": "extender", "scheduler_image": ""}, "backend", "(default/train on gpu1)"),
+        (
+            {"backends": [of_backend("extender")], "pods": ["default/a on gpu1"]},
+            {},
+            "backend",
+            "an installation with extender, and pods with GPUs",
+        ),
+        ({"dra": OURS, "backends": [of_backend("dra")]}, EXTENDER, "backend", "(default/train on gpu1)"),
+        ({"backends": [of_backend("extender")], "waiting": ["default/b"]}, {}, "backend", "pods that wait for it (default/b)"),
+        ({"backends": [of_backend("dra")], "waiting": ["default/b"]}, EXTENDER, "backend", "scale their controllers to 0 first"),
+        (
+            {"backends": [of_backend("extender", owner="the Helm release x", release="x")]},
+            {},
+            "backend",
+            "helm uninstall x --namespace gpushare-system --wait",
+        ),
+        (
+            {"backends": [of_backend("dra", owner="a manifest")]},
+            EXTENDER,
+            "backend",
+            "with dra in gpushare-system by a manifest; expected none that this run does not remove: of this collection, in "
+            "gpushare_namespace (gpushare-system); end the pods with GPUs, then kubectl delete -f docs/manifests/dra/gpushare-dra.yaml",
+        ),
+        ({"backends": [of_backend("dra", owner="Flux (x)")]}, EXTENDER, "backend", "then remove it by Flux (x)"),
+        ({"backends": [of_backend("extender", namespace="gpushare-old")]}, {}, "backend", "absent and gpushare_namespace: gpushare-old"),
+        # The same back end twice in one cluster.
+        ({"backends": [of_backend("dra", namespace="gpushare-old")]}, {}, "backend", "an installation with dra in gpushare-old"),
     ],
 )
 def test_a_back_end_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str, words: str) -> None:
@@ -161,3 +196,21 @@ def test_a_server_without_policies_can_be_accepted_unless_pods_are_evicted() -> 
     accepted = replace(ASKED, without_policies=True, scheduler_image="k:v1.29.1")
     assert [one.severity for one in judge(old, accepted)] == ["warning"]
     assert [one.severity for one in judge(old, replace(accepted, evicts=True))] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gpushare_preset": "bottlerocket"}, "gpushare_device_strategy: volume-mounts, by gpushare_preset: bottlerocket"),
+        ({"gpushare_preset": "aks"}, "gpushare_device_strategy: envvar, by gpushare_preset: aks"),
+        ({"gpushare_preset": "talos"}, "gpushare_device_strategy: envvar, by gpushare_preset: talos"),
+        ({"gpushare_preset": "aks", "gpushare_device_strategy": "cdi"}, ""),
+        ({"gpushare_preset": "aks", "gpushare_backend": "extender"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_a_preset_sets_is_judged_too(given: dict[str, Any], words: str) -> None:
+    known = variables()
+    defaults = {name: known[name].spec.get("default") for name in role_options(COLLECTION / "roles/in_cluster", "main") if name in known}
+    _settings, reasons = typed({**defaults, "gpushare_backend": "dra", **given}, known)
+    assert [words in str(reason) for reason in reasons] == ([True] if words else [])

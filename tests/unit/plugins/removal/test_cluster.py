@@ -528,3 +528,31 @@ def test_where_the_original_does_not_serve_nothing_of_it_is_spared(removal: Call
     api = Api([given_back({MEMORY: "0", GPUS: "0"}, {MEMORY: "0", GPUS: "0"})], ACCOUNTS)
     removal(api, ["gpu1"]).apply()
     assert tuple(numbers(api)) == ({}, {})
+
+
+def test_where_another_back_end_comes_the_nodes_keep_labels_and_taints() -> None:
+    api = Api([served("gpu1", "0")], ACCOUNTS)
+    taint = {"key": "gpushare.kubernetes/gpu", "effect": "PreferNoSchedule"}
+    api.nodes["gpu1"]["metadata"]["resourceVersion"], api.nodes["gpu1"]["spec"] = "7", {"taints": [taint]}
+    found = Removal(api, ["gpu1"], True, 0, reinstalls=True)  # type: ignore[arg-type]
+    found.apply()
+    assert [title.split()[0] for title in found.removed] == ["ServiceAccount", "ServiceAccount", "annotation", "resource"]
+    assert (found.left, api.accounts) == ([], [])
+    assert api.nodes["gpu1"]["metadata"]["labels"] == {"gpushare.kubernetes/node": "true"}
+    assert api.nodes["gpu1"]["spec"]["taints"] == [taint]
+
+
+@pytest.mark.parametrize("name", ["gpushare-scheduler", "gpushare-claims"])
+def test_the_role_by_which_the_next_run_continues_goes_last(name: str) -> None:
+    class WithRoles(Api):
+        def listed(self, path: str) -> list[Json]:
+            found = {"clusterroles": [name, "gpushare-device-plugin"], "clusterrolebindings": [name]}.get(path.rpartition("/")[2])
+            return super().listed(path) if found is None else [item(one) for one in found]
+
+    api = WithRoles([served("gpu1", "0")], ACCOUNTS)
+    Removal(api, ["gpu1"], True, 0).apply()  # type: ignore[arg-type]
+    assert [call[0] for call in api.calls] == ["delete", "apply", "annotate", "patch", "delete"]
+    first, last = ([(one["kind"], one["metadata"]["name"]) for one in sent["items"]] for sent in (api.sent[0], api.sent[-1]))
+    assert last == [("ClusterRole", name)]
+    assert ("ClusterRoleBinding", name) in first
+    assert ("ClusterRole", "gpushare-device-plugin") in first

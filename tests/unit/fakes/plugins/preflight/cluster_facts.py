@@ -42,6 +42,7 @@ FACTS: dict[str, Any] = {
     "backends": [],
     "lacks": [],
     "pods": [],
+    "waiting": [],
     "may_grant": "",
 }
 NVIDIAS = {"title": "DaemonSet kube-system/nvidia-device-plugin", "kind": "NVIDIA device plugin", "nodes": ["gpu1"]}
