@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import ORPHANED
 from gpushare_runtime.core.unit_ids import unit_id
+from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
@@ -27,6 +29,8 @@ from gpushare_runtime.dra.prepared import Claims
 from gpushare_runtime.dra.publisher import SlicePublisher
 from gpushare_runtime.dra.slices import Closed
 from gpushare_runtime.kube.client import KubeClient
+
+log = logging.getLogger(__name__)
 
 REQUIRED: Final = (driver.PART, publisher.PART)
 """The parts of the status without which no pod gets a GPU."""
@@ -98,21 +102,42 @@ class DraBackend:
         self.record = ClaimedIds(self.claims.claims, lambda: node.devices.inventory, state / "claims.json")
         gpus = Gpus(lambda: node.devices.inventory, node.changes, lambda: node.devices.cdi_kind)
         self.driver = KubeletDriver(lambda socket, told: Services(self.claims, name, gpus, self._limit, socket, told), registry, status)
-        self.slices = SlicePublisher(client, name, gpus.now, node.changes, status, lambda: Closed(evicts, self._in_use()))
+        self.slices = SlicePublisher(client, name, gpus.now, node.changes, status, lambda known: Closed(evicts, self._in_use(known)))
+        # (pod UID, GPU UUID) → the pod's name.
+        self._held: dict[tuple[str, str], str] = {}
 
     async def start(self) -> tuple[list[Any], list[Any]]:
         """(what serves kubelet, what runs below everything else), once the claims of the process before are read."""
         await in_thread(self.claims.load)
+        # Also without any: pods that the process before knew may be gone, and their processes not.
+        self.record.refresh()
+        self._node.recorder.set_checkpoint(self.record.entries)
         return [self.driver.run()], [self.slices.reflector().run(), self.slices.run()]
 
-    def _in_use(self) -> frozenset[str]:
-        """UUIDs of the GPUs on which pods that are gone have processes. A pod that has ended as pods do is not among them at any moment."""
+    def _in_use(self, known: Set[str]) -> frozenset[str]:
+        """UUIDs of the GPUs on which pods that are gone have processes. A pod that has ended as pods do is not among them at any moment.
+
+        known: those that were among them. Such a one stays until no pod can have a process there: this process may be new, and has not
+        looked for any yet.
+        """
         alive = {uid for uid, state in self._node.usage.states.items() if state.alive}
-        return (
-            frozenset(entry.gpu for entry in report(self._node).entries if entry.why == ORPHANED and entry.uid in alive)
-            if alive
-            else frozenset()
-        )
+        held = {
+            (entry.uid, entry.gpu): entry.pod
+            for entry in (report(self._node).entries if alive or known else ())
+            if entry.why == ORPHANED and (entry.uid in alive or entry.gpu in known)
+        }
+        for uid, gpu in held.keys() - self._held.keys():
+            text = "processes of %s, which is gone, use memory of GPU %s: it takes no pods until they end"
+            log.warning(text, held[uid, gpu] or uid, gpu, extra=about(held[uid, gpu], gpu=self._index(gpu)))
+        for uid, gpu in self._held.keys() - held.keys():
+            name = self._held[uid, gpu]
+            log.info("processes of %s use no memory of GPU %s any more", name or uid, gpu, extra=about(name, gpu=self._index(gpu)))
+        self._held = held
+        return frozenset(gpu for _, gpu in held)
+
+    def _index(self, uuid: str) -> object:
+        gpu = self._node.devices.by_uuid.get(uuid)
+        return uuid if gpu is None else gpu.index
 
     def _changed(self) -> None:
         if self.record.refresh():

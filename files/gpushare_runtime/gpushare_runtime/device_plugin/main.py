@@ -136,7 +136,8 @@ class DevicePlugin:
         self._endings = EndingClients(self.node, host, settings.state / ENDING_NAME)
         self._events = EventRecorder(client, NAME, settings.node)
         watched = settings.isolation != pod_limits.NONE
-        self._memory = MemoryWatch(self.node, nvml, host, self._report_exceeded if watched else None)
+        exceeded, by_claim = self._report_exceeded if watched else None, settings.backend == DRA
+        self._memory = MemoryWatch(self.node, nvml, host, exceeded, by_claim=by_claim)
         self._xids = XidListener(nvml, health, self.counters.xids, self._gpus.read_now)
 
     def _unusable_settings(self) -> str | None:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Final, NoReturn
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.dra.slices import API, DRIVER, Closed, changes, slices
+from gpushare_runtime.dra.slices import API, DRIVER, Closed, changes, in_use, slices
 from gpushare_runtime.kube.backoff import Backoff
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kube.reflector import Reflector
@@ -31,7 +31,7 @@ _RECHECK_SECONDS: Final = 30.0
 class SlicePublisher:
     """inventory: the GPUs as they are now, None before the first reading. seen: told of whatever may change what is due.
 
-    closed: the GPUs that take no pods, as they are now.
+    closed: the GPUs that take no pods, as they are now, by UUIDs of those that have the taint in-use at the API server.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SlicePublisher:
         inventory: Callable[[], Inventory | None],
         seen: Changes,
         status: Status,
-        closed: Callable[[], Closed] = Closed,
+        closed: Callable[[Set[str]], Closed] = lambda _: Closed(),
     ) -> None:
         self._client = client
         self._node = node
@@ -101,7 +101,7 @@ class SlicePublisher:
             node = await self._client.get(path("api/v1", "nodes", self._node), within=_SECONDS)
             self._node_uid = str((node.get("metadata") or {}).get("uid") or "")
         generations = [int(((part.get("spec") or {}).get("pool") or {}).get("generation") or 0) for part in found.values()]
-        wanted = slices(self._node, self._node_uid, inventory, 0, self._closed())
+        wanted = slices(self._node, self._node_uid, inventory, 0, self._closed(in_use(found.values())))
         if not changes(wanted, found.values()) and len(set(generations)) <= 1:
             self._status.ok(PART, f"{len(wanted)} with {len(inventory.gpus)} GPUs")
             return

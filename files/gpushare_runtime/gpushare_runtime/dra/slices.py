@@ -9,7 +9,7 @@ claim that names no amount takes all of it: so whole GPUs and parts of them are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ CLASS: Final = "gpushare"
 TAINT: Final = "gpushare.kubernetes/unusable"
 UNHEALTHY, CORDONED, IN_USE = "unhealthy", "cordoned", "in-use"
 """The values of the taint: why pods are kept off."""
+HELD: Final = "processes of pods that are gone use its memory"
+"""The health of a GPU with the value in-use, for who reads the slices."""
 # The API server allows 64 devices in a slice of which one has a taint, which each may get.
 _MOST_DEVICES: Final = 64
 # Of an attribute's text.
@@ -156,6 +158,20 @@ def _comparable(those: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def in_use(parts: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """UUIDs of the GPUs that have the taint in-use, in slices of our own as the API server has them."""
+    devices = (device for part in parts for device in (part.get("spec") or {}).get("devices") or ())
+    return frozenset(_text(device, "uuid") for device in devices if IN_USE in _values(device))
+
+
+def _values(device: Mapping[str, Any]) -> Iterator[object]:
+    """Those of our taint."""
+    taints = device.get("taints")
+    for taint in taints if isinstance(taints, list) else ():
+        if as_mapping(taint).get("key") == TAINT:
+            yield as_mapping(taint).get("value")
+
+
 def read_inventory(parts: Iterable[Mapping[str, Any]]) -> Inventory:
     """The GPUs of one node, from its slices as the API server has them. ReportError says what is wrong with them.
 
@@ -215,7 +231,7 @@ def _gpu(device: Mapping[str, Any], unit: Unit) -> Gpu:
         mib=_number(_attribute(device, "mib", "int"), "mib"),
         units=units,
         numa=None if numa is None else _number(numa, "numa"),
-        health=_text(device, "health") or HEALTHY,
+        health=_text(device, "health") or (HELD if IN_USE in _values(device) else HEALTHY),
         cordoned=_attribute(device, "cordoned", "bool") is True,
     )
 

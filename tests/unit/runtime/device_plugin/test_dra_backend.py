@@ -10,8 +10,11 @@ import grpc.aio
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.load import Load
 from gpushare_runtime.core.quantity import GIB as UNIT
 from gpushare_runtime.device_plugin.dra_backend import ids_of
+from gpushare_runtime.device_plugin.host import usage_file
+from gpushare_runtime.device_plugin.node import pod_state
 from gpushare_runtime.device_plugin.options import parse_arguments
 from gpushare_runtime.dra.claims import parse_claim
 from gpushare_runtime.dra.proto import dra_pb2 as pb
@@ -102,6 +105,70 @@ async def test_a_gpu_on_which_a_pod_that_is_gone_has_processes_takes_no_other(tm
         await until(lambda: taints() == ["in-use"])
         it.live.discard("p1")
         await until(lambda: taints() == [])
+
+
+async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_is_gone_has_processes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no claim is left on the node."""
+    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
+        registry = it.kubelet.directory.parent / "data/plugins_registry"
+        registry.mkdir(parents=True)
+        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+        await it.api.put(POD, pod("p1", {"gpushare-m6": "c1"}))
+        await it.api.put(f"{CLAIMS}/c1", claim("c1", [(it.inventory.gpus[0], "6Gi")], pods=["p1"]))
+        it.live.add("p1")
+        assert await prepare(it, registry, "c1") == {"c1": ""}
+        await until(lambda: it.plugin.node.pods.get("p1"))
+        await it.api.remove(POD)
+        await it.api.remove(f"{CLAIMS}/c1")
+        await release(registry, "c1")
+
+        def taints() -> list[str]:
+            return [taint["value"] for device in it.api.objects[SLICE]["spec"]["devices"] for taint in device.get("taints", ())]
+
+        await until(lambda: taints() == ["in-use"])
+        (line,) = (record for record in caplog.records if "which is gone" in record.getMessage())
+        assert line.about["pod"] == "default/p1"  # type: ignore[attr-defined]
+        assert line.about["gpu"] == "0"  # type: ignore[attr-defined]
+        await until(lambda: b"p1" in (it.kubelet.directory.parent / "state" / usage_file.NAME).read_bytes())
+        await it.stop()
+        generation = it.api.objects[SLICE]["spec"]["pool"]["generation"]
+        it.start()
+        # Whatever this process knows by now, it has not opened the GPU.
+        await until(lambda: "ok: ResourceSlices" in it.plugin.status.report()[1])
+        await it.stays(lambda: taints() == ["in-use"])
+        assert it.api.objects[SLICE]["spec"]["pool"]["generation"] == generation
+        # The API server says nothing of the pod for a while.
+        monkeypatch.setattr(pod_state, "GRACE", 0.1)
+        await it.stays(lambda: taints() == ["in-use"])
+        await until(lambda: any(state.alive for state in it.plugin.node.usage.states.values()))
+        assert taints() == ["in-use"]
+        it.live.discard("p1")
+        await until(lambda: taints() == [])
+
+
+async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu(tmp_path: Path) -> None:
+    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
+        registry = it.kubelet.directory.parent / "data/plugins_registry"
+        registry.mkdir(parents=True)
+        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+        gpu = it.inventory.gpus[0]
+        runs = pod("p1", {"gpushare-m6": "c1"})
+        runs["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}, "containerID": "containerd://x1"}]
+        await it.api.put(POD, runs)
+        await it.api.put(f"{CLAIMS}/c1", claim("c1", [(gpu, "6Gi")], pods=["p1"]))
+        it.live.add("p1")
+        assert await prepare(it, registry, "c1") == {"c1": ""}
+        await until(lambda: it.plugin.node.pods.get("p1"))
+        memory = it.plugin._memory
+        await until(lambda: it.plugin.node.usage.gpu_uuids() and gpu.uuid in memory.use.measured)
+        memory._observe_containers()
+        assert memory.container_loads == {}
+        it.host.processes[7], it.host.containers[7] = (7, "p1"), "x1"
+        it.nvml.using[gpu.uuid] = [(7, GIB * 1024 * 1024)]
+        it.nvml.busy[gpu.uuid] = {7: Load(60)}
+        await until(lambda: set(memory.container_loads) == {("p1", gpu.uuid, "main")})
 
 
 def test_only_claims_evict_the_pods_of_a_gpu_that_fails(capsys: pytest.CaptureFixture[str]) -> None:

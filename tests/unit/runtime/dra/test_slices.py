@@ -16,7 +16,7 @@ from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS
-from gpushare_runtime.dra.slices import Closed, changes, device_name, quantity, read_inventory, slices, words
+from gpushare_runtime.dra.slices import Closed, changes, device_name, in_use, quantity, read_inventory, slices, words
 
 T4 = Gpu(0, "GPU-6406b1ff-e486-da64-8a09-584683bdfe67", 3, "0000:3B:00.0", "Tesla T4", 15360, 15, numa=1)
 A30 = Gpu(1, "GPU-404966e9-8716-c392-9c97-aff857c46602", 0, "0000:0b:00.0", "NVIDIA A30", 24576, 24)
@@ -96,6 +96,23 @@ def test_a_gpu_that_takes_no_new_pods_has_a_taint(change: dict[str, Any], value:
     (one,) = made(replace(T4, **change), A30)
     taint = {"key": "gpushare.kubernetes/unusable", "value": value, "effect": "NoSchedule"}
     assert [device.get("taints") for device in one["spec"]["devices"]] == [[taint], None]
+
+
+def test_who_reads_the_slices_sees_that_processes_of_pods_that_are_gone_have_a_gpu() -> None:
+    found = slices("gpu1", "u", Inventory(GIB, (T4, A30)), 1, Closed(in_use={A30.uuid}))
+    assert in_use(found) == {A30.uuid}
+    assert [(gpu.usable, gpu.health) for gpu in read_inventory(found).gpus] == [
+        (True, "ok"),
+        (False, "processes of pods that are gone use its memory"),
+    ]
+    # Taints of others, and odd ones.
+    found[0]["spec"]["devices"][1]["taints"] = [
+        {"key": "example.org/x", "value": "in-use"},
+        "in-use",
+        {"key": "gpushare.kubernetes/unusable"},
+    ]
+    assert in_use(found) == frozenset()
+    assert read_inventory(found).gpus[1].usable
 
 
 def test_a_gpu_without_a_unit_is_no_device_and_a_node_without_gpus_has_an_empty_slice() -> None:

@@ -37,14 +37,24 @@ _MIB: Final = 1024 * 1024
 class MemoryWatch:
     """Reads the use every few seconds. It is used from one event loop only.
 
-    exceeded: reports a pod that uses too much, with a message; None if no pod is limited to its units.
+    exceeded: reports a pod that uses too much, with a message; None if no pod is limited to its units. by_claim: whether pods have GPUs by
+    claims, of which the record does not say which containers have them.
     """
 
-    def __init__(self, node: NodeState, nvml: Nvml, identities: Identities, exceeded: Callable[[LocalPod, str], None] | None) -> None:
+    def __init__(
+        self,
+        node: NodeState,
+        nvml: Nvml,
+        identities: Identities,
+        exceeded: Callable[[LocalPod, str], None] | None,
+        *,
+        by_claim: bool = False,
+    ) -> None:
         self.use = Use()
         self._node = node
         self._reader = UseReader(nvml, identities)
         self._exceeded = exceeded
+        self._by_claim = by_claim
         self._overuse = Overuse()
         self._activity: Activity[Key] = Activity()
         self._containers: Activity[ContainerKey] = Activity()
@@ -116,7 +126,12 @@ class MemoryWatch:
                 named[known] = load
             else:
                 unnamed.add(key[:2])
-        held = frozenset((key.pod, gpu, key.container) for key, gpus in self._node.usage.gpu_uuids().items() for gpu in gpus)
+        having = [(key, gpu) for key, gpus in self._node.usage.gpu_uuids().items() for gpu in gpus]
+        # A claim names no containers: of its pod those count that are seen to use the GPU.
+        of_pods = {(key.pod, gpu) for key, gpu in having}
+        held = frozenset(
+            {key for key in named if key[:2] in of_pods} if self._by_claim else {(key.pod, gpu, key.container) for key, gpu in having}
+        )
         at_rest = {key: NOTHING for key in held if key[1] in use.measured and key[:2] not in use.loose | unnamed}
         self._containers.observe({**at_rest, **named}, held, time.monotonic(), time.time())
 
