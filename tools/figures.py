@@ -362,6 +362,8 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("it is read every {:g} s", (live.USED_SECONDS,)),
         ("is that with {} % more (`--margin PERCENT`)", (kubectl_program.MARGIN_PERCENT,)),
         ("then of the last {} days", (used.PEAKS_DAYS,)),
+        ("by less than {} MiB", (use_report.NOTED_MIB,)),
+        ("of a restart up to {:g} hours before it", (use_report.REFRESH_SECONDS / 3600,)),
         ("pods times nodes are more than {:,}", (right_size.MOST_TRIED,)),
         ("that have not run for {:g} minutes", (stalls.HANGS_SECONDS / 60,)),
         ("such an Event of the last {:g} minutes", (status.RECENT_SECONDS / 60,)),

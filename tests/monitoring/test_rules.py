@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpushare_runtime.kubectl_gpushare.used import FIRST_READING, peaks_query
+from gpushare_runtime.kubectl_gpushare.used import peaks_query, seconds_query
 from monitoring.prometheus import EXTENDER, PLUGIN, RULES, program
 from tree import REPOSITORY
 
@@ -212,6 +212,7 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
         f"gpushare_device_plugin_pod_units{{{pod('a2', '0')}}}": 4,
         f"gpushare_device_plugin_pod_units{{{pod('b1', '1')}}}": 2,
         f"gpushare_device_plugin_pod_memory_used_bytes{{{pod('a1', '0')}}}": 2 * GIB,
+        f"gpushare_device_plugin_pod_memory_used_bytes{{{pod('a2', '0')}}}": 0,
         f'gpushare_device_plugin_gpu_memory_used_bytes{{{P},gpu="0",uuid="GPU-0"}}': 3 * GIB,
         # It uses half of the SMs; of the others nothing is known.
         f"gpushare_device_plugin_pod_sm_utilization_ratio{{{pod('a1', '0')}}}": 0.5,
@@ -255,7 +256,8 @@ def test_what_the_recording_rules_compute(tmp_path: Path) -> None:
 
 
 def test_the_queries_of_simulate_as_used(tmp_path: Path) -> None:
-    """The most of a week, by pod, over its GPUs and over two jobs that scrape it; 0 of a pod without a process; and the first reading."""
+    """The most of a week, by pod, over its GPUs and over two jobs that scrape it; and for how long. A pod of which a GPU is unknown stays
+    unknown, and one that the driver does not report any longer; of a GPU that is away the peak stays."""
 
     def pod(name: str, gpu: str, job: str = P) -> str:
         return f'{job},namespace="team",pod="{name}",uid="{name}",uuid="{gpu}"'
@@ -265,14 +267,25 @@ def test_the_queries_of_simulate_as_used(tmp_path: Path) -> None:
         {"series": f"{used}{{{pod('a', '0')}}}", "values": "1 9 2+0x30"},
         {"series": f"{used}{{{pod('a', '1')}}}", "values": "3+0x30"},
         {"series": f"{used}{{{pod('a', '1', other)}}}", "values": "3+0x30"},
+        *({"series": f"{units}{{{pod('a', gpu)}}}", "values": "4+0x30"} for gpu in "01"),
         {"series": f"{units}{{{pod('b', '0')}}}", "values": "4+0x30"},
+        {"series": f"{used}{{{pod('b', '0')}}}", "values": "_x10 0+0x20"},
+        # Never known of one of its GPUs.
+        *({"series": f"{units}{{{pod('d', gpu)}}}", "values": "4+0x30"} for gpu in "02"),
+        {"series": f"{used}{{{pod('d', '0')}}}", "values": "5+0x30"},
+        # It had no process at first, and the driver does not report those that it has.
+        {"series": f"{units}{{{pod('e', '0')}}}", "values": "4+0x30"},
+        {"series": f"{used}{{{pod('e', '0')}}}", "values": "0+0x10 stale"},
+        {"series": f"{units}{{{pod('f', '3')}}}", "values": "4+0x30"},
+        {"series": f"{used}{{{pod('f', '3')}}}", "values": "6+0x10 stale"},
+        {"series": f'gpushare_device_plugin_gpu_memory_used_bytes{{{P},gpu="0",uuid="0"}}', "values": "9+0x30"},
+        {"series": f'gpushare_device_plugin_gpu_memory_used_bytes{{{P},gpu="3",uuid="3"}}', "values": "9+0x10 stale"},
         {"series": f'{used}{{{P},namespace="else",pod="c",uid="c",uuid="0"}}', "values": "7+0x30"},
-        {"series": UNIT, "values": "_ _ 1+0x30"},
     ]
     expected: dict[str, dict[str, float]] = {
-        peaks_query("team"): {'{uid="a"}': 9, '{uid="b"}': 0},
-        f"count({peaks_query('')})": {"{}": 3},
-        FIRST_READING: {"{}": 600},
+        peaks_query("team"): {'{uid="a"}': 9, '{uid="b"}': 0, '{uid="f"}': 6},
+        f"count({peaks_query('')})": {"{}": 4},
+        seconds_query("team"): {'{uid="a"}': 1800, '{uid="b"}': 1200, '{uid="d"}': 1800, '{uid="e"}': 600, '{uid="f"}': 600},
     }
     checks = [
         {"expr": query, "eval_time": "30m", "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()]}

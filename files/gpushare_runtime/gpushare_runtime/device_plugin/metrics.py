@@ -89,6 +89,8 @@ class MeasuredUse(Protocol):
     @property
     def sensors(self) -> Mapping[int, Sensors]: ...
 
+    def bytes_of(self, key: tuple[str, str]) -> int | None: ...
+
 
 class Memory(Protocol):
     """The use of the GPUs, see gpu/pod_memory.py."""
@@ -191,8 +193,11 @@ def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]
 
     yield single("gpushare_device_plugin_memory_limits", "gauge", "1 if the driver limits each pod to its units, else 0.", limits.active)
     known = sorted(limits.use.items())
+    keys = {*memory.use.by_pod, *node.usage.units_by_pod(node.devices.inventory)}
+    # What is unknown has no series: without a process it is 0.
+    listed = {key: size for key in keys if node.usage.name(key[0]) and (size := memory.use.bytes_of(key)) is not None}
     # The driver's own figure where it has one: NVML's list leaves out processes that are in doubt.
-    used = {**{key: size for key, size in memory.use.by_pod.items() if node.usage.name(key[0])}, **{key: use.used for key, use in known}}
+    used = {**listed, **{key: use.used for key, use in known}}
     yield gauge("memory_limit_bytes", "Limit of the pod on the GPU.", ((use.most, key) for key, use in known if use.most is not None))
     yield gauge("memory_used_bytes", "Memory of the GPU that the pod uses.", ((size, key) for key, size in sorted(used.items())))
     containers = sorted((key, size) for key, size in memory.by_container.items() if key[:2] in used)

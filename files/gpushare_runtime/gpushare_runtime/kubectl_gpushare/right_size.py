@@ -35,19 +35,18 @@ _NOTHING: Final = Cell(ABSENT, "", -1.0)
 
 @dataclass(frozen=True)
 class Peaks:
-    """by_pod: pod UID → the most MiB that it has used on one of its GPUs. since: Unix time of the first reading, by node; `any_node` for
-    those that are not in it, None where it is unknown. source: a sentence for people."""
+    """by_pod: pod UID → the most MiB that it has used on one of its GPUs, of those of which it is known. seconds: pod UID → for how long
+    it has been measured. source: a sentence for people."""
 
     source: str
     by_pod: Mapping[str, int] = field(default_factory=dict)
-    since: Mapping[str, float] = field(default_factory=dict)
-    any_node: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Workload:
     """The pods of one owner that ask alike. units: on each of `gpus` GPUs. whole: all of these. used: MiB, the most of any of its pods on
-    one GPU. needs: units that would do; None where nothing is known. seconds: for how long its use has been read. most: units of the
+    one GPU. needs: units that would do; None where nothing is known. seconds: for how long its use has been measured. most: units of the
     largest of its GPUs."""
 
     namespace: str
@@ -123,9 +122,9 @@ def workloads(cluster: Cluster, select: Selection, peaks: Peaks, margin: int) ->
             known.unknown += 1
             continue
         known.used = max(known.used or 0, used)
-        first = peaks.since.get(share.node, peaks.any_node)
-        if first is not None:
-            known.seconds = max(known.seconds or 0.0, now - max(first, info.created))
+        lasted = peaks.seconds.get(share.uid)
+        if lasted is not None:
+            known.seconds = max(known.seconds or 0.0, min(lasted, max(0.0, now - info.created)))
     for workload in found.values():
         if workload.used is not None:
             mib = -(-workload.used * (100 + margin) // 100)

@@ -44,7 +44,9 @@ _BUSY_GPU: Final = "100 * gpushare_device_plugin_gpu_sm_utilization_ratio"
 _IDLE: Final = "gpushare_device_plugin_pod_idle_since_timestamp_seconds"
 _OF_PODS: Final = (_POD, _BUSY_POD, _IDLE)
 PEAKS_DAYS: Final = 7
-FIRST_READING: Final = f"min(min_over_time(timestamp(gpushare_device_plugin_unit_bytes)[{PEAKS_DAYS}d:10m]))"
+_UNITS: Final = "gpushare_device_plugin_pod_units"
+_STEP: Final = 600
+"""Seconds between the times at which a week is looked at."""
 NOBODY_KNOWS: Final = (
     "no node publishes the use of its GPUs (gpushare_publish_use), and no Prometheus is known. Name it by --prometheus URL, by the "
     "variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus"
@@ -79,13 +81,18 @@ def published(cluster: Cluster) -> Used:
     """As the nodes say, each about its own pods and GPUs. The word of a node before its device plugin or itself went away is old."""
     now, used = cluster.now(), _FilledUse()
     for node in cluster.nodes:
-        report = cluster.uses.get(node.name)
-        if report is not None and node.inventory and closed(node, cluster.infos.get(node.name, UNKNOWN_NODE)) in ("", "S"):
+        if (report := _report_of(cluster, node)) is not None and node.inventory:
             _add(used, node, node.inventory, report)
         asked = node.record.evictions
         if asked.in_force(now):
             used.by_pod.update({request.uid: request.used for request in asked.requests if request.reason != STARTS_NEVER})
     return Used(used.by_pod, used.by_gpu, used.busy_pods, used.busy_gpus, used.idle)
+
+
+def _report_of(cluster: Cluster, node: NodeLedger) -> UseReport | None:
+    """None also where the node's device plugin, or the node itself, is away."""
+    there = node.inventory and closed(node, cluster.infos.get(node.name, UNKNOWN_NODE)) in ("", "S")
+    return cluster.uses.get(node.name) if there else None
 
 
 def check_url(url: str) -> str:
@@ -129,23 +136,42 @@ def published_peaks(cluster: Cluster) -> Peaks:
     """As the nodes say, each about its own pods. InputError where none says anything."""
     if not cluster.uses:
         raise InputError(NOBODY_KNOWS)
-    peaks: dict[str, int] = {}
-    for name, report in cluster.uses.items():
-        node = cluster.ledger.node(name)
-        here = {pod.uid for pod in node.pods} if node else set()
-        for (uid, _), use in report.pods.items():
-            if uid in here and use.peak is not None:
-                peaks[uid] = max(peaks.get(uid, 0), use.peak)
-    since = {name: float(report.since) for name, report in cluster.uses.items()}
-    return Peaks("the most that a pod has used on one GPU, as the nodes publish it by gpushare/use", peaks, since)
+    peaks, seconds, now = dict[str, int](), dict[str, float](), cluster.now()
+    for node in cluster.nodes:
+        report = _report_of(cluster, node)
+        if report is None:
+            continue
+        uses: dict[str, dict[int, PodUse]] = {}
+        for (uid, index), use in report.pods.items():
+            uses.setdefault(uid, {})[index] = use
+        for pod in node.pods:
+            here = uses.get(pod.uid, {})
+            sizes = [use.peak for use in here.values() if use.peak is not None]
+            # A pod of which one GPU is not known may have used more there.
+            if sizes and len(sizes) == len(here) and (pod.allocation is None or pod.allocation.by_gpu.keys() <= here.keys()):
+                peaks[pod.uid] = max(sizes)
+                seconds[pod.uid] = min(report.seconds_of(use, now) for use in here.values())
+    return Peaks("the most that a pod has used on one GPU, as the nodes publish it by gpushare/use", peaks, seconds)
 
 
 def peaks_query(namespace: str) -> str:
     """The PromQL for the bytes of each pod. namespace: "" for all."""
     chosen = f"{{namespace={orjson.dumps(namespace).decode()}}}" if namespace else ""
-    span = f"{chosen}[{PEAKS_DAYS}d]"
-    # A pod without a process has no series of its own.
-    return f"max by (uid) (max_over_time({_POD}{span}) or 0 * max_over_time(gpushare_device_plugin_pod_units{span}))"
+    week, now = f"{chosen}[{PEAKS_DAYS}d]", f"{chosen}[{_STEP}s]"
+    # A GPU that answers, and the pod's use of it has no series: the driver does not report it, whatever was known before.
+    unsized = (
+        f"max_over_time({_UNITS}{now}) and on (job, instance, uuid) max_over_time({_GPU}[{_STEP}s]) "
+        f"unless on (uid, uuid) max_over_time({_POD}{now})"
+    )
+    unknown = f"max_over_time({_UNITS}{week}) unless on (uid, uuid) max_over_time({_POD}{week}) or ({unsized})"
+    return f"max by (uid) (max_over_time({_POD}{week})) unless on (uid) ({unknown})"
+
+
+def seconds_query(namespace: str) -> str:
+    """The PromQL for how long the use of each pod has been measured: at most that, of its GPUs."""
+    chosen = f"{{namespace={orjson.dumps(namespace).decode()}}}" if namespace else ""
+    counted = f"count_over_time((max by (uid, uuid) ({_POD}{chosen}))[{PEAKS_DAYS}d:{_STEP}s])"
+    return f"{_STEP} * (min by (uid) ({counted}) - 1)"
 
 
 async def read_peaks(url: str, token_file: str = "", namespace: str = "") -> Peaks:
@@ -153,11 +179,12 @@ async def read_peaks(url: str, token_file: str = "", namespace: str = "") -> Pea
     headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file else {}
     where = check_url(url)
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS), headers=headers, trust_env=True) as session:
-        sizes, first = await asyncio.gather(_ask(session, where, peaks_query(namespace)), _ask(session, where, FIRST_READING))
+        asked = (peaks_query(namespace), seconds_query(namespace))
+        sizes, times = await asyncio.gather(*(_ask(session, where, query) for query in asked))
     peaks = {str(labels.get("uid", "")): -(-size // _MIB) for labels, size in sizes}
-    since = float(first[0][1]) if first else None
+    seconds = {str(labels.get("uid", "")): float(lasted) for labels, lasted in times}
     source = f"the most that a pod has used on one GPU in the last {PEAKS_DAYS} days, from Prometheus at {where[:200]}"
-    return Peaks(source, peaks, any_node=since)
+    return Peaks(source, peaks, seconds)
 
 
 def _add(used: _FilledUse, node: NodeLedger, inventory: Inventory, report: UseReport) -> None:
@@ -173,7 +200,8 @@ def _add(used: _FilledUse, node: NodeLedger, inventory: Inventory, report: UseRe
         if uid in here and index in by_index:
             by_pod.setdefault(uid, []).append(use)
     for uid, uses in by_pod.items():
-        if sizes := [use.mib for use in uses if use.mib is not None]:
+        sizes = [use.mib for use in uses if use.mib is not None]
+        if len(sizes) == len(uses):
             used.by_pod[uid] = sum(sizes)
         if loads := [use.sm for use in uses if use.sm is not None]:
             used.busy_pods[uid] = sum(loads)

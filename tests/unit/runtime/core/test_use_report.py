@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 
 from gpushare_runtime.core.bounds import MOST_REPORT_BYTES, ReportError
-from gpushare_runtime.core.use_report import MOST_PODS, GpuUse, PodUse, UseReport
+from gpushare_runtime.core.use_report import MOST_PODS, GpuUse, PodUse, UseReport, step_up
 
-REPORT = UseReport(1000, {0: GpuUse(4000, 50), 10_010: GpuUse(0)}, {("a", 0): PodUse(2000, 40, None, 3000), ("b", 0): PodUse(0, 0, 400, 0)})
+REPORT = UseReport(
+    1000, {0: GpuUse(4000, 50), 10_010: GpuUse(0)}, {("a", 0): PodUse(2000, 40, None, 3072, 9), ("b", 0): PodUse(0, 0, 400, 0)}
+)
 
 
 def test_what_is_written_is_read() -> None:
@@ -21,8 +23,12 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_of_too_many_pods_those_with_most_memory_are_written_and_it_fits() -> None:
-    pods = {(f"{number:036d}", index): PodUse(2**31 - 1 - number, 100, 2**40, 2**31 - 1) for number in range(300) for index in (0, 10_999)}
-    text = UseReport(2**40, {}, pods, since=2**40).to_json()
+    pods = {
+        (f"{number:036d}", index): PodUse(2**31 - 1 - number, 100, 2**40, 2**31 - 1, 2**40)
+        for number in range(300)
+        for index in (0, 10_999)
+    }
+    text = UseReport(2**40, {}, pods).to_json()
     found = UseReport.from_json(text)
     assert (len(found.pods), found.left_out, len(text) <= MOST_REPORT_BYTES) == (MOST_PODS, 600 - MOST_PODS, True)
     assert min(use.mib or 0 for use in found.pods.values()) == 2**31 - 128
@@ -39,17 +45,17 @@ def test_of_too_many_pods_those_with_most_memory_are_written_and_it_fits() -> No
         {"gpus": [[0, 1, 101]]},
         {"gpus": [[0, 1, 1]] * 200},
         {"gpus": [["0", 1, 1]]},
-        {"since": -1},
-        {"since": None},
-        {"pods": [["a", 0, 1, 1, None]]},
-        {"pods": [["a", 0, 1, 1, None, -1]]},
-        {"pods": [[7, 0, 1, 1, None, None]]},
-        {"pods": [["a\x1b[2J", 0, 1, 1, None, None]]},
-        {"pods": [["a" * 65, 0, 1, 1, None, None]]},
-        {"pods": [["a", 0, 1.5, 1, None, None]]},
-        {"pods": [["a", 0, 1, True, None, None]]},
-        {"pods": [["a", 0, 1, 1, 2**41, None]]},
-        {"pods": [["a", 0, 1, 1, None, None]] * (MOST_PODS + 1)},
+        {"pods": [["a", 0, 1, 1, None, None]]},
+        {"pods": [["a", 0, 1, 1, None, -1, 0]]},
+        {"pods": [["a", 0, 1, 1, None, None, -1]]},
+        {"pods": [["a", 0, 1, 1, None, None, None]]},
+        {"pods": [[7, 0, 1, 1, None, None, 0]]},
+        {"pods": [["a\x1b[2J", 0, 1, 1, None, None, 0]]},
+        {"pods": [["a" * 65, 0, 1, 1, None, None, 0]]},
+        {"pods": [["a", 0, 1.5, 1, None, None, 0]]},
+        {"pods": [["a", 0, 1, True, None, None, 0]]},
+        {"pods": [["a", 0, 1, 1, 2**41, None, 0]]},
+        {"pods": [["a", 0, 1, 1, None, None, 0]] * (MOST_PODS + 1)},
         {"left_out": "x"},
     ],
 )
@@ -74,7 +80,24 @@ def test_only_what_a_person_would_notice_is_worth_a_write() -> None:
     assert [replace(large, gpus={0: GpuUse(mib)}).differs(large) for mib in (84_999, 85_000)] == [False, True]
 
 
-def test_a_peak_that_grows_is_worth_a_write() -> None:
-    before = replace(REPORT, pods={("a", 0): PodUse(2000, 40, None, 4000)})
-    peaks = {peak: replace(before, pods={("a", 0): PodUse(2000, 40, None, peak)}).differs(before) for peak in (4255, 4256)}
-    assert peaks == {4255: False, 4256: True}
+def test_a_peak_is_published_as_its_next_step_and_each_step_is_worth_a_write() -> None:
+    """A step is a sixteenth of what is used at most, and 256 MiB at least."""
+    steps = {0: 0, 1: 256, 256: 256, 257: 512, 3841: 4096, 8192: 8192, 8193: 8704, 81_000: 81_920}
+    assert {mib: step_up(mib) for mib in steps} == steps
+    for mib in range(4097, 200_000, 97):
+        assert mib <= step_up(mib) <= mib * 17 / 16 + 1
+        assert step_up(step_up(mib)) == step_up(mib)
+    before = replace(REPORT, pods={("a", 0): PodUse(2000, 40, None, 4096)})
+    peaks = {peak: replace(before, pods={("a", 0): PodUse(2000, 40, None, peak)}).differs(before) for peak in (4096, 4352, None)}
+    assert peaks == {4096: False, 4352: True, None: True}
+
+
+def test_a_report_is_written_again_before_much_of_what_was_measured_can_be_lost() -> None:
+    assert [replace(REPORT, at=1000 + 6 * 3600 + more).differs(REPORT) for more in (-1, 0)] == [False, True]
+    assert not UseReport(at=10**6).differs(UseReport()), "without pods there is nothing to lose"
+
+
+def test_the_time_goes_on_as_long_as_the_gpu_answers() -> None:
+    report = UseReport(1000)
+    assert [report.seconds_of(use, 1500.0) for use in (PodUse(0, seconds=60), PodUse(None, peak=5, seconds=60))] == [560, 60]
+    assert report.seconds_of(PodUse(0, seconds=60), 900.0) == 60, "a node whose clock is ahead"

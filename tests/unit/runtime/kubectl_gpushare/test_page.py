@@ -83,11 +83,13 @@ def test_what_pods_would_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for raw in pods:
         kind, name = owners[raw["metadata"]["name"].partition("-")[0]]
         raw["metadata"] |= {"ownerReferences": [{"kind": kind, "name": name}], "labels": {"pod-template-hash": "6c5f"}}
-    peaks = {"web-0": 4100, "web-1": 4500, "web-2": 4400, "web-3": 4100, "train-x7": 9900, "book-0": 0}
+    peaks = {"web-0": 4352, "web-1": 4608, "web-2": 4352, "web-3": 4352, "train-x7": 10_240, "book-0": 0}
     for raw in nodes:
         here = [found["metadata"] for found in pods if found["spec"]["nodeName"] == raw["metadata"]["name"]]
-        used = {(found["uid"], 0): PodUse(0, 0, None, peaks[found["name"]]) for found in here}
-        report = UseReport(now, {0: GpuUse(1)}, used, since=now - 6 * 86400 - 60)
+        # On the GPU that each has.
+        index = {"web-1": 1, "web-3": 1, "book-0": 1}
+        used = {(found["uid"], index.get(found["name"], 0)): PodUse(0, 0, None, peaks[found["name"]], 6 * 86400 + 60) for found in here}
+        report = UseReport(now, {0: GpuUse(1)}, used)
         raw["metadata"]["annotations"]["gpushare/use"] = report.to_json()
     file = save(tmp_path / "cluster.json", *nodes, *pods)
     assert main(["simulate", "--as-used", "-A", "--from-file", file]) == 0

@@ -17,6 +17,7 @@ from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.kubectl_gpushare import right_size
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.right_size import InUse, Peaks, Workload
+from gpushare_runtime.kubectl_gpushare.used import published_peaks
 from gpushare_runtime.kubectl_gpushare.views import Selection
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kubectl_gpushare.objects import allocation, node, pod, read_all
@@ -25,6 +26,7 @@ from unit.golden import Golden
 
 NOW = 1_000_000.0
 EVERY = Selection()
+SEEN = 5 * 86400 + 60
 
 
 def owned(raw: dict[str, Any], kind: str, name: str, code: str = "") -> dict[str, Any]:
@@ -51,7 +53,11 @@ def cluster() -> Cluster:
     return found
 
 
-PEAKS = Peaks("x", {"uid-web-0": 2000, "uid-web-1": 2500, "uid-train": 8000, "uid-book": 500}, {"a": NOW - 9000, "b": NOW - 600})
+PEAKS = Peaks(
+    "x",
+    {"uid-web-0": 2000, "uid-web-1": 2500, "uid-train": 8000, "uid-book": 500},
+    {"uid-web-0": 60, "uid-web-1": 9000, "uid-train": 600, "uid-book": 9000},
+)
 
 
 def by_name(found: list[Workload]) -> dict[str, Workload]:
@@ -86,7 +92,7 @@ def test_the_margin_is_rounded_up_and_nothing_needs_more_than_a_gpu(margin: int,
 
 
 def test_a_pod_without_memory_in_use_needs_one_unit(golden: Golden) -> None:
-    found = by_name(right_size.workloads(cluster(), EVERY, Peaks("x", {"uid-new": 0}, any_node=NOW - 7200), 10))["Pod/new"]
+    found = by_name(right_size.workloads(cluster(), EVERY, Peaks("x", {"uid-new": 0}, {"uid-new": 7200}), 10))["Pod/new"]
     assert (found.used, found.needs, found.seconds) == (0, 1, 7200)
     golden("; ".join(found.notes()))
 
@@ -126,12 +132,16 @@ def test_nothing_is_placed_where_units_differ_or_there_are_too_many(monkeypatch:
 def file(tmp_path: Path) -> Path:
     nodes, pods = objects()
     uses: dict[str, dict[tuple[str, int], PodUse]] = {
-        "a": {("uid-web-0", 0): PodUse(1, 0, None, 2000), ("uid-web-1", 1): PodUse(1, 0, None, 2500), ("uid-web-2", 0): PodUse(peak=9999)},
-        "b": {("uid-train", 1): PodUse(7000, 9, None, 7000), ("uid-train", 2): PodUse(1, 9, None, 8000)},
+        "a": {
+            ("uid-web-0", 0): PodUse(1, 0, None, 2000, SEEN),
+            ("uid-web-1", 1): PodUse(1, 0, None, 2500, SEEN),
+            ("uid-web-2", 0): PodUse(peak=9999),
+        },
+        "b": {("uid-train", 1): PodUse(7000, 9, None, 7000, SEEN), ("uid-train", 2): PodUse(1, 9, None, 8000, SEEN + 9999)},
     }
     for raw in nodes:
         name = raw["metadata"]["name"]
-        report = UseReport(int(time.time()), {0: GpuUse(1)}, uses[name], since=int(time.time()) - 5 * 86400 - 60)
+        report = UseReport(int(time.time()), {0: GpuUse(1)}, uses[name])
         raw["metadata"]["annotations"]["gpushare/use"] = report.to_json()
     items = [*({**raw, "kind": "Node"} for raw in nodes), *({**raw, "kind": "Pod"} for raw in pods)]
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": items}))
@@ -153,6 +163,33 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str], golden: Gol
         "Pod/book": (None, None, 1),
         "Pod/new": (None, None, 1),
     }
+
+
+def published(report: UseReport, **changes: Any) -> Peaks:
+    """What node b says of the Job on its GPUs 1 and 2."""
+    nodes, pods = objects()
+    nodes[1]["metadata"]["annotations"]["gpushare/use"] = report.to_json()
+    found = read_all([nodes[0], {**nodes[1], **changes}], pods)
+    found.now = lambda: NOW
+    return published_peaks(found)
+
+
+def test_what_one_gpu_of_a_pod_does_not_know_is_unknown() -> None:
+    first, at = PodUse(7000, 9, None, 7000, 100), int(NOW) - 50
+    for second in (PodUse(None, 9, None, None, 100), None):
+        assert published(UseReport(at, pods={("uid-train", 1): first, **({("uid-train", 2): second} if second else {})})).by_pod == {}
+    # The GPU 2 does not answer now: its peak counts, and no further time.
+    both = UseReport(at, pods={("uid-train", 1): first, ("uid-train", 2): PodUse(peak=8000, seconds=90)})
+    assert (published(both).by_pod, published(both).seconds) == ({"uid-train": 8000}, {"uid-train": 90})
+    both = UseReport(at, pods={("uid-train", index): first for index in (1, 2)})
+    assert published(both).seconds == {"uid-train": 150}
+
+
+def test_a_node_that_is_gone_has_not_watched_since() -> None:
+    report = UseReport(int(NOW) - 86400, pods={("uid-train", index): PodUse(7000, 9, None, 7000, 100) for index in (1, 2)})
+    assert published(report).by_pod
+    gone = published(report, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
+    assert (gone.by_pod, gone.seconds) == ({}, {})
 
 
 def test_what_it_cannot_do(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:

@@ -51,7 +51,7 @@ def serve(asked: list[tuple[str, str | None]]) -> Iterator[Server]:
     """Starts a server with one body for each metric, and the status; its URL."""
     servers = []
 
-    def start(pods: bytes, gpus: bytes, status: int = 200) -> str:
+    def start(pods: bytes, gpus: bytes, status: int = 200, times: bytes = b"") -> str:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 query = parse_qs(urlsplit(self.path).query)["query"][0]
@@ -60,7 +60,7 @@ def serve(asked: list[tuple[str, str | None]]) -> Iterator[Server]:
                 if status == 302:
                     self.send_header("Location", "http://127.0.0.1:1/")
                 self.end_headers()
-                self.wfile.write(pods if POD in query else gpus)
+                self.wfile.write(times if "count_over_time" in query else pods if POD in query else gpus)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing."""
@@ -284,6 +284,12 @@ def test_without_prometheus_it_is_what_the_nodes_publish(file: str, capsys: pyte
     assert seen(file, capsys) == ([(None, None, None)] * 2, [(None, None)] * 2)
 
 
+def test_a_pod_of_which_one_gpu_is_not_known_has_no_sum(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pods = {(uid(file, "a"), 0): PodUse(2000, 40), (uid(file, "a"), 1): PodUse(None, 40), (uid(file, "b"), 1): PodUse(7, 0)}
+    publishing(file, UseReport(2000, {0: GpuUse(3000, 50)}, pods).to_json())
+    assert [size for size, _, _ in seen(file, capsys)[0]] == [None, 7]
+
+
 def test_an_annotation_that_nobody_can_read_is_one_warning_and_no_use(
     file: str, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
@@ -297,13 +303,13 @@ def test_an_annotation_that_nobody_can_read_is_one_warning_and_no_use(
 def test_the_most_that_was_used_in_the_last_days(
     serve: Server, asked: list[tuple[str, str | None]], file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = int(time.time()) - 3 * 86400 - 60
-    url = serve(vector(({"uid": uid(file, "a")}, 1500 * MIB + 1)), vector(({}, first)))
+    lasted = 3 * 86400 + 60
+    url = serve(vector(({"uid": uid(file, "a")}, 1500 * MIB + 1)), vector(), times=vector(({"uid": uid(file, "a")}, lasted)))
     assert main(["simulate", "--as-used", "-A", "-o", "json", "--from-file", file, "--prometheus", url]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {w["workload"]: (w["peak_mib"], w["needed_units"]) for w in found["workloads"]} == {"Pod/a": (1501, 2), "Pod/b": (None, None)}
-    assert 0 <= found["workloads"][0]["seconds"] - 3 * 86400 - 60 < 3600
+    assert {w["workload"]: w["seconds"] for w in found["workloads"]} == {"Pod/a": lasted, "Pod/b": None}
     assert url in found["source"]
     assert main(["simulate", "--as-used", "-n", "team-a", "--from-file", file, "--prometheus", url]) == 0
-    expressions = [query for query, _ in asked if POD in query]
+    expressions = [query for query, _ in asked if "max_over_time" in query]
     assert [f'{POD}{{namespace="team-a"}}[7d]' in query for query in expressions] == [False, True]

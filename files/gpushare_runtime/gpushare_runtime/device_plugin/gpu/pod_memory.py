@@ -20,7 +20,7 @@ from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.gpu.discovery import Nvml
 from gpushare_runtime.device_plugin.gpu.pod_limits import limits_due
-from gpushare_runtime.device_plugin.gpu.use import Identities, Pass, Use, UseReader, together
+from gpushare_runtime.device_plugin.gpu.use import Identities, Pass, Peak, Use, UseReader, together
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
 from gpushare_runtime.device_plugin.node.state import NodeState
 
@@ -58,7 +58,10 @@ class MemoryWatch:
         self._overuse = Overuse()
         self._activity: Activity[Key] = Activity()
         self._containers: Activity[ContainerKey] = Activity()
-        self._peaks: dict[Key, int] = {}
+        self._peaks: dict[Key, Peak] = {}
+        # Of the last reading: when it was, and the pods with GPUs that have answered.
+        self._read_at = 0.0
+        self._answered: Set[Key] = frozenset()
         self._readings = 0
         self._found: dict[str, Use] = {}
         # GPUs that have not answered yet, by UUID.
@@ -101,8 +104,8 @@ class MemoryWatch:
         return self._activity.idle(time.monotonic())
 
     @property
-    def peaks(self) -> Mapping[Key, int]:
-        """The most bytes of a GPU that each pod that has it has used, of all readings since the start."""
+    def peaks(self) -> Mapping[Key, Peak]:
+        """The most of a GPU that each pod that has it has used since the start."""
         return self._peaks
 
     async def run(self) -> NoReturn:
@@ -113,7 +116,7 @@ class MemoryWatch:
             self.use = await self._read(gpus, {uuid for _, uuid in held})
             if self._exceeded is not None:
                 self._compare(self._exceeded)
-            self._note_peaks(held)
+            self._note_peaks(held, time.monotonic())
             loads = {key: load for key in held if (load := self.use.load_of(key)) is not None}
             self._activity.observe(loads, held, time.monotonic(), time.time())
             self._observe_containers()
@@ -135,12 +138,15 @@ class MemoryWatch:
         at_rest = {key: NOTHING for key in held if key[1] in use.measured and key[:2] not in use.loose | unnamed}
         self._containers.observe({**at_rest, **named}, held, time.monotonic(), time.time())
 
-    def _note_peaks(self, held: Set[Key]) -> None:
+    def _note_peaks(self, held: Set[Key], now: float) -> None:
         for key in self._peaks.keys() - held:
             del self._peaks[key]
-        for key in held:
-            if key[1] in self.use.by_gpu:
-                self._peaks[key] = max(self._peaks.get(key, 0), self.use.by_pod.get(key, 0))
+        answered = {key for key in held if key[1] in self.use.by_gpu}
+        for key in answered:
+            before, size = self._peaks.get(key, Peak(0)), self.use.bytes_of(key)
+            most = None if before.most is None or size is None else max(before.most, size)
+            self._peaks[key] = Peak(most, before.seconds + (now - self._read_at if key in self._answered else 0.0))
+        self._read_at, self._answered = now, answered
 
     async def _read(self, gpus: Sequence[Gpu], needed: Set[str]) -> Use:
         """needed: UUIDs of the GPUs that pods have. Of the others the last reading counts, unless the sensors are due."""

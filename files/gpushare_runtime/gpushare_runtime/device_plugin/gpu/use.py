@@ -53,7 +53,8 @@ class Identities(Protocol):
 class Use:
     """Keys: (pod UID, GPU UUID). by_pod: bytes; by_gpu: bytes of all that is in use there, of GPUs that answer.
 
-    loads: of pods that have samples. measured: UUIDs of the GPUs of which a pod without samples uses nothing. sensors: by index of the
+    unsized: the pods with a process of which the driver does not report the memory: more than by_pod may be theirs. loads: of pods that
+    have samples. measured: UUIDs of the GPUs of which a pod without samples uses nothing. sensors: by index of the
     physical GPU, as they were last read. by_container, container_loads: the same by the container's ID; loose: the pods with a process of
     which the container is not known.
     """
@@ -66,10 +67,23 @@ class Use:
     by_container: Mapping[ContainerKey, int] = field(default_factory=dict)
     container_loads: Mapping[ContainerKey, Load] = field(default_factory=dict)
     loose: Set[Key] = frozenset()
+    unsized: Set[Key] = frozenset()
+
+    def bytes_of(self, key: Key) -> int | None:
+        """The bytes that a pod which has the GPU uses there; None where they are unknown."""
+        return None if key[1] not in self.by_gpu or key in self.unsized else self.by_pod.get(key, 0)
 
     def load_of(self, key: Key) -> Load | None:
         """None where it is unknown."""
         return self.loads.get(key, NOTHING if key[1] in self.measured else None)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes of a GPU that a pod has used, of all readings; None once one of them did not have all of it. seconds: measured."""
+
+    most: int | None
+    seconds: float = 0.0
 
 
 @dataclass
@@ -106,12 +120,15 @@ class UseReader:
         by_pod: Counter[Key] = Counter()
         by_container: Counter[ContainerKey] = Counter()
         loose: set[Key] = set()
+        unsized: set[Key] = set()
         for pid, size in sizes:
             if pid not in same or not (uid := same[pid][1]):
                 continue
             if not (container := state.containers.get(pid)):
                 loose.add((uid, gpu.uuid))
-            if size is not None:
+            if size is None:
+                unsized.add((uid, gpu.uuid))
+            else:
                 by_pod[uid, gpu.uuid] += size
                 if container:
                     by_container[uid, gpu.uuid, container] += size
@@ -126,7 +143,7 @@ class UseReader:
                 container_loads[part] = container_loads.get(part, NOTHING).plus(load)
         found = {} if state.sensors is None else {physical_index(gpu.index): state.sensors}
         used = {gpu.uuid: self._nvml.memory_used(gpu.uuid)}
-        return Use(by_pod, used, loads, {gpu.uuid} if measured else set(), found, by_container, container_loads, loose)
+        return Use(by_pod, used, loads, {gpu.uuid} if measured else set(), found, by_container, container_loads, loose, unsized)
 
     def _processes(self, gpu: Gpu, state: _GpuState) -> tuple[list[tuple[int, int | None]], dict[int, _Identity], set[int]]:
         """(processes and their bytes, who they certainly are, those of them that the reading before has found)."""
@@ -233,4 +250,5 @@ def together(found: Collection[Use]) -> Use:
         {key: size for use in found for key, size in use.by_container.items()},
         {key: load for use in found for key, load in use.container_loads.items()},
         {key for use in found for key in use.loose},
+        {key for use in found for key in use.unsized},
     )

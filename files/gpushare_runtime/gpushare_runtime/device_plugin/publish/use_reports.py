@@ -14,9 +14,9 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import ReportError
 from gpushare_runtime.core.inventory import physical_index
 from gpushare_runtime.core.load import Key, Load
-from gpushare_runtime.core.use_report import IDLE_SECONDS, WRITE_SECONDS, GpuUse, PodUse, UseReport
+from gpushare_runtime.core.use_report import IDLE_SECONDS, WRITE_SECONDS, GpuUse, PodUse, UseReport, step_up
 from gpushare_runtime.daemon.log_line import about
-from gpushare_runtime.device_plugin.gpu.use import Use
+from gpushare_runtime.device_plugin.gpu.use import Peak, Use
 from gpushare_runtime.device_plugin.node.state import NodeState
 from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
 from gpushare_runtime.kube.backoff import Backoff
@@ -41,7 +41,7 @@ class Measured(Protocol):
     def idle(self) -> Mapping[Key, float]: ...
 
     @property
-    def peaks(self) -> Mapping[Key, int]: ...
+    def peaks(self) -> Mapping[Key, Peak]: ...
 
 
 class UseReports:
@@ -63,7 +63,8 @@ class UseReports:
         self._enabled = enabled
         self._now = now
         self._clock = clock
-        self._since = int(now())
+        # As the plugin before this one left them, by UID and index; None until they are read.
+        self._earlier: Mapping[tuple[str, int], PodUse] | None = None
         self._written_at: float | None = None
 
     async def run(self) -> NoReturn:
@@ -82,6 +83,9 @@ class UseReports:
     async def step(self) -> None:
         """Write the annotation if it is due. KubeError."""
         published = self._publisher.published
+        if published is not None and self._earlier is None:
+            found = _read(published.get(protocol.ANNOTATION_USE))
+            self._earlier = found.pods if found else {}
         if published is None or (self._enabled and not self._measured.use.by_gpu):
             # Of GPUs that do not answer there is no news.
             return
@@ -93,33 +97,47 @@ class UseReports:
         if self._written_at is not None and self._clock() - self._written_at < WRITE_SECONDS:
             return
         before = _read(text)
-        report = self._report(before)
+        report = self._report()
         if before is None or report.differs(before):
             # Also a write that fails has cost the API server something.
             self._written_at = self._clock()
             await self._publisher.write({protocol.ANNOTATION_USE: report.to_json()})
 
-    def _report(self, before: UseReport | None = None) -> UseReport:
-        """before: the last report, maybe of a process before this one. A pod that is still there had its peak then, too."""
-        use, by_uuid = self._measured.use, self._node.devices.by_uuid
+    def _report(self) -> UseReport:
+        use, by_uuid, now = self._measured.use, self._node.devices.by_uuid, self._now()
         gpus = {}
         for uuid, size in use.by_gpu.items():
             if gpu := by_uuid.get(uuid):
                 # NVML's sensors are those of a GPU, not of one of its instances.
                 sensors = use.sensors.get(gpu.index) if gpu.index == physical_index(gpu.index) else None
                 gpus[gpu.index] = GpuUse(-(-size // _MIB), sensors.sm if sensors else None)
-        now, loads, idle, peaks, held = self._now(), self._measured.loads, self._measured.idle, self._measured.peaks, {}
-        earlier = before.pods if before else {}
-        for uid, uuid in self._node.usage.units_by_pod(self._node.devices.inventory):
-            if (gpu := by_uuid.get(uuid)) is None or uuid not in use.by_gpu:
-                continue
-            key, load, since = (uid, uuid), loads.get((uid, uuid)), idle.get((uid, uuid))
-            lasts = int(since) if since is not None and now - since >= IDLE_SECONDS else None
-            mib, sm = -(-use.by_pod.get(key, 0) // _MIB), None if load is None else round(load.sm)
-            name = self._known_as(uid), gpu.index
-            peak = max(mib, -(-peaks.get(key, 0) // _MIB), earlier.get(name, PodUse()).peak or 0)
-            held[name] = PodUse(mib, sm, lasts, peak)
-        return UseReport(int(now), gpus, held, since=min(self._since, before.since) if before else self._since)
+        held = {}
+        for key in self._node.usage.units_by_pod(self._node.devices.inventory):
+            if gpu := by_uuid.get(key[1]):
+                name = self._known_as(key[0]), gpu.index
+                if pod := self._pod(key, (self._earlier or {}).get(name), now):
+                    held[name] = pod
+        return UseReport(int(now), gpus, held)
+
+    def _pod(self, key: Key, earlier: PodUse | None, now: float) -> PodUse | None:
+        """None where nothing is known. earlier: what the plugin before this one has seen counts, too. Of a GPU that does not answer its
+        peak stays."""
+        use, seen = self._measured.use, self._measured.peaks.get(key)
+        answers = key[1] in use.by_gpu
+        if not answers and seen is None and earlier is None:
+            return None
+        size, load, since = use.bytes_of(key), self._measured.loads.get(key), self._measured.idle.get(key)
+        mib = None if size is None else -(-size // _MIB)
+        most = [] if seen is None else [None if seen.most is None else -(-seen.most // _MIB)]
+        most += ([mib] if answers else []) + ([earlier.peak] if earlier else [])
+        known = [peak for peak in most if peak is not None]
+        return PodUse(
+            mib,
+            round(load.sm) if answers and load is not None else None,
+            int(since) if answers and since is not None and now - since >= IDLE_SECONDS else None,
+            step_up(max(known)) if len(known) == len(most) else None,
+            (earlier.seconds if earlier else 0) + int(seen.seconds if seen else 0),
+        )
 
     def _known_as(self, uid: str) -> str:
         """The UID by which the API server has a static pod is another one."""

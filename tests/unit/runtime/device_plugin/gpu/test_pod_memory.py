@@ -242,7 +242,12 @@ def test_a_gpu_that_does_not_answer_and_a_size_that_nobody_knows_count_for_nobod
     reading = Pass(UseReader(driver, host), [gpu(0, 16), gpu(1, 16)], sensors=False)
     reading.run()
     assert together(reading.leave().values()) == Use(
-        {("a", "GPU-00000000"): 5}, {"GPU-00000000": 5}, {}, {"GPU-00000000"}, loose={("a", "GPU-00000000")}
+        {("a", "GPU-00000000"): 5},
+        {"GPU-00000000": 5},
+        {},
+        {"GPU-00000000"},
+        loose={("a", "GPU-00000000")},
+        unsized={("b", "GPU-00000000")},
     )
 
 
