@@ -201,15 +201,18 @@ def _rooms(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger])
 
 
 def _asked(pods: Iterable[PendingPod | InvalidPod], nodes: Sequence[NodeLedger]) -> list[Value]:
-    """The parts of GPUs, of pods that can run. Their GPU is not known yet: memory counts as its part of an average one, at most all."""
+    """The parts of GPUs, of pods that can run. Their GPU is not known yet: memory counts as its part of one of average MiB, at most all,
+    and a request is as large as the unit of each GPU's node makes it."""
     wanted = [(pod.namespace, pod.request) for pod in pods if isinstance(pod, PendingPod) and not pod.request.unsupported]
     if not wanted:
         return []
-    sizes = [gpu.units for node in nodes if node.inventory for gpu in node.inventory.gpus if gpu.usable]
-    average = sum(sizes) / len(sizes) if sizes else 0.0
+    sizes = [(node.inventory.unit.mib, gpu.units) for node in nodes if node.inventory for gpu in node.inventory.gpus if gpu.usable]
+    average = sum(mib * units for mib, units in sizes) / len(sizes) if sizes else 0.0
+    by_unit = Counter(mib for mib, _ in sizes)
     found: dict[str, float] = {}
     for namespace, request in wanted:
-        part = min(1.0, request.per_gpu / average) if average else 1.0
+        parts = (count * min(1.0, request.per_gpu * mib / average) for mib, count in by_unit.items())
+        part = sum(parts) / len(sizes) if average else 1.0
         found[namespace] = found.get(namespace, 0.0) + (request.whole_gpus or part * request.gpus_per_pod)
     ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     rest = sum(gpus for _, gpus in ranked[_MOST_NAMESPACES:])

@@ -90,13 +90,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class InUse:
-    """The GPUs that have a pod. as_requested, as_used: if all pods were placed on an empty cluster. unplaced: pods that find no place as
-    used."""
+    """The GPUs that have a pod. as_requested, as_used: if all pods were placed on an empty cluster. unplaced_as_requested, unplaced: pods
+    that find no place then."""
 
     now: int
     as_requested: int
     as_used: int
     unplaced: int = 0
+    unplaced_as_requested: int = 0
 
 
 def workloads(cluster: Cluster, select: Selection, peaks: Peaks, margin: int) -> list[Workload]:
@@ -190,13 +191,16 @@ def sentences(found: Sequence[Workload], peaks: Peaks, margin: int, in_use: InUs
         f"PEAK is {peaks.source}; SEEN is for how long",
     ]
     if in_use is not None:
-        unplaced = f", with {in_use.unplaced} pods left without a place" if in_use.unplaced else ""
         lines.insert(
             1,
             f"GPUs with pods: {in_use.now} now. If all were placed on an empty cluster, the largest first: {in_use.as_requested} as "
-            f"requested, {in_use.as_used} as used{unplaced}",
+            f"requested{_left(in_use.unplaced_as_requested)}, {in_use.as_used} as used{_left(in_use.unplaced)}",
         )
     return lines
+
+
+def _left(pods: int) -> str:
+    return f" with {pods} {'pod' if pods == 1 else 'pods'} left without a place" if pods else ""
 
 
 def gpus_in_use(cluster: Cluster, found: Iterable[Workload], policy: str) -> InUse | None:
@@ -210,9 +214,9 @@ def gpus_in_use(cluster: Cluster, found: Iterable[Workload], policy: str) -> InU
     if len(units) != 1 or len(pods) * len(nodes) > MOST_TRIED:
         return None
     now = sum(bool(node.usage().used.get(state.gpu.index)) for node in nodes for state in node.gpu_states)
-    as_requested, _ = _placed(cluster, nodes, [(workload.units, workload, pod) for workload, pod in pods], policy)
+    as_requested, without = _placed(cluster, nodes, [(workload.units, workload, pod) for workload, pod in pods], policy)
     as_used, unplaced = _placed(cluster, nodes, [(_needed(workload), workload, pod) for workload, pod in pods], policy)
-    return InUse(now, as_requested, as_used, unplaced)
+    return InUse(now, as_requested, as_used, unplaced, without)
 
 
 def _needed(workload: Workload) -> int:

@@ -13,7 +13,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.node_report import Held, HeldEntry, Rejection
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
-from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.daemon.exposition import render
 from gpushare_runtime.extender import metrics
@@ -136,6 +136,15 @@ def test_pods_wait_for_room_that_is_there_scattered_or_missing() -> None:
     wait("its room is being made", memory(99), nominated="n")
     cluster.pod_event("ADDED", InvalidPod("x", "default", "x", "asks for nonsense"))
     assert rooms() == ['"enough"} 3.0', '"fragmented"} 5.0', '"too-little"} 2.0']
+
+
+def test_a_request_is_as_large_as_the_unit_of_each_node_makes_it() -> None:
+    """Two GPUs of 16 GiB, in units of 1 GiB and of 256 MiB: four units are a fourth of the one and a sixteenth of the other."""
+    cluster = ClusterCache(clock=lambda: 0.0)
+    cluster.node_event("ADDED", NodeRecord("large", Inventory(GIB, (gpu(0, 16),))))
+    cluster.node_event("ADDED", NodeRecord("small", Inventory(UNITS["256MiB"], (gpu(0, 64, mib=16384),))))
+    cluster.pod_event("ADDED", PendingPod("w", "a", "w", memory(4)))
+    assert next(line for line in lines(cluster) if "namespace_gpus_waiting{" in line).endswith(" 0.15625")
 
 
 def test_the_gpus_that_waiting_pods_of_a_namespace_request(monkeypatch: pytest.MonkeyPatch) -> None:

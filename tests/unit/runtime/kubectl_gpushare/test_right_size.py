@@ -113,7 +113,20 @@ def test_the_gpus_of_all_pods_placed_anew_as_they_ask_and_as_they_use() -> None:
     assert right_size.gpus_in_use(it, found, "binpack") == InUse(6, 4, 3)
     for name in ("a", "b"):
         it.set_node({**node(name, "x", 16, 16, 16), "spec": {"unschedulable": True}})
-    assert right_size.gpus_in_use(it, found, "binpack") == InUse(6, 0, 0, 6)
+    assert right_size.gpus_in_use(it, found, "binpack") == InUse(6, 0, 0, 6, 6)
+
+
+def test_pods_that_find_no_place_are_counted_for_both_and_both_are_said() -> None:
+    """Three GPUs of 16 GiB: as they ask, the whole GPU, the Job and two of the Deployment fill them. As used, all have room."""
+    it = cluster()
+    found = right_size.workloads(it, EVERY, PEAKS, 10)
+    it.set_node(node("a", "10.0.0.1", 16))
+    it.set_node(node("b", "10.0.0.2", 16, 16))
+    sums = right_size.gpus_in_use(it, found, "binpack")
+    assert sums is not None
+    assert (sums.unplaced_as_requested, sums.unplaced) == (2, 0)
+    line = right_size.sentences(found, PEAKS, 10, sums)[1]
+    assert "3 as requested with 2 pods left without a place, 3 as used" in line
 
 
 def test_nothing_is_placed_where_units_differ_or_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +169,11 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str], golden: Gol
     golden(capsys.readouterr().out)
     assert main(["simulate", "--as-used", "-A", "-o", "json", "--from-file", str(file)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["v"], found["margin_percent"], found["gpus"]) == (1, 10, {"now": 6, "as_requested": 4, "as_used": 3, "unplaced": 0})
+    assert (found["v"], found["margin_percent"], found["gpus"]) == (
+        1,
+        10,
+        {"now": 6, "as_requested": 4, "as_used": 3, "unplaced": 0, "unplaced_as_requested": 0},
+    )
     assert {w["workload"]: (w["peak_mib"], w["needed_units"], w["unknown"]) for w in found["workloads"]} == {
         "Deployment/web": (2500, 3, 1),
         "Job/train": (8000, 9, 0),
