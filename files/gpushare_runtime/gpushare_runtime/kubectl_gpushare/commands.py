@@ -46,7 +46,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import (
     stall_of,
 )
 from gpushare_runtime.kubectl_gpushare.cordon import drain, set_cordon
-from gpushare_runtime.kubectl_gpushare.errors import InputError, UsageError
+from gpushare_runtime.kubectl_gpushare.errors import InputError, PrometheusError, UsageError
 from gpushare_runtime.kubectl_gpushare.events import PodEvent, last_warning, with_reason
 from gpushare_runtime.kubectl_gpushare.explain import (
     ALONE,
@@ -119,6 +119,7 @@ def read(arguments: argparse.Namespace, name: str = "", beside: Beside | None = 
                 beside.warnings = await _last_warnings(client, cluster.named)
             if getattr(arguments, "as_used", False) and not arguments.prometheus:
                 arguments.prometheus = await find_address(client)
+                arguments.prometheus_by_installer = True
             cluster.now = client.now
 
     try:
@@ -330,9 +331,16 @@ def _simulate_as_used(arguments: argparse.Namespace, form: Format) -> int:
         raise UsageError("found --as-used with -f or --trace; it is about the pods of the cluster, so leave the others out")
     cluster, namespace = read(arguments)
     namespace = "" if arguments.all_namespaces else namespace
+    peaks = None
     if arguments.prometheus:
-        peaks = asyncio.run(read_peaks(arguments.prometheus, arguments.prometheus_token_file, namespace))
-    else:
+        try:
+            peaks = asyncio.run(read_peaks(arguments.prometheus, arguments.prometheus_token_file, namespace))
+        except PrometheusError as error:
+            # Nobody has asked for this one here.
+            if not (getattr(arguments, "prometheus_by_installer", False) and cluster.knows_nodes and cluster.uses):
+                raise
+            print(f"warning: {error}. What the nodes publish is shown instead", file=sys.stderr)
+    if peaks is None:
         if not cluster.knows_nodes:
             need_all(cluster, "simulate --as-used", "simulate --as-used --prometheus URL")
         peaks = published_peaks(cluster)

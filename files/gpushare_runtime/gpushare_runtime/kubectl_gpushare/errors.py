@@ -11,5 +11,9 @@ class InputError(GpushareError):
     """A command, a file or a cluster with which a command cannot do its work."""
 
 
+class PrometheusError(InputError):
+    """A Prometheus that does not answer as it should."""
+
+
 class UsageError(InputError):
     """A wrong command line, for which a program ends with another exit code."""

@@ -29,7 +29,7 @@ from gpushare_runtime.core.overuse import STARTS_NEVER
 from gpushare_runtime.core.use_report import PodUse, UseReport
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Used
-from gpushare_runtime.kubectl_gpushare.errors import InputError
+from gpushare_runtime.kubectl_gpushare.errors import InputError, PrometheusError
 from gpushare_runtime.kubectl_gpushare.right_size import Peaks
 from gpushare_runtime.kubectl_gpushare.views import closed
 
@@ -48,8 +48,8 @@ _UNITS: Final = "gpushare_device_plugin_pod_units"
 _STEP: Final = 600
 """Seconds between the times at which a week is looked at."""
 NOBODY_KNOWS: Final = (
-    "no node publishes the use of its GPUs (gpushare_publish_use), and no Prometheus is known. Name it by --prometheus URL, by the "
-    "variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus"
+    "no node publishes the use of its GPUs (gpushare_publish_use; with the back end dra none does), and no Prometheus is known. Name it by "
+    "--prometheus URL, by the variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus"
 )
 CONFIG_MAP: Final = path("api/v1", "namespaces", protocol.PUBLIC_NAMESPACE, "configmaps", protocol.INFO)
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"
@@ -234,10 +234,12 @@ async def _ask(session: aiohttp.ClientSession, url: str, expression: str) -> lis
             async for piece in response.content.iter_chunked(1 << 16):
                 data += piece
                 if len(data) > _MOST_BYTES:
-                    raise InputError(f"{url}: found an answer of more than {_MOST_BYTES} bytes; {_EXPECTED}")
+                    raise PrometheusError(f"{url}: found an answer of more than {_MOST_BYTES} bytes; {_EXPECTED}")
             status = response.status
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-        raise InputError(f"Prometheus at {url[:200]} does not answer: {quote(str(error) or type(error).__name__)}; {_EXPECTED}") from None
+        raise PrometheusError(
+            f"Prometheus at {url[:200]} does not answer: {quote(str(error) or type(error).__name__)}; {_EXPECTED}"
+        ) from None
     return list(_samples(bytes(data), status, url))
 
 
@@ -245,10 +247,10 @@ def _samples(data: bytes, status: int, url: str) -> Iterator[tuple[Mapping[str, 
     try:
         answer = orjson.loads(data)
         if answer["status"] != "success":
-            raise InputError(f"Prometheus at {url[:200]} rejected the query: {quote(answer.get('error'))}")
+            raise PrometheusError(f"Prometheus at {url[:200]} rejected the query: {quote(answer.get('error'))}")
         found = [(dict(sample["metric"]), float(sample["value"][1])) for sample in answer["data"]["result"]]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        raise InputError(f"{url[:200]}: found status {status} and {quote(data[:80].decode(errors='replace'))}; {_EXPECTED}") from None
+        raise PrometheusError(f"{url[:200]}: found status {status} and {quote(data[:80].decode(errors='replace'))}; {_EXPECTED}") from None
     for labels, size in found:
         if math.isfinite(size) and 0 <= size < _MOST_SIZE:
             yield labels, int(size)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
-from gpushare_runtime.kubectl_gpushare import right_size
+from gpushare_runtime.kubectl_gpushare import commands, right_size
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
+from gpushare_runtime.kubectl_gpushare.errors import PrometheusError
 from gpushare_runtime.kubectl_gpushare.right_size import InUse, Peaks, Workload
 from gpushare_runtime.kubectl_gpushare.used import published_peaks
 from gpushare_runtime.kubectl_gpushare.views import Selection
@@ -207,6 +209,31 @@ def test_a_node_that_is_gone_has_not_watched_since() -> None:
     assert published(report).by_pod
     gone = published(report, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})
     assert (gone.by_pod, gone.seconds) == ({}, {})
+
+
+def test_a_prometheus_of_the_installer_that_is_away_leaves_what_nodes_publish(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Not one that somebody has named here: that is an error."""
+    given = ["simulate", "--as-used", "-A", "-o", "json", "--from-file", str(file)]
+    assert main([*given, "--prometheus", "http://127.0.0.1:1"]) == 1
+    capsys.readouterr()
+    read = commands.read
+
+    def found(arguments: argparse.Namespace, *rest: Any) -> Any:
+        answer = read(arguments, *rest)
+        arguments.prometheus, arguments.prometheus_by_installer = "http://127.0.0.1:1", True
+        return answer
+
+    async def away(*_: object) -> Peaks:
+        raise PrometheusError("Prometheus at http://p does not answer")
+
+    monkeypatch.setattr(commands, "read", found)
+    monkeypatch.setattr(commands, "read_peaks", away)
+    assert main(given) == 0
+    shown = capsys.readouterr()
+    assert {w["workload"]: w["peak_mib"] for w in json.loads(shown.out)["workloads"]}["Job/train"] == 8000
+    golden(shown.err)
 
 
 def test_what_it_cannot_do(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
