@@ -59,7 +59,7 @@ class Gpu:
     index: NVML's, or instance_index. minor: of /dev/nvidia<minor>. pci: domain:bus:device.function. mib: memory in MiB.
     units: whole units of it. numa: NUMA node, None if unknown. health: "ok" or what is wrong. caps: of an instance, the numbers of its
     two device nodes /dev/nvidia-caps/nvidia-cap<number>; () if the driver does not say. minor, pci and numa are its GPU's.
-    defective: whether what is wrong is the GPU itself, by several readings; the annotation does not have it.
+    defective: whether the GPU itself has failed, by several readings. The annotation does not have it.
     """
 
     index: int

@@ -118,7 +118,7 @@ class DraBackend:
         """UUIDs of the GPUs on which pods that are gone have processes. A pod that has ended as pods do is not among them at any moment.
 
         known: those that were among them. Such a one stays until no pod can have a process there: this process may be new, and has not
-        looked for any yet.
+        searched for any yet.
         """
         alive = {uid for uid, state in self._node.usage.states.items() if state.alive}
         held = {

@@ -194,7 +194,7 @@ def _memory(node: NodeState, limits: Limits, memory: Memory) -> Iterator[Metric]
     yield single("gpushare_device_plugin_memory_limits", "gauge", "1 if the driver limits each pod to its units, else 0.", limits.active)
     known = sorted(limits.use.items())
     keys = {*memory.use.by_pod, *node.usage.units_by_pod(node.devices.inventory)}
-    # What is unknown has no series: without a process it is 0.
+    # Without a process it is 0. An unknown size has no series.
     listed = {key: size for key in keys if node.usage.name(key[0]) and (size := memory.use.bytes_of(key)) is not None}
     # The driver's own figure where it has one: NVML's list leaves out processes that are in doubt.
     used = {**listed, **{key: use.used for key, use in known}}

@@ -159,7 +159,7 @@ class Services(DRAPluginServicer, DRAResourceHealthServicer, RegistrationService
 
     def _health(self, device: str, health: str, defective: bool) -> health_pb.DeviceHealth:
         good = health == HEALTHY
-        # What is wrong with the driver, or with files, need not concern containers that run.
+        # A fault of the driver, or of files, need not concern containers that run.
         bad = health_pb.UNHEALTHY if defective else health_pb.UNKNOWN
         return health_pb.DeviceHealth(
             device=health_pb.DeviceIdentifier(pool_name=self._node, device_name=device),

@@ -336,7 +336,7 @@ def _simulate_as_used(arguments: argparse.Namespace, form: Format) -> int:
         try:
             peaks = asyncio.run(read_peaks(arguments.prometheus, arguments.prometheus_token_file, namespace))
         except PrometheusError as error:
-            # Nobody has asked for this one here.
+            # The installer has set its address, and the caller has not asked for it.
             if not (getattr(arguments, "prometheus_by_installer", False) and cluster.knows_nodes and cluster.uses):
                 raise
             print(f"warning: {error}. What the nodes publish is shown instead", file=sys.stderr)

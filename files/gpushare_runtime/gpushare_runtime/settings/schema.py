@@ -21,6 +21,8 @@ HOST, CONTROL_PLANES, GPU_NODES, GROUP, CLUSTER = "host", "control planes", "GPU
 _METADATA: Final = "setting"
 _LONGEST: Final = 4096
 _MOST_ITEMS: Final = 1000
+#: User and password of a URL.
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]{1,400}@")
 
 
 class ValueType(Protocol):
@@ -40,10 +42,6 @@ class ValueType(Protocol):
 
     def plain(self, value: Any) -> Any:
         """The value of the daemon as a document has it."""
-
-
-#: User and password of a URL.
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]{1,400}@")
 
 
 def shown(value: object) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,8 @@ def test_pods_that_find_no_place_are_counted_for_both_and_both_are_said() -> Non
     assert sums is not None
     assert (sums.unplaced_as_requested, sums.unplaced) == (2, 0)
     line = right_size.sentences(found, PEAKS, 10, sums)[1]
-    assert "3 as requested with 2 pods left without a place, 3 as used" in line
+    # GPUs now, as requested, pods without a place then, and as used.
+    assert re.findall(r"\b\d+\b", line.rpartition(":")[2])[-3:] == ["3", "2", "3"], line
 
 
 def test_nothing_is_placed_where_units_differ_or_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

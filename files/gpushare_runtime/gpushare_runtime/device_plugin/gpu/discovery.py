@@ -305,7 +305,7 @@ class GpuReader:
         return [replace(gpu, units=self._unit.count(gpu.mib)) for gpu in before if physical_index(gpu.index) == index]
 
     def _without_answer(self, index: int, before: list[Gpu], error: NvmlError, *, alone: bool) -> Iterator[Gpu]:
-        """alone: whether others answer. Where none does it may be the driver, which is loaded anew."""
+        """alone: whether others answer. Where none does it may be the driver, which is loaded again."""
         uuid = self._uuids.get(index, before[0].uuid)
         if any(gpu.usable for gpu in before):
             log.error("GPU %d (%s): %s", index, uuid, error, extra=about(gpu=index))

@@ -87,7 +87,7 @@ def describe(number: int) -> str:
 
 @dataclass
 class _Failure:
-    """What has taken a GPU out of use. told: by an XID.
+    """The reason that took a GPU out of use. told: by an XID.
 
     passed: checks since then, in a row. against: signs in a row that the GPU itself has failed.
     """
