@@ -64,8 +64,9 @@ def scheduler_archive(cluster: Cluster) -> bytes:
     """kube-scheduler's image, which a control plane has."""
     names = cluster.on(CONTROL_PLANE, "ctr", "-n", "k8s.io", "images", "ls", "-q").split()
     scheduler = next(name for name in names if "/kube-scheduler:" in name)
-    # By way of a file: into a pipe, ctr 2.4.2 has written all but the last 100 KB, and ended with 0.
-    script = f"ctr -n k8s.io images export /run/scheduler.tar {scheduler} && cat /run/scheduler.tar && rm /run/scheduler.tar"
+    # ctr 2.4.2 has written all but the last 100 KB, and ended with 0: into a pipe, and on a busy machine into a file as well.
+    whole = f"ctr -n k8s.io images export /run/scheduler.tar {scheduler} && tar -tf /run/scheduler.tar > /dev/null"
+    script = f"({whole}) || ({whole}) || ({whole}); cat /run/scheduler.tar; rm /run/scheduler.tar"
     return cluster.feed(CONTROL_PLANE, "sh", "-ec", script)
 
 

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""playbooks/cluster.yml with the back end dra, from a cluster without gpushare: a pod, a change to the extender, and the end.
+
+The last file of the suite: it makes the lab bare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_mode.in_cluster import InCluster, archive, bring_images
+from dra.shares import SLICES, claims, templates
+from e2e.cluster import GPU_NODES, MEMORY, Cluster, is_running
+from e2e.manifests import pod
+from labs import IN_CLUSTER, Labs
+
+pytestmark = [pytest.mark.suite("dra"), pytest.mark.timeout(1800)]
+
+DRA: dict[str, Any] = {
+    "gpushare_backend": "dra",
+    "gpushare_device_strategy": "cdi",
+    "gpushare_cluster_dashboard": False,
+    "gpushare_cluster_metrics": False,
+}
+
+
+@pytest.fixture(scope="module")
+def lab(labs: Labs) -> Iterator[Cluster]:
+    cluster = labs.bare(IN_CLUSTER)
+    bring_images(cluster, archive())
+    yield cluster
+    cluster.clear()
+
+
+@pytest.fixture
+def playbook(lab: Cluster, tmp_path: Path) -> InCluster:
+    return InCluster(lab, tmp_path)
+
+
+def made(cluster: Cluster, name: str) -> None:
+    cluster.create(pod(name, memory=2))
+    cluster.until(f"{name} runs", lambda: is_running(cluster.pod(name)), 120)
+
+
+def units(cluster: Cluster) -> list[int]:
+    return [int(cluster.node(name)["status"]["allocatable"].get(MEMORY, 0)) for name in GPU_NODES]
+
+
+def test_a_limit_becomes_a_claim_after_the_playbook_and_a_second_run_changes_nothing(playbook: InCluster, lab: Cluster) -> None:
+    playbook.play(**DRA)
+    assert {one["spec"]["nodeName"] for one in lab.api.items(SLICES)} == {*GPU_NODES}
+    assert "default" in templates(lab)
+    made(lab, "claims")
+    (claim,) = claims(lab)
+    assert claim["status"]["reservedFor"][0]["uid"] == lab.pod("claims")["metadata"]["uid"]
+    results, said = playbook.play(**DRA)
+    assert results.changes() == {}, said
+
+
+def test_the_other_back_end_is_rejected_while_a_pod_has_a_gpu(playbook: InCluster, lab: Cluster) -> None:
+    before = playbook.objects()
+    said = playbook.rejected()
+    assert "default/claims" in said
+    assert "nothing was changed" in said
+    assert {*playbook.objects()} == {*before}
+    assert is_running(lab.pod("claims"))
+
+
+def test_afterwards_it_takes_the_place_and_the_nodes_keep_their_label(playbook: InCluster, lab: Cluster) -> None:
+    lab.delete("claims")
+    playbook.play()
+    assert lab.api.items(SLICES) == []
+    assert templates(lab) == set()
+    lab.until("each GPU node has units", lambda: all(units(lab)), 120)
+    made(lab, "limits")
+    lab.delete("limits")
+
+
+def test_and_back_to_claims_and_to_nothing(playbook: InCluster, lab: Cluster) -> None:
+    playbook.play(**DRA)
+    made(lab, "again")
+    lab.delete("again")
+    playbook.play(**DRA, gpushare_cluster_state="absent")
+    assert lab.api.items(SLICES) == []
+    assert templates(lab) == set()
+    assert [name for name in playbook.objects() if "gpushare" in name] == []
