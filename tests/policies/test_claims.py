@@ -15,7 +15,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, GPUS, MEMORY, TEMPLATE, template
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import TEMPLATE
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, GPUS, MEMORY, template
 
 from policies.engine import TENANT, Answer, Json, Request, ask, policies_by_claims
 from policies.hostile import pods

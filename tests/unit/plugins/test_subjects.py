@@ -127,8 +127,11 @@ def test_what_follows_a_change_of_the_driver() -> None:
     assert followers({"gpushare_toolkit_state": "present"}.get) == followers({}.get) == []
 
 
-def test_a_batch_leaves_a_role_out_that_the_inventory_does_not_want() -> None:
-    assert [row["role"] for row in batch({}.get, {}.get, always=False)] == ["nvidia_container_toolkit", "container_runtime"]
+def test_a_batch_has_all_roles_or_none_so_that_its_hosts_do_not_differ() -> None:
+    """Also the driver's, which does nothing where the inventory does not want it: Ansible orders by first appearance on any host."""
+    every = ["nvidia_driver", "nvidia_container_toolkit", "container_runtime"]
+    assert [row["role"] for row in batch({}.get, {}.get, always=False)] == every
+    assert [row["role"] for row in batch({}.get, {"gpushare_driver_state": "managed"}.get, always=False)] == every
 
 
 @pytest.mark.parametrize(("state", "roles"), [("present", 0), ("managed", 3), ("absent", 3)])

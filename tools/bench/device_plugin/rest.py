@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from nvml import gpus
+from lab.nvml import gpus
 from tree import REPOSITORY
 from unit.fakes.runtime.device_plugin.fake_kubelet import FakeKubelet
 from unit.fakes.runtime.kube.fake_api import FakeApi, kubeconfig, serving, until
