@@ -30,8 +30,7 @@ def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], Lis
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
     nodes: Dict[str, Mapping[str, Any]] = {str(item["metadata"]["name"]): item for item in labelled}
     devices = claims.offers(kubectl) if image.by_claims else {}
-    full = [node for node, found in devices.items() if node in nodes and not any(device.takes_one for device in found)]
-    full = sorted(full) if image.by_claims else _full(kubectl, nodes)
+    full = _full_by_claims(devices, nodes) if image.by_claims else _full(kubectl, nodes)
     chosen = sorted(set(nodes) - set(full))
     runs = Runs(kubectl, image.namespace, PROBE)
     runs.remove(seconds)
@@ -103,3 +102,8 @@ def _full(kubectl: Kubectl, nodes: Mapping[str, Mapping[str, Any]]) -> List[str]
         for name, item in nodes.items()
         if asked.get(name, 0) >= (quantity(((item.get("status") or {}).get("allocatable") or {}).get(MEMORY, 0)) or 0) > 0
     )
+
+
+def _full_by_claims(devices: Mapping[str, List[claims.Device]], nodes: Mapping[str, Mapping[str, Any]]) -> List[str]:
+    """The same with the back end dra."""
+    return sorted(node for node, found in devices.items() if node in nodes and not any(device.takes_one for device in found))

@@ -11,7 +11,7 @@ from typing import Any
 from ...module_utils._cluster.names import BY_CLAIMS, NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ...module_utils._formats.finding import ERROR, Finding
 from ...module_utils._scheduler.scheduler_config import percentage_by_default
-from .._answers import ask
+from .._answers import ask, read_variables
 from .._manifests import dra, presets
 from .._manifests.accounts import device_plugin_rules, extender_rules, kube_scheduler_rules
 from .._manifests.in_cluster import objects, obsolete
@@ -131,7 +131,7 @@ class InClusterJudge(Judge):
     def _given(self) -> dict[str, Any]:
         """The variables of the role, with the values in them."""
         names = preflight_variables.role_options(preflight_variables.COLLECTION / "roles" / _ROLE, "main")
-        return {name: self._action._templar.template(self._known[name]) for name in names if name in self._known}
+        return read_variables(self._action, self._known, {name: name for name in names})
 
 
 def typed(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:

@@ -67,10 +67,13 @@ class Workload:
         return self.units * self.unit.mib * self.gpus * len(self.pods)
 
     @property
+    def as_used(self) -> int:
+        """Units on each of its GPUs: as requested where nothing is known, and of whole GPUs."""
+        return self.units if self.needs is None or self.whole else self.needs
+
+    @property
     def needed_mib(self) -> int:
-        """As requested where nothing is known, and of whole GPUs."""
-        units = self.units if self.needs is None or self.whole else self.needs
-        return units * self.unit.mib * self.gpus * len(self.pods)
+        return self.as_used * self.unit.mib * self.gpus * len(self.pods)
 
     def notes(self) -> Iterator[str]:
         if self.used is None:
@@ -215,12 +218,8 @@ def gpus_in_use(cluster: Cluster, found: Iterable[Workload], policy: str) -> InU
         return None
     now = sum(bool(node.usage().used.get(state.gpu.index)) for node in nodes for state in node.gpu_states)
     as_requested, without = _placed(cluster, nodes, [(workload.units, workload, pod) for workload, pod in pods], policy)
-    as_used, unplaced = _placed(cluster, nodes, [(_needed(workload), workload, pod) for workload, pod in pods], policy)
+    as_used, unplaced = _placed(cluster, nodes, [(workload.as_used, workload, pod) for workload, pod in pods], policy)
     return InUse(now, as_requested, as_used, unplaced, without)
-
-
-def _needed(workload: Workload) -> int:
-    return workload.units if workload.needs is None or workload.whole else workload.needs
 
 
 def _placed(
