@@ -19,6 +19,7 @@ from gpushare_runtime.core.placement.policies import FIRST_FIT, Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.request import Request
+from gpushare_runtime.dra.slices import HELD
 from gpushare_runtime.kubectl_gpushare.causes import cause_in
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, why_never
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, Cell, Column, Table, TableRow
@@ -73,7 +74,7 @@ class Cure:
     """A change that alone makes a pod fit on a node. text: the change, to follow "if you".
 
     A smaller request is for at most `number` units per GPU, or whole GPUs. The cure "processes" waits for those that `pods` left behind.
-    The cure "end" ends the pods `pods`. The cures "uncordon" and "repair" are of GPU `number`.
+    The cure "end" ends the pods `pods`. The cures "uncordon" and "repair" are of GPU `number`, as "processes" is without pods.
     """
 
     kind: Literal["smaller", "processes", "end", "uncordon", "repair", "uncordon-node", "describe-node"]
@@ -206,7 +207,10 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[Cure]:
             other = node.simulate()
             other.set_record(replace(node.record, inventory=replace(node.inventory, gpus=changed)))
             if other.candidates(request):
-                yield Cure(kind, f"{kind} GPU {index}", number=index)
+                if kind == "repair" and node.inventory.by_index[index].health == HELD:
+                    yield Cure("processes", f"wait for the processes on GPU {index} to end, whose pods are gone", number=index)
+                else:
+                    yield Cure(kind, f"{kind} GPU {index}", number=index)
                 break
 
 

@@ -23,6 +23,7 @@ from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.core.reservation import Group
+from gpushare_runtime.dra.slices import HELD
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import NodeVerdict, conclude, explain, headline, names_in_words, table_of
 from gpushare_runtime.kubectl_program.main import main
@@ -96,6 +97,9 @@ def test_why_not_and_what_would_change_that(golden: Golden) -> None:
     golden(found.words)
     for cure in found.cures:
         golden(cure.text)
+    held = by_node(one_node(pod("other", "a", gpu=1, mem=9), gpu2={"health": HELD}), asks(count=2))["a"]
+    assert cures_of(held) == [("smaller", 1, ()), ("end", 0, ("default/other",)), ("processes", 2, ())]
+    golden(held.cures[-1].text)
     assert cures_of(by_node(cluster, asks(mem=17))["a"]) == [("smaller", 7, ())]
     assert cures_of(by_node(cluster, asks(count=2))["a"]) == [("end", 0, ("default/large", "default/other", "default/small"))]
 
