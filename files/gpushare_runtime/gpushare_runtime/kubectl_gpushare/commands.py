@@ -66,7 +66,7 @@ from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.stalls import MOST_EVIDENCE, Stall
 from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.unplaced import sentence
-from gpushare_runtime.kubectl_gpushare.used import find_address, published_peaks, read_peaks
+from gpushare_runtime.kubectl_gpushare.used import find_address, instead_of, published_peaks, read_peaks
 from gpushare_runtime.kubectl_gpushare.views import RECORD_IN_WORDS, RECORD_LOST, Selection, share_state, shares
 
 FITS_NOWHERE: Final = 3
@@ -336,10 +336,7 @@ def _simulate_as_used(arguments: argparse.Namespace, form: Format) -> int:
         try:
             peaks = asyncio.run(read_peaks(arguments.prometheus, arguments.prometheus_token_file, namespace))
         except PrometheusError as error:
-            # The installer has set its address, and the caller has not asked for it.
-            if not (getattr(arguments, "prometheus_by_installer", False) and cluster.knows_nodes and cluster.uses):
-                raise
-            print(f"warning: {error}. What the nodes publish is shown instead", file=sys.stderr)
+            print(instead_of(error, cluster, getattr(arguments, "prometheus_by_installer", False)), file=sys.stderr)
     if peaks is None:
         if not cluster.knows_nodes:
             need_all(cluster, "simulate --as-used", "simulate --as-used --prometheus URL")

@@ -77,6 +77,16 @@ async def find_address(client: KubeClient) -> str:
     return str((found.get("data") or {}).get("prometheus") or "")
 
 
+def instead_of(error: PrometheusError, cluster: Cluster, by_installer: bool) -> str:
+    """A warning that what the nodes publish is shown. The error, raised, where they publish nothing, or somebody has named Prometheus here.
+
+    by_installer: whether the installer has set its address, so that the caller has not asked for it.
+    """
+    if not (by_installer and cluster.knows_nodes and cluster.uses):
+        raise error
+    return f"warning: {error}. What the nodes publish is shown instead"
+
+
 def published(cluster: Cluster) -> Used:
     """As the nodes say, each about its own pods and GPUs. The word of a node before its device plugin or itself went away is old."""
     now, used = cluster.now(), _FilledUse()

@@ -418,7 +418,7 @@ async def _find_prometheus(client: KubeClient, arguments: argparse.Namespace) ->
         return
     from gpushare_runtime.kubectl_gpushare.used import find_address
 
-    arguments.prometheus = await find_address(client)
+    arguments.prometheus, arguments.prometheus_by_installer = await find_address(client), True
 
 
 def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awaitable[Used]]:
@@ -432,10 +432,15 @@ def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awa
 
 
 async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
-    from gpushare_runtime.kubectl_gpushare.used import NOBODY_KNOWS
+    from gpushare_runtime.kubectl_gpushare.errors import PrometheusError
+    from gpushare_runtime.kubectl_gpushare.used import NOBODY_KNOWS, instead_of, published
 
     # Of the use that nodes publish every view has something, and it costs nothing to read.
-    cluster.used = await _reader(cluster, arguments)()
+    try:
+        cluster.used = await _reader(cluster, arguments)()
+    except PrometheusError as error:
+        print(instead_of(error, cluster, getattr(arguments, "prometheus_by_installer", False)), file=sys.stderr)
+        cluster.used = published(cluster)
     if not arguments.prometheus and arguments.command in OF_USE and not cluster.uses:
         print(f"warning: {NOBODY_KNOWS}. {_USED_TOO_MUCH}", file=sys.stderr)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import threading
@@ -17,11 +18,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import gpushare_runtime.kubectl_program.main as program
 from gpushare_runtime.core.overuse import STARTS_NEVER, EvictionRequest, Evictions
 from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.kubectl_gpushare import live, used
+from gpushare_runtime.kubectl_gpushare.api import fill_from_files
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
-from gpushare_runtime.kubectl_gpushare.errors import InputError
+from gpushare_runtime.kubectl_gpushare.errors import InputError, PrometheusError
 from gpushare_runtime.kubectl_gpushare.used import CONFIG_MAP, find_address
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.kube.fake_api import FakeApi, connected, serving, until
@@ -218,6 +221,26 @@ def test_without_prometheus_only_what_nodes_publish_is_known(
         over, rest = rows["a"].endswith("125   -     -  bound, over"), ["-", "2", "GiB", "-", "-", "-", "bound"]
         assert (over, rows["b"].split()[4:]) == (used_by_a != "-", rest)
         golden(printed.err)
+
+
+def test_a_prometheus_that_the_installer_has_named_may_be_away(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nodes publish nothing either, and where somebody names it here, it is an error."""
+    at = argparse.Namespace(command="top", prometheus="http://127.0.0.1:1", prometheus_token_file="", prometheus_by_installer=True)
+
+    def add() -> Used:
+        cluster = Cluster()
+        fill_from_files(cluster, [file])
+        asyncio.run(program._add_used(cluster, at))
+        return cluster.used
+
+    with pytest.raises(PrometheusError):
+        add()
+    publishing(file, UseReport(2000, pods={(uid(file, "a"), 0): PodUse(2000, 40)}).to_json())
+    assert add().by_pod == {uid(file, "a"): 2000}
+    assert capsys.readouterr().err.startswith("warning: ")
+    at.prometheus_by_installer = False
+    with pytest.raises(PrometheusError):
+        add()
 
 
 def test_the_address_of_the_installer_and_a_screen_that_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
