@@ -162,8 +162,10 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
                 full = None
                 if given.bound_pods:
                     say(f"{given.bound_pods} bound pods")
-                    full = await startup(plane, client, inventories, given.bound_pods, python)
+                    full = await startup(plane, client, inventories, given.bound_pods, python, given.rest)
                     say(f"ready after {full.ready_seconds} s, {full.own_seconds} s of them its own CPU; {full.resident_mib} MiB resident")
+                    for one in full.rest:
+                        say(f"at rest, {one.what}: {one.changes} changes/s, {one.percent} % of a core in {one.seconds} s")
         finally:
             plane.stop()
     return {
@@ -211,6 +213,7 @@ def main() -> int:
     parser.add_argument("--percentage", type=int, default=100, help="percentageOfNodesToScore; 0: Kubernetes' own sampling")
     parser.add_argument("--most-nodes", type=int, default=0, help="the extender's option (default %(default)s: filter names all that fit)")
     parser.add_argument("--bound-pods", type=int, default=0, metavar="PODS", help="also measure memory and start with so many")
+    parser.add_argument("--rest", type=float, default=0, metavar="SECONDS", help="with --bound-pods: also measure what it costs at rest")
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     given = parser.parse_args()
     started = time.monotonic()

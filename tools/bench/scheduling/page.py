@@ -26,8 +26,11 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
     """All that stands between the markers."""
     rounds = [one for one in found if one["rounds"]]
     parts = [table(_RATES, [_rate(one) for one in rounds]), table(_VERBS, [row for one in rounds for row in _verbs(one)])]
-    startup = [_startup(one["startup"]) for one in found if one["startup"]]
-    return "\n\n".join([*parts, *([table(_STARTUP, startup)] if startup else [])])
+    full = [one["startup"] for one in found if one["startup"]]
+    # Records of before 2026-11-30 say nothing about rest.
+    rest = [_rest(one, times) for one in full for times in one.get("rest", ())]
+    more = [table(head, rows) for head, rows in ((_STARTUP, [_startup(one) for one in full]), (_REST, rest)) if rows]
+    return "\n\n".join([*parts, *more])
 
 
 def filled(page: str, text: str) -> str:
@@ -58,7 +61,8 @@ _RATES: Final = (
 )
 _LEANEST: Final = ("leanest_ratio", "leanest_cpu_ratio", "leanest_tls_ratio", "leanest_tls_cpu_ratio")
 _VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p95", "p99")
-_STARTUP: Final = ("nodes", "bound pods", "start to first answer", "of which own CPU", "resident")
+_STARTUP: Final = ("nodes", "bound pods", "start to first answer (target 5 s)", "of which own CPU", "resident")
+_REST: Final = ("nodes", "bound pods", "at rest", "for", "changes per second", "CPU of a core (target 1 %)")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -100,6 +104,11 @@ def _verbs(one: dict[str, Any]) -> list[list[str]]:
 def _startup(one: dict[str, Any]) -> list[str]:
     times = [f"{one['ready_seconds']:.1f} s", f"{one['own_seconds']:.1f} s"]
     return [str(one["nodes"]), str(one["pods"]), *times, f"{one['resident_mib']:.0f} MiB"]
+
+
+def _rest(full: dict[str, Any], one: dict[str, Any]) -> list[str]:
+    figures = [f"{one['seconds']:.0f} s", f"{one['changes']:.0f}", f"{one['percent']:.1f} %"]
+    return [str(full["nodes"]), str(full["pods"]), one["what"], *figures]
 
 
 if __name__ == "__main__":
