@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -289,6 +290,11 @@ for one in report.verdicts:
 
 OTHERS = """
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import ansible.constants
 
 async def current():
@@ -296,6 +302,13 @@ async def current():
 
 def test_a_task_knows_itself():
     assert asyncio.run(current()) is not None
+
+def test_a_process_finds_the_modules_of_the_run():
+    assert subprocess.run([sys.executable, "-c", "import beside"]).returncode == 0
+
+def test_a_program_of_another_user_can_stand_in_a_folder_of_the_run():
+    folder = Path(os.environ["TMPDIR"])
+    assert [bool(one.stat().st_mode & 0o001) for one in (folder, folder.parent)] == [True, True]
 """
 RUN_OTHERS = """
 import sys
@@ -315,15 +328,16 @@ assert [one.passed for one in outcomes] == [True, True], outcomes
 def ran(folder: Path, script: str, **environment: str) -> str:
     """What a process prints that runs the tests of this folder on mutants."""
     (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
-    environment["PYTHONPATH"] = str(ROOT / "tools")
+    environment["PYTHONPATH"] = os.pathsep.join((os.path.relpath(ROOT / "tools", folder), "."))
     command = [sys.executable, "-c", script, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environment, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_what_one_run_has_imported_serves_the_next_also_where_only_the_scratch_folder_is_writable(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
+    (tmp_path / "beside.py").touch()
     ran(tmp_path, RUN_OTHERS, HOME="/proc")
 
 

@@ -171,6 +171,9 @@ class Workers:
 def prepare(scratch: Path) -> None:
     """Settings that all children have in common."""
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    # A child has another folder, and a process that its test starts must find the same modules, as another user too.
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))))
+    scratch.chmod(0o711)
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch / "hypothesis")
     os.environ["ANSIBLE_HOME"] = str(scratch / "ansible")  # Ansible makes a folder there when it is imported
     os.environ.pop("CI", None)

@@ -31,14 +31,12 @@ _NO_TARGETS: Final = ("*_pb2*.py", "__init__.py", "gpushare_runtime/*/main.py", 
 TOO_SLOW: Final = frozenset(
     f"tests/unit/{name}.py"
     for name in (
-        "plugins/preflight/test_preflight",
         "runtime/device_plugin/test_main",
         "runtime/device_plugin/test_plugin",
         "runtime/device_plugin/test_storm",
         "runtime/device_plugin/test_whole_plugin",
         "runtime/extender/test_hostile",
         "runtime/extender/test_main",
-        "runtime/kubectl_program/test_main",
         "runtime/mps/test_canary",
         "runtime/mps/test_endings",
     )

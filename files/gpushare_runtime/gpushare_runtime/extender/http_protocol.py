@@ -156,7 +156,6 @@ class _HttpConnection(asyncio.Protocol):
         self._waiting: deque[HttpRequest | HttpResponse] = deque()
         self._answering = self._paused = self._lingers = False
         self._writable = True
-        self.on_message_begin()
 
     @property
     def idle(self) -> bool:

@@ -79,7 +79,6 @@ async def follow(
             if watching.done():
                 waiting.cancel()
                 watching.result()
-            last.text = "" if not last.text else last.text
             await asyncio.sleep(REFRESH_SECONDS)
             watcher.changed.clear()
 

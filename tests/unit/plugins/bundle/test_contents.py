@@ -215,6 +215,14 @@ def test_a_key_is_demanded(gpg: Path, tmp_path: Path) -> None:
         bundle(signed, b"no key")
 
 
+def test_without_gpgv_no_signature_is_good(gpg: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = summed(files())
+    signed = {**content, SIGNATURE: signature(gpg, content[SUMS])}
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(BundleError, match=r"no gpgv on this machine.*: install gnupg"):
+        bundle(signed, (gpg / "first.asc").read_bytes())
+
+
 def test_no_file() -> None:
     with pytest.raises(BundleError, match="no /nonexistent that can be read"), opened("/nonexistent"):
         pass

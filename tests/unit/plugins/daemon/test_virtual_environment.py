@@ -115,6 +115,8 @@ def test_what_a_unit_names_or_a_process_was_started_from_is_not_removed(tmp_path
     (proc / "77/cmdline").write_bytes(f"{root}/{names[2]}/bin/python\0{root}/current/bin/gpushare-extender\0".encode())
     (proc / "self").mkdir()
     (proc / "self/cmdline").write_bytes(f"{root}/{names[3]}/bin/python".encode())
+    # A file of a size that no unit has is not read to its end.
+    (units / "gpushare-long.service").write_bytes(b"#" * 1024 * 1024 + f"{root}/{names[4]}/bin/x\n".encode())
     used = environments.in_use(str(units), str(proc))
     assert used == [names[0], names[2]]
     assert environments.remove_all_but([names[4], None, *used]) == [names[1], names[3]]

@@ -45,6 +45,19 @@ def test_all_streams_of_a_module_are_in_sight() -> None:
     assert "\nmodule_hotfixes=1\n" in text.decode()
 
 
+@pytest.mark.parametrize(
+    ("status", "fails"), [(0, []), (100, ["rpmkeys"]), (106, ["rpmkeys"]), (107, ["rpmkeys", "zypper"]), (1, ["rpmkeys", "zypper"])]
+)
+def test_only_zypper_is_done_with_a_status_that_tells_more(status: int, fails: list[str]) -> None:
+    manager, found = zypper.Zypper(Commands(status=status)), []
+    for name, call in (("rpmkeys", lambda: manager.refresh(REPOSITORY)), ("zypper", lambda: manager.remove(["a"]))):
+        try:
+            call()
+        except PackagesError:
+            found.append(name)
+    assert found == fails
+
+
 def test_no_stream_is_enabled_by_an_installation() -> None:
     text = Dnf(Commands()).files(replace(REPOSITORY, modules=("nvidia-driver",)))["/etc/dnf/modules.d/nvidia-driver.module"]
     assert text == b"[nvidia-driver]\nname=nvidia-driver\nstream=\nprofiles=\nstate=disabled\n"

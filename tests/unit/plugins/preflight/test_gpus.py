@@ -103,3 +103,5 @@ def test_a_fabric_that_keeps_cuda_from_starting(states: tuple[str | None, str | 
     found = list(judge_gpus(report, Expected(), lacks))
     assert [(one.check, one.severity, one.found) for one in found] == ([("gpu_fabric_not_ready", "error", words)] if words else [])
     assert all("error 802" in one.cure for one in found)
+    # The state that each GPU should have, or the manager that should run.
+    assert [one.expected.startswith("the state Completed") for one in found] == ([words.startswith("an NVLink")] if words else [])

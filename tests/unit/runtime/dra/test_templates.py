@@ -62,6 +62,18 @@ async def test_namespaces_that_are_there_and_that_come_get_the_template(tmp_path
         assert {method for method, _, _ in api.requests} == {"GET", "POST"}
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_namespace_that_comes_or_a_template_that_goes_is_enough(is_new: bool, tmp_path: Path) -> None:
+    """No other change wakes it, and no time."""
+    async with serving(FakeApi()) as api:
+        await namespace(api, "default")
+        await api.put(at("default"), {"metadata": {"name": "gpushare", "namespace": "default"}})
+        async with daemon(api, tmp_path) as status:
+            await until(lambda: "1 namespaces have theirs" in status.report()[1])
+            await (namespace(api, "new") if is_new else api.remove(at("default")))
+            await until(lambda: have(api) == ({"default", "new"} if is_new else {"default"}))
+
+
 async def test_two_at_once_do_no_harm(tmp_path: Path) -> None:
     async with serving(FakeApi()) as api:
         names = {f"n{number}" for number in range(20)}

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,11 @@ import pytest
 from aiohttp import web
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.kubectl_gpushare.api import fill
-from gpushare_runtime.kubectl_gpushare.cluster import Cluster
-from gpushare_runtime.kubectl_gpushare.live import follow
-from gpushare_runtime.kubectl_gpushare.output import Format
-from gpushare_runtime.kubectl_gpushare.views import Selection
 from gpushare_runtime.kubectl_program import main as program
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.core.ledger_schema import check
-from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, status
-from unit.fakes.runtime.kubectl_gpushare.command import OBJECTS, fill_api, run
-from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
+from unit.fakes.runtime.kube.fake_api import fail, status
+from unit.fakes.runtime.kubectl_gpushare.command import OBJECTS, run
 
 
 @pytest.fixture(autouse=True)
@@ -228,105 +220,3 @@ def test_without_the_extra_it_says_where_the_plugin_is(
     said = capsys.readouterr().err
     assert f"the Python package `{package}` is not installed here" in said
     assert "use the plugin of a control plane" in said
-
-
-class Recorded(io.StringIO):
-    """What was printed, and when something new was."""
-
-    def __init__(self, terminal: bool) -> None:
-        super().__init__()
-        self.terminal = terminal
-        self.news = asyncio.Event()
-
-    def isatty(self) -> bool:
-        return self.terminal
-
-    def write(self, text: str) -> int:
-        self.news.set()
-        return super().write(text)
-
-    async def until(self, text: str) -> None:
-        async with asyncio.timeout(30):
-            while text not in self.getvalue():
-                self.news.clear()
-                await self.news.wait()
-
-
-@asynccontextmanager
-async def watching(api: FakeApi, tmp_path: Path, form: Format, view: str = "pods", terminal: bool = False) -> AsyncIterator[Recorded]:
-    from rich.console import Console
-
-    out, cluster = Recorded(terminal), Cluster()
-    console = Console(file=out, force_terminal=terminal, width=100, height=30)
-    async with connected(api, tmp_path) as client:
-        read = await fill(client, cluster, "", "default")
-        task = asyncio.ensure_future(follow(client, cluster, read, view, Selection(), form, console))
-        try:
-            yield out
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-def test_watch_prints_the_rows_that_change(tmp_path: Path) -> None:
-    async def go() -> str:
-        async with serving(FakeApi()) as api:
-            await fill_api(api)
-            async with watching(api, tmp_path, Format()) as out:
-                await out.until("pending")
-                await api.put("/api/v1/namespaces/team/pods/w", pod("w", "gpu1", gpu=1, mem=2, namespace="team"))
-                await out.until("w     gpu1")
-                await api.remove("/api/v1/namespaces/default/pods/p")
-                await api.put("/api/v1/namespaces/team/pods/n", pod("n", "gpu1", gpu=1, mem=1, namespace="team"))
-                await out.until("n     gpu1")
-                return out.getvalue()
-
-    lines = [line.split() for line in asyncio.run(go()).splitlines()]
-    assert [(line[1], line[2]) for line in lines] == [
-        ("NAME", "NODE"),
-        ("p", "gpu1"),
-        ("t", "gpu1"),
-        ("w", "-"),
-        ("w", "gpu1"),
-        ("n", "gpu1"),
-    ]
-
-
-def test_watch_as_json_prints_a_document_a_line(tmp_path: Path) -> None:
-    async def go() -> str:
-        async with serving(FakeApi()) as api:
-            await fill_api(api)
-            async with watching(api, tmp_path, Format("json"), "nodes") as out:
-                await out.until("\n")
-                await api.put("/api/v1/nodes/gpu2", node("gpu2", "10.0.0.2", 8))
-                await out.until("gpu2")
-                await api.remove("/api/v1/nodes/gpu2")
-                async with asyncio.timeout(30):
-                    while out.getvalue().count("\n") < 3:
-                        out.news.clear()
-                        await out.news.wait()
-                return out.getvalue()
-
-    documents = [json.loads(line) for line in asyncio.run(go()).splitlines()]
-    for document in documents:
-        check(document)
-    assert [[one["name"] for one in document["nodes"]] for document in documents] == [["gpu1"], ["gpu1", "gpu2"], ["gpu1"]]
-
-
-def test_on_a_terminal_a_screen_follows(tmp_path: Path) -> None:
-    async def go() -> str:
-        async with serving(FakeApi()) as api:
-            await fill_api(api)
-            async with watching(api, tmp_path, Format(), "nodes", terminal=True) as out:
-                await out.until("6/16")
-                await api.remove("/api/v1/namespaces/default/pods/p")
-                await out.until("2 of 32 GiB")
-                await api.cut()
-                await api.put("/api/v1/nodes/gpu3", node("gpu3", "10.0.0.3", 8))
-                await out.until("gpu3")
-            return out.getvalue()
-
-    text = asyncio.run(go())
-    assert "Ctrl-C ends" in text
-    # The alternate screen is entered, and left at the end.
-    assert ("\x1b[?1049h" in text, "\x1b[?1049l" in text) == (True, True)

@@ -295,6 +295,31 @@ def test_of_a_container_without_a_process_nothing_is_kept_when_it_gets_other_ids
         assert case.usage.ids_of(MEMORY, ["GPU-00000000"]) == kept | units(5)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [("", "run://1", units(0, 3)), ("run://1", "run://1", units(0, 3)), ("run://1", "run://2", units(3)), ("", "", units(0, 3))],
+)
+def test_a_container_keeps_what_it_had_until_the_next_one_of_its_name_runs(
+    before: str, after: str, kept: frozenset[str], case: Case
+) -> None:
+    """The first id that the API server tells, where none was known, is that of the container that has them."""
+
+    def heard(container_id: str) -> None:
+        status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "containerID": container_id}]}
+        case.pods.event("MODIFIED", parse_local_pod({**pod, "status": status}))
+        case.release()
+
+    pod = case.add("a")
+    case.live = {"a"}
+    case.running = lambda _: frozenset({"main"})  # type: ignore[misc]
+    heard(before)
+    case.record(entry("a", 0), entry("a", 5, container="side"))
+    case.record(entry("a", 5, container="side"))
+    case.record(entry("a", 3), entry("a", 5, container="side"))
+    heard(after)
+    assert case.usage.ids_of(MEMORY, ["GPU-00000000"]) == kept | units(5)
+
+
 def test_after_a_restart_a_containers_gpu_is_the_recorded_one_and_what_it_runs_with_is_in_use_besides(case: Case) -> None:
     key = DeviceKey("a", "main", MEMORY)
     case.add("a")
