@@ -15,7 +15,7 @@ from mutants.generate import REMOVED, Mutant, Source, required_arguments
 from mutants.given import read_given
 from mutants.notes import Note, read_notes, stale
 from mutants.table import EQUIVALENT, KILLED, SURVIVED, TIMEOUT, Verdict, per_file, score, survivors
-from mutants.targets import FURTHER, ROOT, TOO_SLOW, derived, room_of, targets
+from mutants.targets import FURTHER, ROOT, TOO_SLOW, NearAndFar, derived, room_of, targets
 from mutants.work import Asked, cases, sources
 from tree import files
 
@@ -221,15 +221,16 @@ TREE = {
 
 
 def test_the_tests_of_a_source_are_those_of_its_room_that_reach_it() -> None:
-    core = "tests/unit/runtime/core"
-    all_of_core = tuple(f"{core}/{name}.py" for name in ("placement/test_fit", "test_main", "test_units", "test_words_of_errors"))
+    fit, main, units, words = (
+        f"tests/unit/runtime/core/{name}.py" for name in ("placement/test_fit", "test_main", "test_units", "test_words_of_errors")
+    )
     assert derived(TREE) == {
-        f"{RUNTIME}/core/units.py": all_of_core,
-        f"{RUNTIME}/core/placement/fit.py": all_of_core,
-        f"{RUNTIME}/core/words.py": (f"{core}/test_words_of_errors.py",),
-        f"{RUNTIME}/mps/shares.py": ("tests/unit/runtime/mps/test_shares.py",),
-        "plugins/module_utils/_driver/plan.py": ("tests/unit/plugins/driver/test_plan.py",),
-        "plugins/plugin_utils/_driver/data.py": ("tests/unit/plugins/driver/test_plan.py",),
+        f"{RUNTIME}/core/units.py": NearAndFar((units,), (fit, main, words)),
+        f"{RUNTIME}/core/placement/fit.py": NearAndFar((fit,), (main, units, words)),
+        f"{RUNTIME}/core/words.py": NearAndFar((words,)),
+        f"{RUNTIME}/mps/shares.py": NearAndFar(("tests/unit/runtime/mps/test_shares.py",)),
+        "plugins/module_utils/_driver/plan.py": NearAndFar(("tests/unit/plugins/driver/test_plan.py",)),
+        "plugins/plugin_utils/_driver/data.py": NearAndFar(("tests/unit/plugins/driver/test_plan.py",)),
     }
 
 
@@ -241,7 +242,7 @@ def test_each_file_of_the_core_is_a_target_and_each_exception_names_a_file() -> 
     assert [path for path in core if path not in targets()] == []
     exceptions = [*TOO_SLOW, *FURTHER, *(test for tests in FURTHER.values() for test in tests)]
     assert [path for path in exceptions if not (ROOT / path).is_file()] == []
-    assert [test for test in TOO_SLOW if any(test in tests for tests in targets().values())] == []
+    assert [test for test in TOO_SLOW if any(test in tests.all for tests in targets().values())] == []
     assert [test for path, tests in FURTHER.items() for test in tests if test.startswith(room_of(path))] == []
 
 
@@ -253,6 +254,9 @@ def run_only(a):
     while a < 3:
         a += 1
     return a
+
+def used_elsewhere(a):
+    return a > 9
 
 def noted(a):
     return a < 5
@@ -269,10 +273,17 @@ def test_noticed():
 def test_run_only():
     run_only(0)
 """
+FAR_TESTS = """
+from subject import noticed, used_elsewhere
+
+def test_user():
+    assert [used_elsewhere(a) for a in (9, 10)] == [False, True] == [noticed(3), noticed(2)]
+"""
 RUN = """
 import sys
 from pathlib import Path
 from mutants.generate import Source
+from mutants.targets import NearAndFar
 from mutants.work import Case, execute
 
 root = Path(sys.argv[1])
@@ -281,7 +292,7 @@ scratch.mkdir()
 found = Source("subject.py", root / "subject.py")
 cases = [Case(one, found.path, lambda one=one: found.mutated(one), one.was == "return a < 5") for one in found.mutants]
 cases = [case for case in cases if case.mutant.became not in ("a += 0", "a += 2", "a -= 1")]  # one that never ends is enough
-report = execute(cases, {"subject.py": ("test_subject.py",)}, root, scratch, 2)
+report = execute(cases, {"subject.py": NearAndFar(("test_subject.py",), ("test_far.py",))}, root, scratch, 2)
 assert report.sound, report.failed
 for one in report.verdicts:
     print(one.mutant.function, one.mutant.was, "->", one.mutant.became, "|", one.fate, one.by)
@@ -344,9 +355,11 @@ def test_what_one_run_has_imported_serves_the_next_also_where_only_the_scratch_f
 def test_a_run_tells_which_mistakes_the_tests_notice(tmp_path: Path) -> None:
     (tmp_path / "subject.py").write_text(SUBJECT)
     (tmp_path / "test_subject.py").write_text(TESTS)
+    (tmp_path / "test_far.py").write_text(FAR_TESTS)
     verdicts = dict(line.rsplit(" | ", 1) for line in ran(tmp_path, RUN).splitlines() if " | " in line)
     of_noticed = {fate for mutant, fate in verdicts.items() if mutant.startswith("noticed")}
     assert of_noticed == {"killed test_subject.py::test_noticed"}
+    assert {fate for mutant, fate in verdicts.items() if mutant.startswith("used")} == {"killed test_far.py::test_user"}
     assert verdicts["run_only return a -> return None"] == "survived "
     assert verdicts["run_only a += 1 -> (removed)"] == "timeout "
     assert {fate for mutant, fate in verdicts.items() if mutant.startswith("noted")} == {"equivalent "}

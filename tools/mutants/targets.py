@@ -4,13 +4,14 @@
 
 A source is a target if a unit test of its own room imports it, or has its name. Its tests are all of that room that reach it by imports. A
 room is a folder below the runtime, or one below `plugins/module_utils` and `plugins/plugin_utils`; its tests stand in the folder of its
-name below `tests/unit`.
+name below `tests/unit`. Near are the tests that have its name, or, without one, those that import it: most mutants end there.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -67,14 +68,26 @@ FURTHER: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+@dataclass(frozen=True)
+class NearAndFar:
+    """The test files of a source, as paths in the repository. far: those that must notice what the near ones let live."""
+
+    near: tuple[str, ...]
+    far: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.near + self.far
+
+
 @cache
-def targets() -> Mapping[str, tuple[str, ...]]:
-    """Source → its test files, both as paths in the repository."""
+def targets() -> Mapping[str, NearAndFar]:
+    """Path of a source in the repository to its tests."""
     python = [path for path in files() if path.endswith(".py") and path.startswith((*_ROOMS, "tests/unit/"))]
     return derived({path: (ROOT / path).read_text() for path in python})
 
 
-def derived(sources: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def derived(sources: Mapping[str, str]) -> dict[str, NearAndFar]:
     """The same of any files. sources: path to text."""
     arrows = imports({path: ast.parse(text) for path, text in sources.items()})
     reach = {path: closure([path], arrows.__getitem__) for path in sources if is_test(path) and path not in TOO_SLOW}
@@ -82,8 +95,9 @@ def derived(sources: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     for source in sorted(sources):
         room = room_of(source)
         tests = [test for test, reached in reach.items() if room and test.startswith(room) and source in reached]
-        if any(source in arrows[test] or is_named_after(test, source) for test in tests):
-            found[source] = tuple(sorted({*tests, *FURTHER.get(source, ())}))
+        near = [test for test in tests if is_named_after(test, source)] or [test for test in tests if source in arrows[test]]
+        if near:
+            found[source] = NearAndFar(tuple(sorted(near)), tuple(sorted({*tests, *FURTHER.get(source, ())}.difference(near))))
     return found
 
 

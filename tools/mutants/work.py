@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import add
@@ -20,7 +20,7 @@ from mutants.given import read_given
 from mutants.notes import Note, read_notes
 from mutants.run import Outcome, Task, Workers
 from mutants.table import EQUIVALENT, KILLED, SURVIVED, TIMEOUT, Verdict, per_file, score, survivors
-from mutants.targets import ROOT, code_of_ours, is_named_after, targets
+from mutants.targets import ROOT, NearAndFar, code_of_ours, is_named_after, targets
 
 VERDICTS: Final = "verdicts.json"
 _WORTH_A_TRACE: Final = 8  # mutants of one file
@@ -116,7 +116,7 @@ def run(asked: Asked, scratch: Path, jobs: int) -> Report:
     return report
 
 
-def execute(found: Sequence[Case], targets: Mapping[str, tuple[str, ...]], root: Path, scratch: Path, jobs: int) -> Report:
+def execute(found: Sequence[Case], targets: Mapping[str, NearAndFar], root: Path, scratch: Path, jobs: int) -> Report:
     """Every case's verdict; the tests run without a mutant first."""
     report = Report()
     report.verdicts = [Verdict(case.mutant, EQUIVALENT) for case in found if case.is_equivalent]
@@ -130,23 +130,39 @@ def execute(found: Sequence[Case], targets: Mapping[str, tuple[str, ...]], root:
 
 
 class _Planner:
-    """The runs of each test file: as it is, traced where that pays. When all of a source's have run, its mutants follow."""
+    """The runs of each test file as it is, traced where that pays, and those of the mutants that wait for it.
 
-    def __init__(self, found: Sequence[Case], targets: Mapping[str, tuple[str, ...]], workers: Workers, report: Report) -> None:
+    The tests near a source are run first. The far ones are run where a mutant of it lives.
+    """
+
+    def __init__(self, found: Sequence[Case], targets: Mapping[str, NearAndFar], workers: Workers, report: Report) -> None:
         self._workers, self._report, self._targets = workers, report, targets
         self._cases: dict[str, list[Case]] = {}
         for case in found:
             self._cases.setdefault(case.mutant.file, []).append(case)
-        self._missing = {source: set(targets[source]) for source in self._cases}
         self._sources: dict[str, list[str]] = {}
         for source in self._cases:
-            for test in targets[source]:
+            for test in targets[source].all:
                 self._sources.setdefault(test, []).append(source)
         self._plain: dict[str, Outcome] = {}
         self._traced: dict[str, Outcome] = {}
+        self._asked: set[str] = set()
+        self._known: set[str] = set()
+        self._waiting: list[tuple[set[str], Callable[[], None]]] = []
 
     def begin(self) -> None:
-        self._workers.add([Task((test,), partial(self._have_plain, test)) for test in self._sources])
+        for source in self._cases:
+            self._after(self._targets[source].near, partial(self._mutants, source))
+
+    def _after(self, tests: Collection[str], then: Callable[[], None]) -> None:
+        """Call it when these have run without a mutant."""
+        missing = set(tests) - self._known
+        if not missing:
+            then()
+            return
+        self._waiting.append((missing, then))
+        self._workers.add([Task((test,), partial(self._have_plain, test)) for test in tests if test not in self._asked])
+        self._asked.update(tests)
 
     def _have_plain(self, test: str, outcome: Outcome) -> None:
         self._plain[test] = outcome
@@ -166,33 +182,54 @@ class _Planner:
         self._ended(test)
 
     def _ended(self, test: str) -> None:
-        for source in self._sources[test]:
-            self._missing[source].discard(test)
-            if not self._missing[source]:
-                self._mutants(source)
+        self._known.add(test)
+        for missing, _ in self._waiting:
+            missing.discard(test)
+        ready = [then for missing, then in self._waiting if not missing]
+        self._waiting = [one for one in self._waiting if one[0]]
+        for then in ready:
+            then()
 
     def _mutants(self, source: str) -> None:
-        plain = [self._plain[test] for test in self._targets[source]]
-        seconds = sum(outcome.seconds for outcome in plain)
-        self._report.seconds[source] = (seconds, sum(outcome.cpu_seconds for outcome in plain))
-        timeout = max(_LEAST_TIMEOUT, 5 * seconds)
+        self._report.seconds[source] = self._times(self._targets[source].near)
         for case in self._cases[source]:
-            files = self._order(case)
-            if not files:
-                self._report.verdicts.append(Verdict(case.mutant, SURVIVED, "no test comes by"))
-            else:
-                _Hunt(case, [files[:_FIRST], files[_FIRST:]], timeout, self._workers, self._report).begin()
+            self._hunt(case, self._targets[source].near, partial(self._far, case))
 
-    def _order(self, case: Case) -> list[list[str]]:
+    def _far(self, case: Case, met: bool) -> None:
+        """The near tests let it live, or, where it is not `met`, none of them comes by."""
+        source, far = case.mutant.file, self._targets[case.mutant.file].far
+
+        def hunt() -> None:
+            self._report.seconds[source] = self._times(self._targets[source].all)
+            self._hunt(case, far, lambda again: self._lives(case, met or again))
+
+        self._after(far, hunt)
+
+    def _lives(self, case: Case, met: bool) -> None:
+        self._report.verdicts.append(Verdict(case.mutant, SURVIVED, "" if met else "no test comes by"))
+
+    def _hunt(self, case: Case, tests: Sequence[str], lives: Callable[[bool], None]) -> None:
+        files = self._order(case, tests)
+        if not files:
+            lives(False)
+            return
+        timeout = max(_LEAST_TIMEOUT, 5 * self._times(tests)[0])
+        _Hunt(case, [files[:_FIRST], files[_FIRST:]], timeout, self._workers, self._report, partial(lives, True)).begin()
+
+    def _times(self, tests: Iterable[str]) -> tuple[float, float]:
+        plain = [self._plain[test] for test in tests]
+        return sum(outcome.seconds for outcome in plain), sum(outcome.cpu_seconds for outcome in plain)
+
+    def _order(self, case: Case, tests: Sequence[str]) -> list[list[str]]:
         """The tests that can tell, file by file: those of the source's own name first, then the fastest; the fastest test first."""
-        chosen = {test: names for test in self._targets[case.mutant.file] if (names := self._near(test, case))}
+        chosen = {test: names for test in tests if (names := self._coming_by(test, case))}
         times = {test: self._plain[test].durations for test in chosen}
         files = sorted(
             chosen, key=lambda test: (not is_named_after(test, case.mutant.file), sum(times[test][name] for name in chosen[test]))
         )
         return [sorted(chosen[test], key=times[test].__getitem__) for test in files]
 
-    def _near(self, test: str, case: Case) -> list[str]:
+    def _coming_by(self, test: str, case: Case) -> list[str]:
         """The tests of a file that come by the lines of a mutant; all of them where that is not known."""
         names = list(self._plain[test].durations)
         if test not in self._traced:
@@ -211,6 +248,7 @@ class _Hunt:
     timeout: float
     workers: Workers
     report: Report
+    lives: Callable[[], None]
 
     def begin(self) -> None:
         files, *self.stages = self.stages
@@ -219,11 +257,12 @@ class _Hunt:
         self.workers.add([Task(tests, self._ended, self.case.path, self.case.code, order, self.timeout)], first=True)
 
     def _ended(self, outcome: Outcome) -> None:
-        if outcome.passed and any(self.stages):
+        if not outcome.passed:
+            self.report.verdicts.append(Verdict(self.case.mutant, TIMEOUT if outcome.timed_out else KILLED, outcome.failed))
+        elif any(self.stages):
             self.begin()
         else:
-            fate = TIMEOUT if outcome.timed_out else SURVIVED if outcome.passed else KILLED
-            self.report.verdicts.append(Verdict(self.case.mutant, fate, outcome.failed))
+            self.lives()
 
 
 class _Teller:
