@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,8 +32,8 @@ IMAGE = "localhost/gpushare:0.1.0"
 class Machine:
     """A host with one of the two, which writes containerd's configuration when its service starts."""
 
-    def __init__(self, folder: Path, name: str, unit: str, kill_mode: str = "process", writes: bool = True) -> None:
-        self.root, self.kind, self.unit, self.kill_mode, self.writes = FakeRoot(folder), KINDS[name], unit, kill_mode, writes
+    def __init__(self, folder: Path, name: str, unit: str, kill_mode: str = "process", writes_at: float = 0.0) -> None:
+        self.root, self.kind, self.unit, self.kill_mode, self.writes_at = FakeRoot(folder), KINDS[name], unit, kill_mode, writes_at
         self.images: list[str] = []
         self.asked: list[list[str]] = []
         self.now = 0.0
@@ -43,6 +44,12 @@ class Machine:
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
+        self._write()
+
+    def _write(self) -> None:
+        if self.now >= self.writes_at:
+            has = any(self.root.at(path).exists() for path in PROGRAMS)
+            self.root.file(self.kind.config, V3 + (FOUND_V3 if has else ""))
 
     def _run(self, argv: list[str], timeout: float) -> Outcome:
         if argv[:2] == ["systemctl", "show"]:
@@ -50,9 +57,7 @@ class Machine:
             return Outcome(argv, 0, f"ActiveState={active}\n" if "ActiveState" in argv[3] else f"KillMode={self.kill_mode}\n")
         self.asked.append(argv)
         if argv[:2] == ["systemctl", "restart"]:
-            has = any(self.root.at(path).exists() for path in PROGRAMS)
-            if self.writes:
-                self.root.file(self.kind.config, V3 + (FOUND_V3 if has else ""))
+            self._write()
         elif "import" in argv:
             self.images.append(IMAGE)
         return Outcome(argv, 0, "\n".join(self.images))
@@ -107,8 +112,17 @@ def test_a_restart_that_would_end_containers_is_refused(tmp_path: Path, golden: 
     assert machine.asked == []
 
 
+@pytest.mark.parametrize(("writes_at", "in_time"), [(30.0, True), (62.0, True), (64.0, False)])
+def test_its_configuration_is_waited_for(tmp_path: Path, writes_at: float, in_time: bool) -> None:
+    machine = Machine(tmp_path, "k3s", "k3s.service", writes_at=writes_at)
+    machine.root.program("/usr/bin/nvidia-container-runtime")
+    with nullcontext() if in_time else pytest.raises(RancherError):
+        machine.rancher.restart("k3s.service", True, 60)
+    assert machine.rancher.knows() is in_time
+
+
 def test_a_template_of_the_administrator_is_named(tmp_path: Path, golden: Golden) -> None:
-    machine = Machine(tmp_path, "k3s", "k3s.service", writes=False)
+    machine = Machine(tmp_path, "k3s", "k3s.service", writes_at=float("inf"))
     machine.root.program("/usr/bin/nvidia-container-runtime")
     with golden.raised(RancherError):
         machine.rancher.restart("k3s.service", True, 60)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.config_document import document, field, written
 
+import settings_files
 from gpushare_runtime.dashboard import main as dashboard
 from gpushare_runtime.device_plugin.options import parse_arguments
 from gpushare_runtime.extender import options as extender
@@ -224,3 +225,9 @@ def test_the_password_in_a_url_is_in_no_error(capsys: pytest.CaptureFixture[str]
         assert "prometheus.example.org" in words
         assert "hush" not in words
         assert "reader" not in words
+
+
+def test_roles_chart_and_checks_are_as_the_settings_make_them() -> None:
+    made = settings_files.files()
+    assert len(made) > 20
+    assert [name for name, text in made.items() if (settings_files.ROOT / name).read_text() != text] == []

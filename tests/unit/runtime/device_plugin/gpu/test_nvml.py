@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
-from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _mib, _recovery, _rows
+from gpushare_runtime.device_plugin.gpu.nvml import Pynvml, _failed, _instances, _mib, _recovery, _rows, _unfit
 from unit.golden import Golden
 
 
@@ -97,6 +97,22 @@ def test_why_a_gpu_is_not_to_be_used(mode: object, rows: object, words: str, mon
     found = _failed(object(), _rows(object()))
     assert found.startswith(words)
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("pages", "rows", "waits"),
+    [
+        (0, (0, 0, 0, 0), False),
+        (1, -UNSUPPORTED, True),
+        (0, (0, 0, 1, 0), True),
+        (-UNSUPPORTED, -UNSUPPORTED, False),
+        (0, (1, 1, 0, 1), False),
+    ],
+)
+def test_memory_that_the_next_reset_retires(pages: object, rows: object, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetRetiredPagesPendingStatus", answers(pages))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetRemappedRows", answers(rows))
+    assert ("at the next reset" in _unfit(object(), _rows(object()))) is waits
 
 
 @pytest.mark.parametrize("mig", [[0, 0], [0, 1], -UNSUPPORTED, -FUNCTION_MISSING])
