@@ -186,7 +186,8 @@ def test_a_certificate_authority_that_cannot_be_read_is_named(tmp_path: Path) ->
 
 def test_an_answer_is_read_to_its_bound_and_quoted_in_few_words() -> None:
     assert fetch_json('data:,{"synced":true}') == ({"synced": True}, "")
-    found, why = fetch_json(f'data:,{{"synced":"{"x" * 2**20}"}}')
+    assert fetch_json(f'data:,{{"synced":true}}{" " * (2**20 - 15)}') == ({"synced": True}, "")
+    found, why = fetch_json(f'data:,{{"synced":"{"x" * (2**20 - 12)}"}}')
     assert (found, why.partition(" must answer JSON; it answers ")[2]) == (None, f"""b'{{"synced":"{"x" * 69}'""")
 
 

@@ -57,6 +57,11 @@ FULL = {MEMORY: "40", GPUS: "2"}
 GPUS_OF_GPU1 = (16384, 24576)
 
 
+def test_words_of_a_node_are_cut() -> None:
+    text = json.dumps({**json.loads(annotation(16384)), "strategy": "x" * 33})
+    assert published(text).strategy == "x" * 32
+
+
 def test_a_gpu_in_mig_mode_counts_by_its_instances() -> None:
     devices = tuple(MigDevice(i, 7 + i, 0, 9728, f"MIG-{i}", "1g.10gb", (66 + 9 * i, 67 + 9 * i)) for i in range(2))
     mixed = replace(report(16384, 81920), gpus=(smi_gpu(0, 16384), replace(smi_gpu(1, 81920), mig_mode="enabled", mig_devices=devices)))

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,16 @@ class Module:
     def fail_json(self, **answer: Any) -> None:
         self.answer = answer
         raise Answered
+
+
+def test_what_a_module_writes_is_for_its_owner_to_change_and_for_others_to_read(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with changing(Module(), str(tmp_path)):
+            (tmp_path / "file").touch(0o777)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o755
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def test_the_beginning_and_the_end_of_a_long_line() -> None:
         ("E1129 10:00:00.500000       1 reflector.go:227] leaderelection.go:452] error", "leaderelection.go:452] error"),
         ("panic: a\x1b[31m b\n", "panic: a [31m b"),
         ("", ""),
+        ("x" * 100, "x" * 100),
         # A cut beside a space.
         ("b" * 32 + " " + "c" * 100 + " " + "d" * 63, "b" * 32 + " … " + "d" * 63),
         ("x" * 10**7, "x" * 33 + " … " + "x" * 64),

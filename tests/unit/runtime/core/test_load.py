@@ -18,6 +18,13 @@ def test_the_mean_is_of_the_last_minute() -> None:
     assert activity.means(300) == {}, "nothing was read for too long"
 
 
+def test_of_readings_that_come_fast_the_last_64_count() -> None:
+    activity = Activity()
+    for reading in range(67):
+        activity.observe({KEY: Load(64 if reading == 3 else 0, 99 if reading < 3 else 1)}, HELD, reading / 2, 1000)
+    assert activity.means(34) == {KEY: Load(1, 1)}
+
+
 def test_idle_counts_from_the_end_of_the_last_work() -> None:
     activity = Activity()
     activity.observe({KEY: NOTHING}, HELD, 0, 1000)

@@ -76,7 +76,7 @@ def test_a_state_of_any_size_is_written_and_shown_within_its_bounds() -> None:
 def test_the_processes_of_pods_that_end_are_listed_by_gpu() -> None:
     text = ending_to_json({"GPU-a": [(7, 100), (8, 200), (7, 100)], "GPU-b": [(9, 300)]})
     assert (ending_of(text, "GPU-a"), ending_of(text, "GPU-b"), ending_of(text, "GPU-c")) == ({(7, 100), (8, 200)}, {(9, 300)}, set())
-    assert ending_of(ending_to_json({}), "GPU-a") == set()
+    assert ending_of(ending_to_json({}).rjust(4 * 1024 * 1024), "GPU-a") == set()
 
 
 OF_A_GPU = (b"7", b"[7]", b"[[7]]", b"[[7,1,1]]", b'[["7",1]]', b"[[-7,1]]", b"[[0,1]]", b"[[true,1]]")
@@ -92,7 +92,7 @@ OF_A_GPU = (b"7", b"[7]", b"[[7]]", b"[[7,1,1]]", b'[["7",1]]', b"[[-7,1]]", b"[
         b'{"v":1,"clients":[]}',
         *(b'{"v":1,"clients":{"GPU-a":%s}}' % found for found in OF_A_GPU),
         b"[" * 100_000,
-        b" " * (4 * 1024 * 1024) + b'{"v":1,"clients":{}}',
+        b'{"v":1,"clients":{}}'.rjust(4 * 1024 * 1024 + 1),
     ],
 )
 def test_a_list_of_another_form_is_an_error(text: bytes) -> None:
