@@ -118,11 +118,24 @@ def test_a_plugin_reads_claims_one_by_one_and_changes_none(empty: Cluster, plugi
             assert "cannot" in forbidden(ask)
     assert "cannot list" in forbidden(lambda: plugin.get(CLAIMS))
     for node in GPU_NODES:
-        for place in (f"{PODS}/on-{node}", f"{PODS}/on-{node}/status", f"{NODES}/{node}", f"{NODES}/{node}/status"):
+        for place in (f"{PODS}/on-{node}", f"{PODS}/on-{node}/status", f"{NODES}/{node}"):
             assert "cannot patch" in forbidden(partial(plugin.patch, place, {"metadata": {"annotations": {"a": "b"}}}, **DRY))
         assert "cannot delete" in forbidden(partial(plugin.delete, f"{PODS}/on-{node}", **DRY))
     assert "cannot create" in forbidden(lambda: plugin.create(PODS, pod("more"), **DRY))
     assert "cannot list" in forbidden(lambda: plugin.get(SECRETS))
+
+
+def test_a_plugin_writes_what_pods_use_into_the_status_of_its_own_node_and_nothing_else(cluster: Cluster, plugin: Api) -> None:
+    def patch(node: str, change: Json) -> Json:
+        return plugin.patch(f"{NODES}/{node}/status", change, **DRY)
+
+    def annotated(**values: str) -> Json:
+        return {"metadata": {"annotations": values}}
+
+    assert patch("gpu1", annotated(**{"gpushare/use": "{}"}))["metadata"]["annotations"]["gpushare/use"] == "{}"
+    assert "only its own node" in forbidden(partial(patch, "gpu2", annotated(**{"gpushare/use": "{}"})))
+    assert "the annotations gpushare/gpus" in forbidden(partial(patch, "gpu1", annotated(**{"gpushare/gpus": "{}"})))
+    assert "only annotations" in forbidden(partial(patch, "gpu1", {"status": {"capacity": {"cpu": "999"}}}))
     assert "cannot create" in forbidden(lambda: plugin.create(f"{MADE}/resourceclaimtemplates", template("gpushare"), **DRY))
 
 

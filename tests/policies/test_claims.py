@@ -199,3 +199,23 @@ def test_the_largest_pod_costs_in_proportion_to_its_size(containers_: int) -> No
     print(f"{containers_} containers: {one.seconds * 1000:.1f} ms, reading {one.reading * 1000:.1f} ms")
     assert not one.failed
     assert not ERROR.search(one.denied), one.denied
+
+
+def test_a_quota_or_a_limit_range_of_memory_is_rejected_and_one_of_devices_is_not() -> None:
+    """Admission has made claims of the limits, and the API server counts devices of claims, never their memory."""
+    of_class = f"{TEMPLATE}.deviceclass.resource.k8s.io"
+    uncounted = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{of_class}/memory")
+    hard = [*({name: "8"} for name in uncounted), {f"requests.{GPUS}": "2", f"{of_class}/devices": "4", "pods": "9"}, {}]
+    limits = [{"type": "Container", kind: {MEMORY: "1"}} for kind in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")]
+    made: list[tuple[str, Json]] = [("ResourceQuota", {"hard": each}) for each in hard]
+    made += [("LimitRange", {"limits": [each]}) for each in (*limits, {"type": "Container", "max": {"cpu": "1"}})]
+    about = {"apiVersion": "v1", "metadata": {"name": "x", "namespace": "default"}}
+    requests = [Request(TENANT, f"{kind.lower()}s", {**about, "kind": kind, "spec": spec}) for kind, spec in made]
+    answers = ask(requests, policies_by_claims())
+    assert [answer.failed for answer in answers] == [""] * len(made)
+    words = {"ResourceQuota": f"{MEMORY}: a ResourceQuota counts no GPU memory", "LimitRange": f"{MEMORY}: with such a LimitRange"}
+    passes = {len(uncounted), len(uncounted) + 1, len(made) - 1}
+    expected = ["" if place in passes else words[kind] for place, (kind, _) in enumerate(made)]
+    for each, answer, says in zip(made, answers, expected, strict=True):
+        assert says in answer.denied, (each, answer.denied)
+        assert bool(says) == bool(answer.denied), (each, answer.denied)

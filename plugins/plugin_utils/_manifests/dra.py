@@ -48,6 +48,8 @@ _UNKNOWN_TO_CLAIMS = {
     "gpushare.request/isolation": "a claim knows no isolation yet",
     "gpushare.request/links": "a claim knows no links between GPUs",
 }
+#: Names in a ResourceQuota that look like GPU memory: the API server takes each, and counts nothing by it.
+_UNCOUNTED = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{CLASS}.deviceclass.resource.k8s.io/memory")
 _NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
 _CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
 _IS_NO_MIRROR = "!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()"
@@ -367,8 +369,8 @@ def _budgets() -> list[Json]:
     limited = " || ".join(f"{named} l.?{key}.orValue({{}})" for key in ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio"))
     validations = [
         must(
-            f"!('requests.{MEMORY}' in object.spec.?hard.orValue({{}}))",
-            f"requests.{MEMORY}: a ResourceQuota counts no GPU memory with the back end dra, since admission makes claims of limits, and "
+            f"!{list_of(_UNCOUNTED)}.exists(name, name in object.spec.?hard.orValue({{}}))",
+            f"{MEMORY}: a ResourceQuota counts no GPU memory with the back end dra, since admission makes claims of limits, and "
             "claims are counted without their memory: leave it out (docs/use/dra.md)",
         ),
         must(
@@ -436,7 +438,7 @@ def _own_policies(values: Values) -> list[Json]:
         ],
         group=_GROUP,
     )
-    made = [slices, templates, policies.events(daemons), policies.tokens(daemons)]
+    made = [slices, templates, policies.device_plugin(daemons, by_claims=True), policies.events(daemons), policies.tokens(daemons)]
     made += [policies.runtime_class(daemons)] if values.own_class else []
     return with_bindings(made)
 
@@ -445,6 +447,7 @@ def plugin_rules() -> list[Json]:
     read = ["get", "list", "watch"]
     return [
         accounts.rule("", ["pods", "nodes"], read),
+        accounts.rule("", ["nodes/status"], ["patch"]),
         accounts.rule("", ["events"], ["create", "patch"]),
         accounts.rule(_GROUP, ["resourceclaims"], ["get"]),
         accounts.rule(_GROUP, ["resourceslices"], [*read, "create", "patch", "delete"]),

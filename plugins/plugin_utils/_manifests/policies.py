@@ -33,7 +33,8 @@ _ALLOCATION = (
     "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
     "scheduler.framework.gpushare.allocation",
 )
-_OF_PLUGINS_ON_NODES = ("gpushare/gpus", "gpushare/held", "gpushare/evictions", "gpushare/use")
+_USE = "gpushare/use"
+_OF_PLUGINS_ON_NODES = ("gpushare/gpus", "gpushare/held", "gpushare/evictions", _USE)
 _OF_BINDER_ON_PODS = ("gpushare/requeued",)
 # A variable of containers: as an annotation it belongs to no account.
 _OF_NOBODY = ("ALIYUN_COM_GPU_MEM_CONTAINER",)
@@ -157,7 +158,7 @@ def on_hosts(writers: Sequence[str], token_seconds: int) -> list[Json]:
         token_seconds=max(int(token_seconds), 3600),
         writers=tuple(writers),
     )
-    made = [_device_plugin(daemons), _unhealthy(daemons), events(daemons), tokens(daemons), _placement(daemons), _extender(daemons)]
+    made = [device_plugin(daemons), _unhealthy(daemons), events(daemons), tokens(daemons), _placement(daemons), _extender(daemons)]
     return with_bindings([*made, _annotations(daemons)])
 
 
@@ -183,7 +184,7 @@ def in_cluster(
         token_seconds=POD_TOKEN_SECONDS,
         writers=tuple(writers),
     )
-    made = [_device_plugin(daemons), events(daemons), tokens(daemons), _placement(daemons)]
+    made = [device_plugin(daemons), events(daemons), tokens(daemons), _placement(daemons)]
     made += [runtime_class(daemons)] if own_class else []
     if default_scheduler:
         return with_bindings([*made, _extender(daemons), _annotations(daemons)])
@@ -264,8 +265,10 @@ _ASK_FOR_GPUS = (
 )
 
 
-def _device_plugin(daemons: Daemons) -> Json:
+def device_plugin(daemons: Daemons, *, by_claims: bool = False) -> Json:
+    """by_claims: with the back end dra ResourceSlices say which GPUs there are, and claims who has them."""
     own = f"request.resource.resource == 'nodes' ? {list_of(_OF_PLUGINS_ON_NODES)} : {list_of(_ALLOCATION)}"
+    own = list_of([_USE]) if by_claims else own
     return policy(
         "device-plugin",
         [CREATE, UPDATE],

@@ -187,7 +187,7 @@ class DevicePlugin:
             self.node, publisher, self._memory, settings.overuse, settings.overuse_grace, unstartable=settings.unstartable
         )
         uses = UseReports(self.node, publisher, self._memory, enabled=settings.publish_use == NODE)
-        published = (publisher, assigner, evictions, uses)
+        published = (publisher, assigner, evictions)
         socket = self._settings.kubelet_root / protocol.KUBELET_POD_RESOURCES
         cross_check = CrossCheck(self.node, self._checkpoint, self._reader.refresh, socket, SOCKETS, self.counters, self._check_scale)
         async with DirectoryWatch(self._directory) as watch:
@@ -219,6 +219,7 @@ class DevicePlugin:
                     *([self._mps.run(), self._endings.run()] if self._mps else []),
                     self._reader.run(watch),
                     *beside,
+                    uses.run(),
                     self._pods.run(),
                     publisher.reflector().run(),
                     reports.run(),

@@ -48,8 +48,8 @@ _UNITS: Final = "gpushare_device_plugin_pod_units"
 _STEP: Final = 600
 """Seconds between the times at which a week is looked at."""
 NOBODY_KNOWS: Final = (
-    "no node publishes the use of its GPUs (gpushare_publish_use; with the back end dra none does), and no Prometheus is known. Name it by "
-    "--prometheus URL, by the variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus"
+    "no node publishes the use of its GPUs (gpushare_publish_use), and no Prometheus is known. Name it by --prometheus URL, "
+    "by the variable GPUSHARE_PROMETHEUS, or for everybody by gpushare_prometheus"
 )
 CONFIG_MAP: Final = path("api/v1", "namespaces", protocol.PUBLIC_NAMESPACE, "configmaps", protocol.INFO)
 _EXPECTED: Final = "expected the URL of Prometheus itself, such as http://prometheus.monitoring:9090"

@@ -62,7 +62,7 @@ def test_claims_are_made_what_they_say_before_any_pod_has_one() -> None:
     assert names == ["gpushare-dra-claims", "gpushare-dra-requests"]
 
 
-def test_accounts_have_no_right_to_pods_and_nodes() -> None:
+def test_accounts_have_no_right_to_pods_and_only_a_policys_to_nodes() -> None:
     roles = objects("ClusterRole")
     assert set(roles) == {"gpushare-device-plugin", "gpushare-claims"}
     writes = {
@@ -77,9 +77,10 @@ def test_accounts_have_no_right_to_pods_and_nodes() -> None:
         ("gpushare-claims", "resourceclaimtemplates", "create"),
         *(("gpushare-device-plugin", "resourceslices", verb) for verb in ("create", "patch", "delete")),
         *(("gpushare-device-plugin", "events", verb) for verb in ("create", "patch")),
+        ("gpushare-device-plugin", "nodes/status", "patch"),
     }
-    # Both of these rights are narrowed by policies.
-    assert {"gpushare-dra-slices", "gpushare-dra-templates"} <= set(objects("ValidatingAdmissionPolicyBinding"))
+    # These rights are narrowed by policies.
+    assert {"gpushare-dra-slices", "gpushare-dra-templates", "gpushare-device-plugin"} <= set(objects("ValidatingAdmissionPolicyBinding"))
 
 
 def test_the_device_plugin_registers_as_a_driver_and_has_its_folder() -> None:

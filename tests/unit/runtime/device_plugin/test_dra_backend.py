@@ -12,14 +12,16 @@ import pytest
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.load import Load
 from gpushare_runtime.core.quantity import GIB as UNIT
+from gpushare_runtime.core.use_report import UseReport
 from gpushare_runtime.device_plugin.dra_backend import ids_of
 from gpushare_runtime.device_plugin.host import usage_file
 from gpushare_runtime.device_plugin.node import pod_state
 from gpushare_runtime.device_plugin.options import parse_arguments
+from gpushare_runtime.device_plugin.publish import use_reports
 from gpushare_runtime.dra.claims import parse_claim
 from gpushare_runtime.dra.proto import dra_pb2 as pb
 from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginStub
-from unit.fakes.runtime.device_plugin.plugin import GIB, World, world
+from unit.fakes.runtime.device_plugin.plugin import GIB, NODE, World, world
 from unit.fakes.runtime.dra.claims import A30, T4, claim, pod
 from unit.fakes.runtime.kube.fake_api import until
 
@@ -77,9 +79,9 @@ async def test_a_claims_pod_has_its_limit_before_it_starts(tmp_path: Path) -> No
         # A pod without a control group that can be limited does not start.
         await it.api.put(f"{CLAIMS}/c2", claim("c2", [(gpu, "6Gi")], pods=["p2"]))
         assert "control group" in (await prepare(it, registry, "c2"))["c2"]
-        # kubelet's device plugins are none of ours, and nothing is written on the node.
+        # kubelet's device plugins are none of ours, and slices say what there is.
         assert it.kubelet.registrations == []
-        assert it.api.objects["/api/v1/nodes/gpu1"]["metadata"]["annotations"] == {}
+        assert it.api.objects[NODE]["metadata"]["annotations"].keys() <= {"gpushare/use"}
 
 
 async def test_a_gpu_on_which_a_pod_that_is_gone_has_processes_takes_no_other(tmp_path: Path) -> None:
@@ -148,7 +150,11 @@ async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_
         await until(lambda: taints() == [])
 
 
-async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu(tmp_path: Path) -> None:
+async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu_and_the_node_publishes_its_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(use_reports, "INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(use_reports, "WRITE_SECONDS", 0.0)
     async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
         registry = it.kubelet.directory.parent / "data/plugins_registry"
         registry.mkdir(parents=True)
@@ -169,6 +175,12 @@ async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu(tmp_pat
         it.nvml.using[gpu.uuid] = [(7, GIB * 1024 * 1024)]
         it.nvml.busy[gpu.uuid] = {7: Load(60)}
         await until(lambda: set(memory.container_loads) == {("p1", gpu.uuid, "main")})
+
+        def published() -> UseReport:
+            return UseReport.from_json(it.api.objects[NODE]["metadata"]["annotations"].get("gpushare/use", '{"v": 1, "at": 0}'))
+
+        await until(lambda: ("p1", 0) in published().pods and published().pods["p1", 0].mib == GIB)
+        assert published().pods["p1", 0].peak == GIB
 
 
 def test_only_claims_evict_the_pods_of_a_gpu_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
