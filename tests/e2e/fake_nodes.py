@@ -2,22 +2,27 @@
 # Copyright: gpushare.kubernetes contributors
 """Nodes that are objects in the API and no machines: kube-scheduler and the extender place pods there, which nobody starts.
 
-GPUs, labels and what the node says of itself are whatever a test needs, and a pod is placed in a moment and gone in another.
+GPUs, labels and what the node says of itself are whatever a test needs, and a pod is placed in a moment and gone in another. Their leases
+are renewed, or else kube-controller-manager would call them not ready within a minute, which a busy machine takes for one test.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 
-from e2e.api import Json
+from e2e.api import Api, ApiError, Json
 from e2e.cluster import CORE, GPUS, MEMORY, Cluster, allocation
 from e2e.extender import ledgers
 from e2e.manifests import pod
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+RENEW_SECONDS = 10
 FAKE_NODE = "gpushare-fake-node"
 T4 = "Tesla T4"
 
@@ -47,14 +52,46 @@ def fake_nodes(
     try:
         for name, gpus in nodes.items():
             _create(cluster, name, gpus, core, labels or {})
-        cluster.until("the extender knows the nodes", lambda: set(nodes) <= set(ledgers(cluster)), 30)
-        yield
+        with _renewed(cluster.api, nodes):
+            cluster.until("the extender knows the nodes", lambda: set(nodes) <= set(ledgers(cluster)), 30)
+            yield
     finally:
         remove(cluster, *(p["metadata"]["name"] for p in cluster.pods() if FAKE_NODE in p["metadata"].get("labels", {})))
         for name in nodes:
             cluster.api.delete(f"{NODES}/{name}")
         # The next ones may have the same names.
         cluster.until("the extender has forgotten the nodes and their pods", lambda: not set(nodes) & set(ledgers(cluster)), 60)
+
+
+@contextmanager
+def _renewed(api: Api, names: Iterable[str]) -> Iterator[None]:
+    """The lease of each node, which its kubelet would renew."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEW_SECONDS):
+            for name in names:
+                # A control plane may restart under a test.
+                with suppress(ApiError, OSError):
+                    api.patch(f"{LEASES}/{name}", {"spec": {"renewTime": _now()}})
+
+    for name in names:
+        spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": _now()}
+        api.create(LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec})
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        for name in names:
+            with suppress(ApiError):
+                api.delete(f"{LEASES}/{name}")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _create(cluster: Cluster, name: str, gpus: Sequence[Gpu], core: int, labels: Mapping[str, str]) -> None:
