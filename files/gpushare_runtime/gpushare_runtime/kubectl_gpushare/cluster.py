@@ -56,12 +56,13 @@ UNKNOWN_NODE: Final = NodeInfo("unknown")
 @dataclass(frozen=True)
 class PodInfo:
     """The facts that are shown of a pod beside its GPUs. created: Unix time, 0 if unknown. owner: as KIND/NAME, "" without one. stall: of a
-    pod on a node that does not run. scheduler: spec.schedulerName of a pod on a node."""
+    pod on a node that does not run. scheduler: spec.schedulerName of a pod on a node. ready: whether kubelet says so."""
 
     created: float = 0.0
     owner: str = ""
     stall: Stall | None = None
     scheduler: str = ""
+    ready: bool = False
 
 
 UNKNOWN_POD: Final = PodInfo()
@@ -160,7 +161,7 @@ class Cluster:
         self.changed.nodes.add(record.name)
         spec = raw.get("spec") or {}
         labels, cordoned = labels_of(raw["metadata"]), bool(spec.get("unschedulable"))
-        self.infos[record.name] = NodeInfo(address_of(raw), labels, cordoned, _is_ready(raw), _offered(raw))
+        self.infos[record.name] = NodeInfo(address_of(raw), labels, cordoned, _ready(raw) is not False, _offered(raw))
         self._set_use(record.name, (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_USE))
         return record.name
 
@@ -225,7 +226,7 @@ class Cluster:
         if isinstance(record, AllocatedPod):
             self.ledger.apply(record)
             self.changed.nodes.add(record.node)
-            self.pods[uid] = _info_of(raw["metadata"], stall_of(raw), shared(scheduler_of(raw)))
+            self.pods[uid] = _info_of(raw["metadata"], stall_of(raw), shared(scheduler_of(raw)), _ready(raw) is True)
             return uid
         self.ledger.remove(uid)
         self.pods.pop(uid, None)
@@ -326,11 +327,11 @@ def stall_of(raw: Mapping[str, Any]) -> Stall | None:
     return replace(stall, since=_time_of(since))
 
 
-def _info_of(metadata: Mapping[str, Any], stall: Stall | None = None, scheduler: str = "") -> PodInfo:
+def _info_of(metadata: Mapping[str, Any], stall: Stall | None = None, scheduler: str = "", ready: bool = False) -> PodInfo:
     owners = metadata.get("ownerReferences")
     owner = next((reference for reference in owners if isinstance(reference, dict)), {}) if isinstance(owners, list) else {}
     created = _time_of(metadata.get("creationTimestamp"))
-    return PodInfo(created, f"{owner.get('kind')}/{owner.get('name')}" if owner else "", stall, scheduler)
+    return PodInfo(created, f"{owner.get('kind')}/{owner.get('name')}" if owner else "", stall, scheduler, ready)
 
 
 def _time_of(text: object) -> float:
@@ -342,11 +343,12 @@ def _time_of(text: object) -> float:
         return 0.0
 
 
-def _is_ready(raw: Mapping[str, Any]) -> bool:
-    conditions = (raw.get("status") or {}).get("conditions") or ()
-    return all(
-        condition.get("status") == "True" for condition in conditions if isinstance(condition, dict) and condition.get("type") == "Ready"
-    )
+def _ready(raw: Mapping[str, Any]) -> bool | None:
+    """The condition of a v1.Node or v1.Pod; None without one."""
+    for condition in (raw.get("status") or {}).get("conditions") or ():
+        if isinstance(condition, dict) and condition.get("type") == "Ready":
+            return condition.get("status") == "True"
+    return None
 
 
 def _offered(raw: Mapping[str, Any]) -> int | None:

@@ -169,7 +169,7 @@ def _stays(share: Share, cluster: Cluster, force: bool) -> str:
 
 
 async def _evict(client: KubeClient, share: Share, dry: bool, deadline: float) -> str:
-    """Why it was not evicted; "" if it was, or is gone. A disruption budget may allow it later."""
+    """Why it was not evicted; "" if it was, or is gone. A disruption budget may allow it later; other reasons are of this pod alone."""
     while True:
         try:
             await client.evict(share.namespace, share.name, share.uid, dry_run=dry)
@@ -177,8 +177,9 @@ async def _evict(client: KubeClient, share: Share, dry: bool, deadline: float) -
         except KubeError as error:
             if error.status in (404, 409):
                 return ""
-            if error.status != _TOO_MANY:
+            # Of the user, or of no API server at all: the others fail likewise.
+            if error.status in (0, 401):
                 raise
-            if dry or time.monotonic() + _RETRY_SECONDS > deadline:
+            if error.status != _TOO_MANY or dry or time.monotonic() + _RETRY_SECONDS > deadline:
                 return error.message
         await asyncio.sleep(_RETRY_SECONDS)

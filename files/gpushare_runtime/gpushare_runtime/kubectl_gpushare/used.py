@@ -26,6 +26,7 @@ from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.overuse import STARTS_NEVER
+from gpushare_runtime.core.pods import AllocatedPod
 from gpushare_runtime.core.use_report import PodUse, UseReport
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, Cluster, Used
@@ -157,11 +158,15 @@ def published_peaks(cluster: Cluster) -> Peaks:
         for pod in node.pods:
             here = uses.get(pod.uid, {})
             sizes = [use.peak for use in here.values() if use.peak is not None]
-            # A pod of which one GPU is not known may have used more there.
-            if sizes and len(sizes) == len(here) and (pod.allocation is None or pod.allocation.by_gpu.keys() <= here.keys()):
+            if sizes and len(sizes) == len(here) and _is_whole(pod, here):
                 peaks[pod.uid] = max(sizes)
                 seconds[pod.uid] = min(report.seconds_of(use, now) for use in here.values())
     return Peaks("the most that a pod has used on one GPU, as the nodes publish it by gpushare/use", peaks, seconds)
+
+
+def _is_whole(pod: AllocatedPod, uses: Mapping[int, PodUse]) -> bool:
+    """Whether something is said of each of its GPUs, by index: it may use more, or be busy, on another."""
+    return pod.allocation is None or pod.allocation.by_gpu.keys() <= uses.keys()
 
 
 def peaks_query(namespace: str) -> str:
@@ -204,19 +209,20 @@ def _add(used: _FilledUse, node: NodeLedger, inventory: Inventory, report: UseRe
             used.by_gpu[by_index[index].uuid] = gpu.mib
             if gpu.sm is not None:
                 used.busy_gpus[by_index[index].uuid] = gpu.sm
-    here = {pod.uid for pod in node.pods} | node.record.held.by_uid.keys()
-    by_pod: dict[str, list[PodUse]] = {}
+    pods = {pod.uid: pod for pod in node.pods}
+    by_pod: dict[str, dict[int, PodUse]] = {}
     for (uid, index), use in report.pods.items():
-        if uid in here and index in by_index:
-            by_pod.setdefault(uid, []).append(use)
-    for uid, uses in by_pod.items():
+        if (uid in pods or uid in node.record.held.by_uid) and index in by_index:
+            by_pod.setdefault(uid, {})[index] = use
+    for uid, by_gpu in by_pod.items():
+        uses, is_whole = by_gpu.values(), uid not in pods or _is_whole(pods[uid], by_gpu)
         sizes = [use.mib for use in uses if use.mib is not None]
-        if len(sizes) == len(uses):
+        if is_whole and len(sizes) == len(uses):
             used.by_pod[uid] = sum(sizes)
         if loads := [use.sm for use in uses if use.sm is not None]:
             used.busy_pods[uid] = sum(loads)
         times = [use.idle for use in uses if use.idle is not None]
-        if len(times) == len(uses):
+        if is_whole and len(times) == len(uses):
             used.idle[uid] = float(max(times))
 
 

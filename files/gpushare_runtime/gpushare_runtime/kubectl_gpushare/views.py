@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
+from gpushare_runtime.kubectl_gpushare.endings import Holder, ending
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
@@ -31,8 +31,6 @@ RECORD_IN_WORDS: Final = "kubelet has no record of it (its checkpoint was lost):
 GPU_BAD, GPU_CORDONED, GPU_GONE, OVER = "GPU bad", "GPU cordoned", "GPU gone", "over"
 NOT_TRIED: Final = "kube-scheduler has reported nothing yet"
 _NOTHING: Final = Cell(ABSENT, "", -1.0)
-_SCALED: Final = ("Deployment", "ReplicaSet", "StatefulSet")
-"""Kinds of owners that have a number of replicas."""
 OF_PODS: Final = ("pods", "top", "idle", "namespaces")
 """The views whose objects are pods or their namespaces; a tenant may see those of his own."""
 
@@ -649,9 +647,11 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     )
     table, nodes, now = _table_of_pods(columns, select), {node.name: node for node in cluster.nodes}, cluster.now()
     since = cluster.used.idle
-    of_owner: dict[tuple[str, str, str], list[Share]] = {}
+    of_owner: dict[tuple[str, tuple[str, str]], dict[str, Holder]] = {}
     for share in _shares(cluster, Selection()):
-        of_owner.setdefault((share.namespace, *owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))), []).append(share)
+        key = share.namespace, owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))
+        of_owner.setdefault(key, {})[share.uid] = _holder(share, cluster)
+    waiting = {(wait.pod.namespace, wait.pod.name) for wait in cluster.waiting.values()}
 
     def rank(share: Share) -> tuple[float, str, str]:
         held = allocated_mib(share, nodes[share.node]) or 0
@@ -659,9 +659,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
 
     for share in sorted((share for share in selected_shares(cluster, select) if share.uid in since), key=rank):
         node, info = nodes[share.node], cluster.pods.get(share.uid, UNKNOWN_POD)
-        owner = owner_of(share, info)
-        key = (share.namespace, *owner)
-        command = _ending(share, owner, of_owner[key], since)
+        together = of_owner[share.namespace, owner_of(share, info)]
         cells = [
             Cell(_text(share.namespace)),
             Cell(_text(share.name)),
@@ -671,7 +669,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
             _used_memory(cluster.used.by_pod.get(share.uid)),
             _idle(since[share.uid], now),
             Cell(_text(info.owner) or ABSENT),
-            Cell(command or f"others of {_text(info.owner)} are busy: ask its owner"),
+            Cell(ending(together[share.uid], together.values(), waiting)),
         ]
         table.rows.append(_row_of_pod(share, cells, select))
     return table
@@ -684,26 +682,10 @@ def owner_of(share: Share, info: PodInfo) -> tuple[str, str]:
     return ("Deployment", name.removesuffix(f"-{code}")) if kind == "ReplicaSet" and code and name.endswith(f"-{code}") else (kind, name)
 
 
-def _ending(share: Share, owner: tuple[str, str], of_owner: Collection[Share], idle: Collection[str]) -> str:
-    """The command that frees what an idle pod has and ends no pod that is busy. Its owner would start it again, so the owner gets smaller.
-
-    of_owner: all pods of that owner. "" where only a person can decide: a StatefulSet ends its last pod first.
-    """
-    (kind, name), within = owner, f"-n {shlex.quote(_text(share.namespace))}"
-    pod = shlex.quote(_text(share.name))
-    if kind == "Job":
-        return f"kubectl delete job {shlex.quote(_text(name))} {within}" if all(other.uid in idle for other in of_owner) else ""
-    if kind not in _SCALED:
-        return f"kubectl delete pod {pod} {within}"
-    scale = f"kubectl scale {kind.lower()} {shlex.quote(_text(name))} {within} --replicas"
-    if all(other.uid in idle for other in of_owner):
-        return f"{scale}=0"
-    if kind != "StatefulSet":
-        # Of two pods of a ReplicaSet the one whose deletion costs less goes first.
-        cost = "controller.kubernetes.io/pod-deletion-cost=-1"
-        return f"kubectl annotate pod {pod} {within} {cost} && {scale}={len(of_owner) - 1}"
-    last = max(of_owner, key=lambda other: (len(other.name), other.name))
-    return f"{scale}={len(of_owner) - 1}" if last.uid == share.uid else ""
+def _holder(share: Share, cluster: Cluster) -> Holder:
+    info, known = cluster.pods.get(share.uid, UNKNOWN_POD), share.pod is not None and not share.pod.mirror
+    kind, name = owner_of(share, info)
+    return Holder(share.namespace, share.name, kind, name, share.uid in cluster.used.idle, info.ready, known)
 
 
 @dataclass

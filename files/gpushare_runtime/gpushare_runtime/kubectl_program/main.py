@@ -92,6 +92,8 @@ WITH_VALUE: Final = (
     "--margin",
 )
 OF_USE: Final = ("top", "idle")
+_OF_ONE_NAMESPACE: Final = ("pods", *OF_USE)
+"""The views that show the context's namespace, without -n and -A."""
 """The views that are about the use of GPUs."""
 _USED_TOO_MUCH: Final = "Pods that have used too much: kubectl get events -A --field-selector reason=GPUShareMemoryExceeded"
 EXAMPLES: Final = {
@@ -367,8 +369,8 @@ def _show(arguments: argparse.Namespace) -> int:
             return _fail("found --watch with --from-file; a file does not change, so leave one of them out", USAGE)
         cluster = Cluster()
         fill_from_files(cluster, arguments.from_file)
-        asyncio.run(_add_used(cluster, arguments))
-        namespace = arguments.namespace or ("" if view not in ("pods", "top") or arguments.all_namespaces else "default")
+        asyncio.run(_add_used(cluster, arguments, _reader(cluster, arguments)))
+        namespace = arguments.namespace or ("" if view not in _OF_ONE_NAMESPACE or arguments.all_namespaces else "default")
         _print(cluster, view, _selection(arguments, namespace, labels), form, arguments.instead_of_command)
     else:
         asyncio.run(_show_cluster(arguments, form, labels, console))
@@ -390,7 +392,7 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
     file = find_kubeconfig(arguments.kubeconfig)
     credentials = load_kubeconfig(file, context=arguments.context)
     own = arguments.namespace or context_namespace(file, arguments.context)
-    wanted = own if (view in ("pods", "top") and not arguments.all_namespaces) or (view == "namespaces" and arguments.namespace) else ""
+    wanted = own if (view in _OF_ONE_NAMESPACE and not arguments.all_namespaces) or (view == "namespaces" and arguments.namespace) else ""
     async with KubeClient(credentials, user_agent="kubectl-gpushare", timeout=TIMEOUT_SECONDS) as client:
         try:
             read = await fill(client, cluster, wanted, own)
@@ -402,13 +404,13 @@ async def _show_cluster(arguments: argparse.Namespace, form: Format, labels: Cal
             view, read = "pods", read or own
         select = _selection(arguments, read if view in OF_PODS else "", labels)
         await _find_prometheus(client, arguments)
+        used = _reader(cluster, arguments)
         if not arguments.watch:
-            await _add_used(cluster, arguments)
+            await _add_used(cluster, arguments, used)
             _print(cluster, view, select, form, arguments.instead_of_command)
             return
         _warn(cluster)
-        await _add_used(cluster, arguments)
-        used = _reader(cluster, arguments)
+        await _add_used(cluster, arguments, used)
         await follow(client, cluster, read, view, select, form, console, used)
 
 
@@ -422,25 +424,32 @@ async def _find_prometheus(client: KubeClient, arguments: argparse.Namespace) ->
 
 
 def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awaitable[Used]]:
-    """From Prometheus; without one, what nodes publish."""
-    from gpushare_runtime.kubectl_gpushare.used import published, read_used
+    """From Prometheus; without one, and where that of the installation is away, what nodes publish."""
+    from gpushare_runtime.kubectl_gpushare.errors import PrometheusError
+    from gpushare_runtime.kubectl_gpushare.used import instead_of, published, read_used
 
     async def read() -> Used:
-        return await read_used(arguments.prometheus, arguments.prometheus_token_file) if arguments.prometheus else published(cluster)
+        if not arguments.prometheus:
+            return published(cluster)
+        try:
+            return await read_used(arguments.prometheus, arguments.prometheus_token_file)
+        except PrometheusError as error:
+            said = instead_of(error, cluster, getattr(arguments, "prometheus_by_installer", False))
+        # The screen of --watch has no place for it twice.
+        if said not in warned:
+            warned.add(said)
+            print(said, file=sys.stderr)
+        return published(cluster)
 
+    warned = set[str]()
     return read
 
 
-async def _add_used(cluster: Cluster, arguments: argparse.Namespace) -> None:
-    from gpushare_runtime.kubectl_gpushare.errors import PrometheusError
-    from gpushare_runtime.kubectl_gpushare.used import NOBODY_KNOWS, instead_of, published
+async def _add_used(cluster: Cluster, arguments: argparse.Namespace, read: Callable[[], Awaitable[Used]]) -> None:
+    from gpushare_runtime.kubectl_gpushare.used import NOBODY_KNOWS
 
     # Of the use that nodes publish every view has something, and it costs nothing to read.
-    try:
-        cluster.used = await _reader(cluster, arguments)()
-    except PrometheusError as error:
-        print(instead_of(error, cluster, getattr(arguments, "prometheus_by_installer", False)), file=sys.stderr)
-        cluster.used = published(cluster)
+    cluster.used = await read()
     if not arguments.prometheus and arguments.command in OF_USE and not cluster.uses:
         print(f"warning: {NOBODY_KNOWS}. {_USED_TOO_MUCH}", file=sys.stderr)
 

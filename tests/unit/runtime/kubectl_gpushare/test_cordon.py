@@ -155,11 +155,12 @@ def test_without_the_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 class Evicting(Api):
-    """Pods may be evicted, but for those that a budget keeps; budget: name → how many times it says no."""
+    """Pods may be evicted, but for those that a budget keeps; budget: name → how many times it says no. rejected: name → status."""
 
     def __init__(self) -> None:
         super().__init__()
         self.budget: dict[str, int] = {}
+        self.rejected: dict[str, int] = {}
         self.evicted: list[tuple[str, dict[str, Any]]] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -169,6 +170,8 @@ class Evicting(Api):
         if self.budget.get(name):
             self.budget[name] -= 1
             return status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+        if name in self.rejected:
+            return status(self.rejected[name], "Odd", "it does not want that")
         self.evicted.append((name, body["deleteOptions"]))
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
@@ -214,6 +217,16 @@ def test_a_dry_run_asks_and_changes_nothing(tmp_path: Path, capsys: pytest.Captu
     assert [(name, options["dryRun"]) for name, options in api.evicted] == [("b", ["All"])]
     assert api.budget == {"c": 10**6 - 1}, "the client has repeated what a budget forbids"
     assert "gpushare/cordon" not in api.objects["/api/v1/nodes/a"]["metadata"]["annotations"]
+
+
+def test_a_pod_that_cannot_be_evicted_keeps_none_of_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pod with two budgets is an internal error (500) to the API server, and a webhook may reject one (403)."""
+    api = Evicting()
+    api.rejected = {"alone": 500, "b": 403}
+    asyncio.run(fill_pods(api))
+    assert run(tmp_path, "drain", "a", "1", "--force", api=api)[0] == 1
+    assert "pod/alone in default stays: it does not want that\npod/b in default stays: " in capsys.readouterr().out
+    assert [name for name, _ in api.evicted] == ["c"]
 
 
 def test_a_budget_that_never_allows_it_and_a_node_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,7 +230,7 @@ def test_a_prometheus_that_the_installer_has_named_may_be_away(file: str, capsys
     def add() -> Used:
         cluster = Cluster()
         fill_from_files(cluster, [file])
-        asyncio.run(program._add_used(cluster, at))
+        asyncio.run(program._add_used(cluster, at, program._reader(cluster, at)))
         return cluster.used
 
     with pytest.raises(PrometheusError):
@@ -311,6 +311,17 @@ def test_a_pod_of_which_one_gpu_is_not_known_has_no_sum(file: str, capsys: pytes
     pods = {(uid(file, "a"), 0): PodUse(2000, 40), (uid(file, "a"), 1): PodUse(None, 40), (uid(file, "b"), 1): PodUse(7, 0)}
     publishing(file, UseReport(2000, {0: GpuUse(3000, 50)}, pods).to_json())
     assert [size for size, _, _ in seen(file, capsys)[0]] == [None, 7]
+
+
+def test_a_pod_is_idle_if_nothing_is_left_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of its second GPU the node says nothing, as after a restart of the plugin while the GPU does not answer."""
+    both = pod("both", "n", annotations={"scheduler.framework.gpushare.allocation": json.dumps({"0": {"0": 2, "1": 2}})}, mem=4)
+    both["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    file = tmp_path / "both.json"
+    file.write_text(json.dumps({"kind": "List", "items": [node("n", "10.0.0.1", gpus=GPUS) | {"kind": "Node"}, both | {"kind": "Pod"}]}))
+    for indexes, known in (((0,), False), ((0, 1), True)):
+        publishing(str(file), UseReport(2000, pods={("uid-both", index): PodUse(7, 0, 1000) for index in indexes}).to_json())
+        assert [(size is not None, idle is not None) for size, _, idle in seen(str(file), capsys)[0]] == [(known, known)]
 
 
 def test_an_annotation_that_nobody_can_read_is_one_warning_and_no_use(

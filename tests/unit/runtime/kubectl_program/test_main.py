@@ -16,6 +16,8 @@ import pytest
 from aiohttp import web
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.kubectl_gpushare import used
+from gpushare_runtime.kubectl_gpushare.cluster import Used
 from gpushare_runtime.kubectl_program import main as program
 from gpushare_runtime.kubectl_program.main import main
 from unit.fakes.runtime.core.ledger_schema import check
@@ -76,6 +78,17 @@ def test_without_a_command_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_commands(argv: tuple[str, ...], namespace: str, names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run(tmp_path, "-o", "name", *argv, namespace=namespace)
     assert (code, capsys.readouterr().out.splitlines()) == (0, names)
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"), [(("idle",), ["p"]), (("idle", "-n", "team"), ["t"]), (("idle", "-A"), ["default/p", "team/t"])]
+)
+def test_idle_pods_of_one_namespace(
+    argv: tuple[str, ...], names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(used, "published", lambda cluster: Used(idle={"uid-p": 1.0, "uid-t": 2.0}))
+    code, _ = run(tmp_path, "-o", "name", *argv)
+    assert (code, sorted(capsys.readouterr().out.split())) == (0, [f"pod/{name}" for name in names])
 
 
 def test_a_tenant_sees_his_namespace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

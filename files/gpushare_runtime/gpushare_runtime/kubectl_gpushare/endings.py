@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The command that frees what an idle pod has, and ends no pod that is busy. Pure.
+
+An administrator pastes it: names that Kubernetes would not take come from a node or from a tenant, and get into no command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from gpushare_runtime.core.bounds import OBJECT_NAME, quote
+
+_NAME: Final = re.compile(OBJECT_NAME)
+_SCALED: Final = ("Deployment", "ReplicaSet", "StatefulSet")
+"""Kinds of owners that have a number of replicas."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A pod with GPUs. kind, owner: of what made it, "" for nobody. ready: whether it says so. known: whether the API server has it, and
+    it is no copy of a static pod."""
+
+    namespace: str
+    name: str
+    kind: str
+    owner: str
+    idle: bool
+    ready: bool
+    known: bool
+
+
+def ending(pod: Holder, together: Collection[Holder], waiting: Collection[tuple[str, str]]) -> str:
+    """The command, or why there is none. together: all pods of its owner that have GPUs. waiting: (namespace, name) of pods on no node."""
+    names = [pod.namespace, pod.name, *([pod.owner] if pod.kind else [])]
+    if not pod.known:
+        return "none: the API server has no such pod, or its file lies on the node"
+    if odd := next((name for name in names if not _NAME.fullmatch(name)), None):
+        return f"none: {quote(odd)} is no name that Kubernetes takes"
+    within = f"-n {pod.namespace}"
+    if not pod.kind:
+        return f"kubectl delete pod {pod.name} {within}"
+    owner = f"{quote(pod.kind)[1:-1]}/{pod.owner}"
+    if pod.kind != "Job" and pod.kind not in _SCALED:
+        return f"none: {owner} would start it again: ask its owner"
+    busy = f"others of {owner} are busy: ask its owner"
+    if all(other.idle for other in together):
+        all_of = f"kubectl delete job {pod.owner} {within}"
+        return all_of if pod.kind == "Job" else f"kubectl scale {pod.kind.lower()} {pod.owner} {within} --replicas=0"
+    if pod.kind == "Job":
+        return busy
+    scale = f"kubectl scale {pod.kind.lower()} {pod.owner} {within} --replicas"
+    if pod.kind == "StatefulSet":
+        return f"{scale}={last}" if (last := _last(pod, together, waiting)) else busy
+    # A ReplicaSet ends those that are not ready before those whose deletion costs less.
+    if not all(other.ready for other in together if other is not pod):
+        return f"others of {owner} are not ready, and would end first: ask its owner"
+    return f"kubectl annotate pod {pod.name} {within} controller.kubernetes.io/pod-deletion-cost=-1 && {scale}={len(together) - 1}"
+
+
+def _last(pod: Holder, together: Collection[Holder], waiting: Collection[tuple[str, str]]) -> int:
+    """The number of the pods before it, where it is the last of a StatefulSet that counts from 0; else 0."""
+    first = f"{pod.owner}-0"
+    number, *others = (_ordinal(one) for one in (pod, *(other for other in together if other is not pod)))
+    counts_from_0 = (pod.namespace, first) in waiting or any(other.name == first for other in together)
+    return number if counts_from_0 and number > max(others, default=-1) else 0
+
+
+def _ordinal(pod: Holder) -> int:
+    """-1 for a name without one."""
+    text = pod.name.removeprefix(f"{pod.owner}-")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
