@@ -63,7 +63,6 @@ _REJECTED_BY_DRA: Final = (
         for condition, found, cure in (
             (".Values.openshift", "openshift: true", "leave it out"),
             (".Values.dashboard.enabled", "dashboard.enabled: true", "leave it out, and use kubectl gpushare dashboard"),
-            (".Values.metrics.enabled", "metrics.enabled: true", "leave it out"),
             ('eq .Values.overuse "evict"', "overuse: evict", "leave it out"),
             (
                 'not (has .Values.deviceStrategy (list "auto" "cdi"))',
@@ -182,9 +181,7 @@ FULL: Final = Values(
     metrics=True,
     pod_monitors=True,
 )
-FULL_BY_CLAIMS: Final = replace(
-    FULL, backend="dra", openshift=False, dashboard=False, dashboard_hosts=(), metrics=False, pod_monitors=False, overuse="report"
-)
+FULL_BY_CLAIMS: Final = replace(FULL, backend="dra", openshift=False, dashboard=False, dashboard_hosts=(), overuse="report")
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"runtime_class": ""}, ".Values.runtimeClass"),
@@ -212,7 +209,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
 
 
 #: Fields of values that the back end DRA does not have.
-_NEVER_BY_CLAIMS: Final = frozenset({"openshift", "dashboard", "dashboard_hosts", "metrics", "pod_monitors", "overuse"})
+_NEVER_BY_CLAIMS: Final = frozenset({"openshift", "dashboard", "dashboard_hosts", "overuse"})
 
 
 @dataclass

@@ -161,7 +161,7 @@ def rows() -> list[tuple[str, str, str, str]]:
             "[metrics](docs/reference/metrics.md), off by default",
             "`gpushare_metrics_address`, one token for each host; the playbook `scrape_config`",
             "`metrics.enabled` of the chart, `gpushare_cluster_metrics` of `cluster`, two Secrets with tokens; PodMonitors",
-            "not yet",
+            "the same, of the device plugins alone",
         ),
         (
             "changes to the control plane",

@@ -109,6 +109,8 @@ SETS += tuple(
             {"driver_root": "/opt/driver", "cdi_dir": "/run/cdi", "selinux_type": "spc_t", "node_selector": {"a": "b"}},
         ),
         ({"imagePullSecrets": [{"name": "a"}], "annotationWriters": ["a:b"]}, {"pull_secrets": ["a"], "writers": ["a:b"]}),
+        ({"metrics": {"enabled": True}}, {"metrics": True}),
+        ({"metrics": {"enabled": True, "podMonitor": True}}, {"metrics": True, "pod_monitors": True}),
         (
             {"overuseGrace": 90, "healthChecks": 5, "unhealthy": "evict"},
             {"overuse_grace": 90, "settings": {"healthChecks": 5, "unhealthy": "evict"}},
@@ -120,7 +122,6 @@ REJECTED_BY_CLAIMS: tuple[tuple[Json, str, str], ...] = (
     ({}, "v1.36.5", "found Kubernetes v1.36.5 with backend: dra; expected 1.37 or newer"),
     ({"openshift": True}, "v1.37.2", "found openshift: true"),
     ({"dashboard": {"enabled": True}}, "v1.37.2", "kubectl gpushare dashboard"),
-    ({"metrics": {"enabled": True}}, "v1.37.2", "found metrics.enabled: true"),
     ({"overuse": "evict"}, "v1.37.2", "found overuse: evict"),
     ({"deviceStrategy": "envvar"}, "v1.37.2", "found deviceStrategy: envvar"),
 )

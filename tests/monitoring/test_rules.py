@@ -196,7 +196,10 @@ def test_a_rule_that_never_fires_would_be_noticed(tmp_path: Path) -> None:
 def test_no_extender_at_all_is_no_active_one(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "GPUShareNoActiveExtender")
     empty = {**scenario(case, case.bad, 60, {30: True}), "input_series": [{"series": f"up{{{P}}}", "values": "1+0x60"}]}
-    done = judged(tmp_path, [empty])
+    # The back end dra has none.
+    claims = [{"series": f"gpushare_device_plugin_claims_prepared{{{P}}}", "values": "0+0x60"}]
+    by_claims = {**scenario(case, case.good, 60, {30: False}), "input_series": claims}
+    done = judged(tmp_path, [empty, by_claims])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

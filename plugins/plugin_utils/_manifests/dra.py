@@ -65,7 +65,8 @@ def objects(values: Values) -> list[Json]:
         for account, rules in ((PLUGIN, plugin_rules()), (CLAIMS, claims_rules()))
         for item in (accounts.service_account(account, values.namespace), *accounts.granted(account, rules, values.namespace))
     ]
-    running = [*([workloads.runtime_class()] if values.own_class else []), deployment(values), daemon_set(values)]
+    running = [*([workloads.runtime_class()] if values.own_class else []), *workloads.network_policies(values)]
+    running += [deployment(values), daemon_set(values), *(workloads.pod_monitors(values) if values.metrics and values.pod_monitors else [])]
     return [*space, *_own_policies(values), *admission(values.memory_unit), *rights, *running]
 
 

@@ -120,7 +120,9 @@ def runtime_class() -> Json:
 
 def network_policies(values: Values) -> list[Json]:
     """No pod has to call ours, except for the metrics: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
-    ports = {PLUGIN: PLUGIN_METRICS_PORT} if values.default_scheduler else {SCHEDULER: EXTENDER_METRICS_PORT, PLUGIN: PLUGIN_METRICS_PORT}
+    ports = {PLUGIN: PLUGIN_METRICS_PORT}
+    if not values.default_scheduler and not values.by_claims:
+        ports = {SCHEDULER: EXTENDER_METRICS_PORT, **ports}
     return [
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -142,7 +144,8 @@ def pod_monitors(values: Values) -> list[Json]:
     The fields are those of prometheus-operator, pkg/apis/monitoring v0.95.2 (read on 2026-11-29). An extender is an instance by the name
     of its pod, because two may be on one node; a device plugin by that of its node, which stays when the pod is another.
     """
-    places = {EXTENDER if values.default_scheduler else SCHEDULER: "pod_name", PLUGIN: "pod_node_name"}
+    of_extender = {} if values.by_claims else {EXTENDER if values.default_scheduler else SCHEDULER: "pod_name"}
+    places = {**of_extender, PLUGIN: "pod_node_name"}
     return [
         {
             "apiVersion": "monitoring.coreos.com/v1",

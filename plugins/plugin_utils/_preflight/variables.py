@@ -61,7 +61,6 @@ _NOT_BY_CLAIMS: Mapping[str, tuple[Any, ...]] = {
     "gpushare_scheduler": ("default",),
     "gpushare_openshift": (True,),
     "gpushare_cluster_dashboard": (True,),
-    "gpushare_cluster_metrics": (True,),
 }
 METRICS_TOKEN = "gpushare_metrics_token"
 #: The variables that are compared between hosts.

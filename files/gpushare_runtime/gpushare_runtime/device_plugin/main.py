@@ -256,7 +256,8 @@ class DevicePlugin:
     def metrics_text(self) -> Iterator[str]:
         """The response to a scrape."""
         healthy, expires = self.status.report()[0], self._renewer.expires if self._renewer else None
-        values = families(self.node, self.counters, self._limits, self._memory, healthy=healthy, token_expires=expires)
+        claims = len(self._dra.claims.by_uid) if self._dra else None
+        values = families(self.node, self.counters, self._limits, self._memory, healthy=healthy, token_expires=expires, claims=claims)
         return exposition.render(values)
 
     def _service_maker(self, resource: str) -> Callable[[], ResourceService]:

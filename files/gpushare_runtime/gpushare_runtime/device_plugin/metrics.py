@@ -115,12 +115,21 @@ class Memory(Protocol):
 
 
 def families(
-    node: NodeState, counters: Counters, limits: Limits, memory: Memory, *, healthy: bool, token_expires: float | None
+    node: NodeState,
+    counters: Counters,
+    limits: Limits,
+    memory: Memory,
+    *,
+    healthy: bool,
+    token_expires: float | None,
+    claims: int | None = None,
 ) -> Iterator[Metric]:
-    """All metrics of the device plugin. healthy: as in /healthz; token_expires: Unix time in seconds, None without a token."""
+    """All metrics of the device plugin. healthy: as in /healthz; token_expires: Unix time in seconds, None without a token. claims: how
+    many are prepared, None with the back end extender."""
     yield single("gpushare_device_plugin_healthy", "gauge", "1 if the plugin is ready and no part of it is degraded, else 0.", healthy)
     text = "When the token for the API server expires, if the plugin renews one."
     yield maybe("gpushare_device_plugin_token_expiry_timestamp_seconds", text, token_expires)
+    yield maybe("gpushare_device_plugin_claims_prepared", "ResourceClaims that containers may use, with the back end dra.", claims)
     yield from _gpus(node)
     yield from _pods(node)
     yield from _memory(node, limits, memory)

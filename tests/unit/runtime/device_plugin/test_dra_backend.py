@@ -21,7 +21,7 @@ from gpushare_runtime.device_plugin.publish import use_reports
 from gpushare_runtime.dra.claims import parse_claim
 from gpushare_runtime.dra.proto import dra_pb2 as pb
 from gpushare_runtime.dra.proto.dra_pb2_grpc import DRAPluginStub
-from unit.fakes.runtime.device_plugin.plugin import GIB, NODE, World, world
+from unit.fakes.runtime.device_plugin.plugin import GIB, NODE, World, metric, world
 from unit.fakes.runtime.dra.claims import A30, T4, claim, pod
 from unit.fakes.runtime.kube.fake_api import until
 
@@ -181,6 +181,7 @@ async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu_and_the
 
         await until(lambda: ("p1", 0) in published().pods and published().pods["p1", 0].mib == GIB)
         assert published().pods["p1", 0].peak == GIB
+        assert metric(it, "claims_prepared") == ["gpushare_device_plugin_claims_prepared 1.0"]
 
 
 def test_only_claims_evict_the_pods_of_a_gpu_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
