@@ -52,9 +52,9 @@ TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": _
 _POD: Final = f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}"
 PAGES: Final = {
     "dashboard-light": ("#/nodes", "light", 1280, 1020),
-    "dashboard-dark": (_POD, "dark", 1280, 740),
+    "dashboard-dark": (_POD, "dark", 1280, 694),
     **{f"readme-{colours}": ("#/nodes", colours, 980, 640) for colours in ("light", "dark")},
-    **{f"phone-{colours}": ("#/nodes", colours, 400, 560) for colours in ("light", "dark")},
+    **{f"phone-{colours}": ("#/nodes", colours, 400, 526) for colours in ("light", "dark")},
 }
 _H100: Final = "gpu-nvidia-h100-80gb-hbm3"
 
@@ -70,7 +70,7 @@ DIAGRAMS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "throughput": (_H100, throughput),
 }
 #: Of the README: what it says, and of what. Nothing asks another server.
-BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')} tested"), "licence": ("licence", "Apache-2.0, GPL-3.0 (plugins)")}
+BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')} tested"), "licence": ("licence", "Apache-2.0, GPL-3.0")}
 # The fonts of rich's export come from another server: a reader's own monospace font will do.
 _FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")

@@ -173,7 +173,7 @@ def test_a_pod_that_waits_shows_why_and_then_where_it_is(page: Page, cluster: Cl
     # It stays open when the page is read again.
     page.eval("window.before = document.querySelector('.page').lastChild")
     cluster.put(waiting_pod("late", 36, "team-w", "0/3 nodes are available: no room"))
-    page.until("the new request", "document.body.innerText.includes('36 units')", APPEARS_SECONDS)
+    page.until("the new request", "document.body.innerText.includes('36 GiB')", APPEARS_SECONDS)
     assert "0/3 nodes are available: no room" in page.text
     assert "GPUs have room on 1 of 3 nodes" in shown
     assert "yes, GPU 3" in shown
@@ -193,7 +193,7 @@ def test_a_cure_is_copied_with_the_keyboard_and_the_page_says_so(browser: Browse
     go(page, "waiting")
     fill(page, "text", "stuck")
     row = "document.querySelector('.row')"
-    page.until("the cure", f"{row}?.innerText.includes('cheapest change: request 15 units')", APPEARS_SECONDS)
+    page.until("the cure", f"{row}?.innerText.includes('cheapest change: ask for at most 15 GiB')", APPEARS_SECONDS)
     page.eval(f"{row}.querySelector('a').focus()")
     page.key("Tab")
     assert page.eval("document.activeElement.getAttribute('aria-label')") == "Copy: aliyun.com/gpu-mem: 15"

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.placement.explain import Largest
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.dashboard.history import EVERY_SECONDS, Samples
 from gpushare_runtime.dashboard.rows import MOST_NAME, Row, node_row, waiting_row
 from gpushare_runtime.dashboard.state import State
@@ -46,7 +47,7 @@ class Feed:
         self.offline = False
         self.age: Callable[[], float] = lambda: 0.0
         self._clock = clock
-        self._largest: Largest | None = None
+        self._sizes: tuple[Largest | None, Unit | None] = (None, None)
         # Of the GPUs whose load is known, the mean in percent.
         self._busy: int | None = None
         # "off" until it is followed, then "", or why it is not known.
@@ -132,9 +133,9 @@ class Feed:
         cluster.settle()
         changed = cluster.changed.take()
         nodes = await in_steps(changed.nodes, lambda name: node_row(cluster, name))
-        largest = cluster.largest() if cluster.waiting else self._largest
-        uids = changed.waiting if largest == self._largest else changed.waiting | cluster.waiting.keys()
-        self._largest = largest
+        sizes = (cluster.largest(), cluster.unit()) if cluster.waiting else self._sizes
+        uids = changed.waiting if sizes == self._sizes else changed.waiting | cluster.waiting.keys()
+        self._sizes = sizes
         waiting = await in_steps(uids, self._waiting_row)
         differs = state.update(_by_shown_name(nodes), _by_shown_name(waiting), self._header())
         self.samples.add(self._clock(), state.sums.total, state.sums.allocated, state.waiting, self._busy)
@@ -145,7 +146,7 @@ class Feed:
 
     def _waiting_row(self, uid: str) -> Row | None:
         wait = self.cluster.waiting.get(uid)
-        return None if wait is None else waiting_row(wait, self._largest)
+        return None if wait is None else waiting_row(wait, *self._sizes)
 
     def _header(self) -> dict[str, Any]:
         warnings = [as_text(text) for text in self.cluster.warnings[:MOST_WARNINGS]]

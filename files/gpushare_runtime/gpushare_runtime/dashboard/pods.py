@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
-from gpushare_runtime.core.placement.explain import amount
+from gpushare_runtime.core.placement.explain import amount, asked
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.dashboard import cures, visible
 from gpushare_runtime.dashboard.rows import MOST_NAME, MOST_REASON, own_reason
@@ -120,7 +120,7 @@ def _bound(cluster: Cluster, node: NodeLedger, share: Share) -> dict[str, Any]:
         "node": as_text(node.name, MOST_NAME),
         "unit": node.inventory.unit.name if node.inventory else None,
         "gpus": None if share.by_gpu is None else gpus,
-        "request": as_text(amount(share.pod.request)) if share.pod else "",
+        "request": as_text(amount(share.pod.request, node.inventory.unit if node.inventory else None)) if share.pod else "",
         "priority": share.pod.priority if share.pod else None,
         "used": cluster.used.by_pod.get(share.uid),
         "busy": cluster.used.busy_pods.get(share.uid),
@@ -134,11 +134,12 @@ async def _waiting(cluster: Cluster, wait: Waiting, viewer: Viewer) -> dict[str,
     head = {"uid": as_text(pod.uid, MOST_NAME), "namespace": as_text(pod.namespace, MOST_NAME), "name": as_text(pod.name, MOST_NAME)}
     if isinstance(pod, InvalidPod):
         return {"kind": "invalid", **head, "reason": own_reason(wait, cluster.largest())}
-    said = {"reported": as_text(wait.reported, MOST_REASON), "who": who_of(wait.scheduler)}
+    request = as_text(asked(pod.request, cluster.largest(), cluster.unit()))
+    said = {"reported": as_text(wait.reported, MOST_REASON), "who": who_of(wait.scheduler), "request": request}
     if not cluster.complete:
         own = own_reason(wait, cluster.largest())
-        more = {"request": as_text(amount(pod.request)), "priority": pod.priority, "judged": False}
-        return {"kind": "pending", **head, **said, **more, "verdict": own, "copy": cures.of_size(pod, cluster.largest())}
+        copy = cures.of_size(pod, cluster.largest())
+        return {"kind": "pending", **head, **said, "priority": pod.priority, "judged": False, "verdict": own, "copy": copy}
     found = await _verdicts(cluster, pod, viewer)
     made = document(pod, wait.reported, found[:MOST_VERDICTS])
     del made["reason"]

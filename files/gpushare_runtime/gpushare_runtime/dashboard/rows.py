@@ -21,8 +21,9 @@ from gpushare_runtime.core.bounds import as_text
 from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.ledger_json import node_json
 from gpushare_runtime.core.node_ledger import FAULT
-from gpushare_runtime.core.placement.explain import Largest, amount
+from gpushare_runtime.core.placement.explain import Largest, asked
 from gpushare_runtime.core.pods import InvalidPod
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.dashboard import cures
 from gpushare_runtime.kubectl_gpushare.cluster import UNKNOWN_NODE, UNKNOWN_POD, Cluster, Waiting, reason_of
 from gpushare_runtime.kubectl_gpushare.views import Share, gpus_of, is_over, share_state, shares
@@ -143,14 +144,14 @@ def _node(cluster: Cluster, node: NodeLedger, gpus: list[Any], pods: list[Any], 
     }
 
 
-def waiting_row(wait: Waiting, largest: Largest | None) -> Row:
-    """A pod on no node. largest: as `Cluster.largest` has it. verdict: "" where it takes all nodes to find it."""
+def waiting_row(wait: Waiting, largest: Largest | None, unit: Unit | None) -> Row:
+    """A pod on no node. largest, unit: as `Cluster` has them. verdict: "" where it takes all nodes to find it."""
     pod, verdict = wait.pod, own_reason(wait, largest)
     data = {
         "uid": as_text(pod.uid, MOST_NAME),
         "namespace": as_text(pod.namespace, MOST_NAME),
         "name": as_text(pod.name, MOST_NAME),
-        "request": "" if isinstance(pod, InvalidPod) else as_text(amount(pod.request)),
+        "request": "" if isinstance(pod, InvalidPod) else as_text(asked(pod.request, largest, unit)),
         "invalid": isinstance(pod, InvalidPod),
         "verdict": verdict,
         "copy": "" if isinstance(pod, InvalidPod) else cures.of_size(pod, largest),

@@ -299,6 +299,13 @@ class Cluster:
         """The unit that amounts of the node are in; None where it is unknown."""
         return node.inventory.unit if node.inventory else self.sizes.unit if self.sizes and not self.knows_nodes else None
 
+    def unit(self) -> Unit | None:
+        """The unit that amounts of every node are in; None where it is unknown or they differ."""
+        if not self.knows_nodes:
+            return self.sizes.unit if self.sizes else None
+        found = {node.inventory.unit for node in self.nodes if node.inventory}
+        return found.pop() if len(found) == 1 else None
+
 
 def why_never(pod: PendingPod | InvalidPod, largest: Largest | None) -> str:
     """Why a pod could not run on an empty cluster either, and what to write instead; "" if it could, as far as is known."""

@@ -18,7 +18,7 @@ from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.constraints import PLACEMENTS
 from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.objects import read_pending
-from gpushare_runtime.core.placement.explain import Largest, amount
+from gpushare_runtime.core.placement.explain import Largest, asked
 from gpushare_runtime.core.placement.policies import FIRST_FIT
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
@@ -61,7 +61,7 @@ from gpushare_runtime.kubectl_gpushare.explain import (
     usual,
 )
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
-from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, Cell, Column, Table, TableRow
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, HEADER, Cell, Column, Table, TableRow, paint
 from gpushare_runtime.kubectl_gpushare.output import Format, written
 from gpushare_runtime.kubectl_gpushare.stalls import MOST_EVIDENCE, Stall
 from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
@@ -189,13 +189,14 @@ def _explain_one(cluster: Cluster, wait: Waiting, form: Format, beside: Beside) 
     if form.name in ("json", "yaml"):
         sys.stdout.write(written(document(pod, reported, verdicts, sentence, complete), form.name))
     else:
-        print(as_text(f"{pod}: {sentence}", 4096))
+        verdict = as_text(f"{pod}: {sentence}", 4096)
+        print(paint(verdict, HEADER) if form.colours else verdict)
         wide = form.name == "wide"
         table = table_of(verdicts, each=wide)
         # Of a request that no GPU is large enough for, every node has the same to say.
         shown = table.rows and not unled and (wide or not never(pod, largest))
         words = beside_gpus(reported) if shown and not wide else reported
-        print(f"requests {amount(pod.request)}" + (f"; kube-scheduler reported: {words}" if words else ""))
+        print(f"requests {asked(pod.request, largest, cluster.unit())}" + (f"; kube-scheduler reported: {words}" if words else ""))
         for line in ["", *form.lines(table)] if shown else ():
             print(line)
         if not complete:

@@ -14,10 +14,11 @@ from typing import Any, Final, Literal
 
 from gpushare_runtime.core.bounds import as_text, quote
 from gpushare_runtime.core.ledger import NodeLedger
-from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, numbers, reserved_for, reserving
+from gpushare_runtime.core.placement.explain import RESERVED_FOR, Largest, amount, in_units, numbers, reserved_for, reserving
 from gpushare_runtime.core.placement.policies import FIRST_FIT, Placement
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import PendingPod
+from gpushare_runtime.core.quantity import GIB, Unit
 from gpushare_runtime.core.request import Request
 from gpushare_runtime.dra.slices import HELD
 from gpushare_runtime.kubectl_gpushare.causes import cause_in
@@ -189,7 +190,7 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[Cure]:
         return
     smaller = _largest(node, request)
     if smaller:
-        yield Cure("smaller", f"ask for at most {_size(request, smaller)}", number=smaller)
+        yield Cure("smaller", f"ask for at most {_size(request, smaller, node.inventory.unit)}", number=smaller)
     orphans = _orphans(node, request)
     if orphans:
         yield Cure("processes", f"wait for the processes of {some(orphans)} to end, which run although the pod is deleted", tuple(orphans))
@@ -214,11 +215,13 @@ def _cures(node: NodeLedger, request: Request) -> Iterator[Cure]:
                 break
 
 
-def _size(request: Request, number: int) -> str:
-    """The text for the size of another request of this shape. number: units per GPU, or whole GPUs."""
+def _size(request: Request, number: int, unit: Unit) -> str:
+    """The text for the size of another request of this shape. number: units per GPU, as a manifest has it, or whole GPUs."""
     if request.whole_gpus:
         return f"{number} whole {'GPU' if number == 1 else 'GPUs'}"
-    return f"{number} units" + (f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else "")
+    return (f"{number} {unit.name}" if unit == GIB else in_units(number)) + (
+        f" on each of {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
+    )
 
 
 def _largest(node: NodeLedger, request: Request) -> int:
@@ -393,7 +396,7 @@ def _rank(request: Request, node: str, cure: Cure) -> tuple[int, int, str]:
     """(class, cost within it, the words of the cure where its node is not known)."""
     if cure.kind == "smaller":
         enough = 2 * cure.number >= (request.whole_gpus or request.per_gpu)
-        return 1 if enough else 3, -cure.number, f"request {_size(request, cure.number)}"
+        return 1 if enough else 3, -cure.number, cure.text
     if cure.kind in ("uncordon", "uncordon-node"):
         return 0, 0, cure.text if cure.kind == "uncordon-node" else f"kubectl gpushare uncordon {node} {cure.number}"
     if cure.kind == "processes":

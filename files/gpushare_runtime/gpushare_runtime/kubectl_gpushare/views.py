@@ -16,7 +16,7 @@ from gpushare_runtime.core.ledger import GpuState, NodeLedger
 from gpushare_runtime.core.ledger_json import ledger_json
 from gpushare_runtime.core.node_ledger import gone_in_words
 from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
-from gpushare_runtime.core.placement.explain import amount
+from gpushare_runtime.core.placement.explain import amount, asked
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
 from gpushare_runtime.kubectl_gpushare.endings import Holder, ending
@@ -464,7 +464,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
     now = cluster.now()
     for share in selected_shares(cluster, select):
         table.rows.append(_row_of_pod(share, _share_cells(cluster, share, *on[share.node], now), select))
-    reasons = cluster.reasons()
+    reasons, largest, unit = cluster.reasons(), cluster.largest(), cluster.unit()
     for wait in selected_waiting(cluster, select):
         pod, info = wait.pod, cluster.pods.get(wait.pod.uid, UNKNOWN_POD)
         cells = [
@@ -474,7 +474,7 @@ def pods_view(cluster: Cluster, select: Selection) -> Table:
             age(info.created, now),
             Cell(_text(info.owner) or ABSENT),
             _NOTHING if isinstance(pod, InvalidPod) else _count(pod.priority),
-            _NOTHING if isinstance(pod, InvalidPod) else Cell(amount(pod.request)),
+            _NOTHING if isinstance(pod, InvalidPod) else Cell(asked(pod.request, largest, unit)),
             Cell(_text(pod.uid)),
             Cell("invalid", BAD) if isinstance(pod, InvalidPod) else Cell("pending", WARN),
             Cell(reasons[pod.uid] or NOT_TRIED),
@@ -541,7 +541,7 @@ def _share_cells(cluster: Cluster, share: Share, name: Cell, node: NodeLedger, n
         age(info.created, now),
         Cell(_text(info.owner) or ABSENT),
         _count(share.pod.priority) if share.pod else _NOTHING,
-        Cell(amount(share.pod.request)) if share.pod else _NOTHING,
+        Cell(amount(share.pod.request, cluster.unit_of(node))) if share.pod else _NOTHING,
         Cell(_text(share.uid)),
         Cell(state, style),
         Cell(as_text(reason)),

@@ -196,7 +196,7 @@ def test_hostile_texts_are_short_and_printable() -> None:
     page = asyncio.run(feed())
     assert len(json.dumps(page)) < 20_000
     waiting = sorted(page["waiting"], key=lambda one: int(one["invalid"]))
-    assert [(one["request"], one["invalid"]) for one in waiting] == [("16 units", False), ("", True)]
+    assert [(one["request"], one["invalid"]) for one in waiting] == [("16 GiB", False), ("", True)]
     assert [len(waiting[0][key]) for key in ("uid", "namespace", "name", "reported")] == [253, 253, 253, 1024]
     assert sorted((len(one["name"]), len(one["problems"])) for one in page["nodes"]) == [(1, 0), (1, 20), (253, 0)]
 

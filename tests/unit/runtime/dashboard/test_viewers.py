@@ -270,7 +270,7 @@ async def test_no_answer_names_a_pod_of_another_namespace(api: Reviews, client: 
         assert found["/api/pods/hidden/hidden-p"] == {"pods": []}
         assert found["/api/verdicts/uid-hidden-w"] == {"verdict": "", "copy": ""}
         # What others would have to end is no cure of this person.
-        assert "cheapest change: request 4 units" in found["/api/verdicts/uid-w"]["verdict"]
+        assert "cheapest change: ask for at most 4 GiB" in found["/api/verdicts/uid-w"]["verdict"]
         # Somebody who may list all pods has all of it.
         async with get("/api/state", ADMIN) as response:
             assert b"hidden-p" in await response.read()
@@ -322,7 +322,7 @@ async def test_a_stream_ends_with_its_token(api: Reviews, client: KubeClient, mo
 @pytest.mark.parametrize(
     ("cure", "stays"),
     [
-        (Cure("smaller", "ask for at most 4 units", number=4), True),
+        (Cure("smaller", "ask for at most 4 GiB", number=4), True),
         (Cure("uncordon", "uncordon GPU 7", number=7), True),
         (Cure("uncordon-node", "kubectl uncordon a"), True),
         (Cure("end", "x", ("mine/p",)), True),

@@ -21,7 +21,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.links import GpuLink, GpuLinks
 from gpushare_runtime.core.objects import read_pending
 from gpushare_runtime.core.pods import PendingPod
-from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.core.reservation import Group
 from gpushare_runtime.dra.slices import HELD
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
@@ -214,10 +214,13 @@ def test_what_kube_scheduler_says_of_gpus_is_not_said_twice(tmp_path: Path, caps
         assert main(["explain", *arguments, "--from-file", str(path)]) == 3
         return capsys.readouterr().out.splitlines()[1]
 
-    assert second_line("gpus") == "requests 9 units"
-    assert second_line("gpus", "-o", "wide") == f"requests 9 units; kube-scheduler reported: {reports['gpus'][1]}"
-    assert second_line("cpu") == f"requests 9 units; kube-scheduler reported: {reports['cpu'][1]}"
+    assert second_line("gpus") == "requests 9 GiB"
+    assert second_line("gpus", "-o", "wide") == f"requests 9 GiB; kube-scheduler reported: {reports['gpus'][1]}"
+    assert second_line("cpu") == f"requests 9 GiB; kube-scheduler reported: {reports['cpu'][1]}"
     assert second_line("huge") == f"requests 99 units; kube-scheduler reported: {reports['huge'][1]}"
+    items.append({**node("b", "10.0.0.2", gpus=Inventory(UNITS["MiB"], (gpu(0, 8),))), "kind": "Node"})
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    assert second_line("gpus") == "requests 9 units", "of nodes that differ"
 
 
 def test_a_manifest_as_json(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,7 +261,7 @@ CPU = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are av
 @pytest.mark.parametrize(
     ("wants", "reported", "words"),
     [
-        ({"mem": 9}, "", "fits on no node; cheapest change: request 6 units"),
+        ({"mem": 9}, "", "fits on no node; cheapest change: ask for at most 6 GiB"),
         ({"mem": 13}, "", "fits on no node; cheapest change: end default/p"),
         ({"mem": 3}, CPU, "the GPUs fit on 1 node: it waits for CPU"),
         # The taint is that of the control planes: memory is missing on as many nodes as have room.
@@ -326,7 +329,7 @@ def test_nodes_with_the_same_reason_are_one_row() -> None:
     assert rows == [
         ["other", "yes", "0", ""],
         ["gpu1–gpu3, gpu5, gpu6, gpu12", "no", "-",
-         "needs 20 GiB on one GPU, its largest GPU has 16; it fits on gpu1 if you ask for at most 16 units"],
+         "needs 20 GiB on one GPU, its largest GPU has 16; it fits on gpu1 if you ask for at most 16 GiB"],
     ]  # fmt: skip
     assert len(table_of(found, each=True).rows) == 7
     fits = table_of(explain(read_all(nodes, []), asks(mem=2))).rows
@@ -485,7 +488,7 @@ def lease(seconds_ago: float, lasts: int = 15) -> dict[str, Any]:
     ("asks_for", "items", "words"),
     [
         (9, [lease(86)], r"team/w: nothing is scheduled: kube-scheduler has no leader; cp1 was the last one, \d+ s ago \(kubectl gpushare "
-         r"status has what to do\)\nrequests 9 units\n"),
+         r"status has what to do\)\nrequests 9 GiB\n"),
         (99, [lease(86)],
          r"team/w: nothing is scheduled: .*; it fits on no GPU, even an empty one: 99 .*; write at most 16\nrequests .*\n"),
         (9, [lease(1, 3600)], r"team/w: the GPUs fit on 1 node; kube-scheduler has reported nothing yet\n(.*\n)+"),

@@ -407,7 +407,7 @@ gpu2   1/1        16/16        0  GiB   -             0      0  10.0.0.2  Tesla 
     assert "  1 bad, 1 cordoned, 3 orphaned  " in shown(sixteen(), name="wide").splitlines()[1]
     assert shown(cluster, "pods", Selection(frozenset(("two",))), name="wide") == golden("""
 NAMESPACE  NAME  NODE  GPU  ALLOCATED  USED  SM  AGE  OWNER           PRIORITY  REQUEST  UID      STATE  REASON$
-default    two   gpu1  1,2      8 GiB     -   -    -  ReplicaSet/two         0  8 units  uid-two  bound$
+default    two   gpu1  1,2      8 GiB     -   -    -  ReplicaSet/two         0  8 GiB    uid-two  bound$
 """)
     assert shown(cluster, "gpus", Selection(frozenset(("gpu2",))), name="wide").splitlines()[1].split()[9:] == (
         ["-", "-", "16384", "-", "-", "0", "0000:00:00.0", "GPU-00000000", "whole"]

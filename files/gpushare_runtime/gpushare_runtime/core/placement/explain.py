@@ -38,13 +38,18 @@ _BYTES: Final = 64 * 1024 * 1024
 _MEBIBYTES: Final = 512
 
 
-def amount(request: Request) -> str:
-    """The amount of a request, for a log line."""
+def amount(request: Request, unit: Unit | None = None) -> str:
+    """The amount of a request, for a line of text. unit: of the nodes, None where it is unknown or they differ."""
     if request.whole_gpus:
         return f"{request.whole_gpus} whole {'GPU' if request.whole_gpus == 1 else 'GPUs'}"
     several = f" on {request.gpus_per_pod} GPUs" if request.gpus_per_pod > 1 else ""
     core = f" and {request.core} % of compute" if request.core else ""
-    return f"{request.units} {'unit' if request.units == 1 else 'units'}{core}{several}"
+    return f"{unit.amount(request.units) if unit else in_units(request.units)}{core}{several}"
+
+
+def in_units(number: int) -> str:
+    """So many units of an unknown size."""
+    return f"{number} {'unit' if number == 1 else 'units'}"
 
 
 class NoFit(NamedTuple):
@@ -247,6 +252,11 @@ def largest_of(inventories: Iterable[Inventory]) -> Largest | None:
             if gpu.units * inventory.unit.mib > mib:
                 unit, mib, units = inventory.unit, gpu.units * inventory.unit.mib, gpu.units
     return Largest(unit, units, gpus) if unit else None
+
+
+def asked(request: Request, largest: Largest | None, unit: Unit | None) -> str:
+    """The amount that a waiting pod asks for. unit: as in `amount`; a number that no GPU is large enough for was meant otherwise."""
+    return amount(request, None if largest and too_large(request, largest) else unit)
 
 
 class TooLarge(NamedTuple):
