@@ -19,6 +19,8 @@ PAGE: Final = "docs/project/questions.md"
 WORDS_PER_MINUTE: Final = 200
 PAGE_MINUTES: Final = 10 / 60
 MOST_MINUTES: Final = 2.0
+#: The README among them.
+MOST_PAGES: Final = 2
 _BEGIN, _END = "<!-- generated: questions -->\n", "<!-- /generated -->"
 
 
@@ -38,8 +40,8 @@ class Question:
     steps: tuple[Step, ...]
 
 
-README, ALL = "README.md", "docs/README.md"
-_INSTALL, _NOT, _LIMITS, _READ = "Install", "Not for you", "What stops a pod that takes too much", "Read on"
+README = "README.md"
+_INSTALL, _NOT, _READ = "Install", "Not for you", "Read on"
 QUESTIONS: Final = (
     Question(
         "platform engineer",
@@ -57,7 +59,7 @@ QUESTIONS: Final = (
     Question(
         "platform engineer",
         "Was an installation on Ubuntu 24.04 tested?",
-        (Step(README, "", "docs/start/support.md"), Step("docs/start/support.md", "Distributions", "Ubuntu 22.04, 24.04")),
+        (Step(README, _INSTALL, "docs/start/support.md"), Step("docs/start/support.md", "Distributions", "Ubuntu 22.04, 24.04")),
     ),
     Question(
         "platform engineer",
@@ -81,11 +83,7 @@ QUESTIONS: Final = (
     Question(
         "platform engineer",
         "How do I check that the release is what the maintainers built?",
-        (
-            Step(README, _READ, "docs/README.md"),
-            Step(ALL, "Project", "project/release.md"),
-            Step("docs/project/release.md", "Verify a release", "gpg --verify"),
-        ),
+        (Step(README, _READ, "docs/project/release.md"), Step("docs/project/release.md", "Verify a release", "gpg --verify")),
     ),
     Question("ML engineer", "What do I write for 8 GiB of a GPU?", (Step(README, "", "aliyun.com/gpu-mem: 8"),)),
     Question(
@@ -104,11 +102,7 @@ QUESTIONS: Final = (
     Question(
         "ML engineer",
         "How do I keep vLLM inside its share?",
-        (
-            Step(README, _READ, "docs/README.md"),
-            Step(ALL, "Use", "use/frameworks.md"),
-            Step("docs/use/frameworks.md", "vLLM", "--gpu-memory-utilization"),
-        ),
+        (Step(README, _READ, "docs/use/frameworks.md"), Step("docs/use/frameworks.md", "vLLM", "--gpu-memory-utilization")),
     ),
     Question(
         "ML engineer",
@@ -190,7 +184,7 @@ def table() -> str:
 
 
 def _name(page: str) -> str:
-    return "README" if page == README else "all pages" if page == ALL else Path(page).stem
+    return "README" if page == README else Path(page).stem
 
 
 def _link(page: str, heading: str) -> str:

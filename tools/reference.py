@@ -578,6 +578,7 @@ def _runs_in(suite: Suite) -> str:
 PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "README.md": {name: partial(make, readme.EN) for name, make in readme.PARTS.items()},
     "README.zh-CN.md": {name: partial(make, readme.ZH) for name, make in readme.PARTS.items()},
+    "docs/project/status.md": {"ran": lambda: modes.rebased(readme.ran(), "docs/project/status.md")},
     "docs/start/modes.md": {"modes": partial(modes.table, "docs/start/modes.md")},
     "docs/start/requirements.md": {"requirements": requirements, "distributions": distributions},
     "docs/start/drivers.md": {"driver-plans": driver_plans, "driver-branches": branches_of_drivers},

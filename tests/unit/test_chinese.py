@@ -15,6 +15,8 @@ from tree import REPOSITORY, files
 
 SUFFIX = ".zh-CN.md"
 PAGES = [path for path in files() if path.endswith(SUFFIX)]
+#: Marks of bold words that Markdown shows as they are: they close behind a punctuation mark, and before a letter.
+SHOWN_MARKS = re.compile(r"\*\*[^*\n]+[，。：；！？、）]\*\*(?=\w)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -76,6 +78,12 @@ def test_the_languages_of_a_page_have_the_same_content(path: str) -> None:
 def test_each_page_leads_to_the_other_language(path: str) -> None:
     for page, other in ((english(path), path), (path, english(path))):
         assert f"]({Path(other).name})" in (REPOSITORY / page).read_text()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_bold_words_are_bold(path: str) -> None:
+    assert SHOWN_MARKS.findall("**不对。**然后 **对**。 **对。** 然后") == ["**不对。**"]
+    assert SHOWN_MARKS.findall(prose((REPOSITORY / path).read_text())) == []
 
 
 def test_a_difference_between_the_languages_is_found() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The pages answer the questions of newcomers, and each within two minutes of reading."""
+"""The pages answer the questions of newcomers, and each on the second page at the latest, within two minutes of reading."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from questions import QUESTIONS, Question, minutes
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: one.text)
 def test_each_answer_is_near(question: Question) -> None:
     assert minutes(question) <= questions.MOST_MINUTES
+    assert len({step.page for step in question.steps}) <= questions.MOST_PAGES
     for step, following in zip(question.steps, question.steps[1:], strict=False):
         if step.page != following.page:
             assert step.words == following.page.removeprefix("docs/" if step.page.startswith("docs/") else ""), "a link leads on"
