@@ -225,7 +225,7 @@ class Loader(yaml.SafeLoader):
 
 
 class _Writer(yaml.SafeDumper):
-    """It quotes a string that Kubernetes, or PyYAML, would read as something else."""
+    """A dumper that quotes a string that Kubernetes, or PyYAML, would read as something else."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]

@@ -38,14 +38,13 @@ _MOST_VERSIONS = 8
 @dataclass(frozen=True)
 class ClusterPolicy:
     """One ClusterPolicy. enabled: whether it deploys the device plugin, as is its default. owner: what would undo a change of it, "" for
-    nothing. release: its Helm release, namespace/name. patched: whether we have switched it off. problem: why it cannot be read.
+    nothing. release: its Helm release, namespace/name. problem: why it cannot be read.
     """
 
     name: str
     enabled: bool
     owner: str
     release: str
-    patched: bool
     problem: str
 
 
@@ -113,7 +112,6 @@ def policy_of(item: Mapping[str, Any]) -> ClusterPolicy:
         enabled=enabled,
         owner=owner_of(metadata),
         release=f"{short(space)}/{short(release)}" if release and space else "",
-        patched=ANNOTATION_OPERATOR in annotations,
         problem=problem,
     )
 

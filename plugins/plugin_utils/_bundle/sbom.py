@@ -31,7 +31,7 @@ class Component:
 
     @property
     def ref(self) -> str:
-        """Its name within the bill."""
+        """The name of the component within the bill."""
         return self.purl or f"{self.kind}:{self.name}"
 
 

@@ -399,7 +399,7 @@ def _placement(daemons: Daemons) -> Json:
 
 
 def runtime_class(daemons: Daemons) -> Json:
-    """Its handler is NVIDIA's runtime. As NVIDIA configures it, a container gets every GPU that its environment names."""
+    """The policy of our RuntimeClass. As NVIDIA configures its handler, a container gets every GPU that its environment names."""
     return policy(
         "runtime-class",
         [CREATE],
@@ -539,7 +539,7 @@ def _leases(daemons: Daemons) -> Json:
 
 
 def _but(key: str) -> str:
-    """That no annotation but this one differs. Annotations are as many as anybody writes: up to so many they are walked."""
+    """The condition that no annotation but this one differs. Annotations are as many as anybody writes: up to so many they are walked."""
     few = f"variables.now.size() <= {FEW} && variables.before.size() <= {FEW}"
     kept = f"k == {_text(key)} || (k in variables.before && variables.before[k] == variables.now[k])"
     gone = f"k == {_text(key)} || k in variables.now"

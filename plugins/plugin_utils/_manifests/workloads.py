@@ -77,7 +77,7 @@ def labels(name: str) -> dict[str, str]:
 
 
 def namespace(values: Values) -> Json:
-    """Its own. The device plugin sees the host's processes and folders, which the standard for pods calls privileged."""
+    """The namespace of gpushare. The device plugin sees the host's processes and folders, which the standard for pods calls privileged."""
     enforce = {"pod-security.kubernetes.io/enforce": "privileged", **(openshift.NAMESPACE_LABELS if values.openshift else {})}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": values.namespace, "labels": {**_LABELS, **enforce}}}
 

@@ -126,7 +126,7 @@ def _our_config_path(
 
 
 def _without_extender(found: Found, extender: ExtenderEntry) -> WithoutOurs:
-    """It takes our extender out of a configuration or policy, and leaves any other text as it is."""
+    """A function that takes our extender out of a configuration or policy, and leaves any other text as it is."""
     noted = found.journal.get(NOTED_PERCENTAGE)
 
     def take_out(_path: str, text: str, text_before: str) -> str:

@@ -160,7 +160,7 @@ class DevicePlugin:
             self.node.devices.strategy = self._state.strategy
 
     def _still_count(self, uids: Set[str]) -> Set[str]:
-        """Those that have a process, or will have: after a boot kubelet starts them again with the ids of its record."""
+        """The pods of these that have a process, or will have: after a boot kubelet starts them again with the ids of its record."""
         known = ((uid, self.node.pods.get(uid)) for uid in uids & self._recorded())
         return {uid for uid, pod in known if pod is not None and pod.active}.union(self._processes.pods(uids))
 

@@ -233,7 +233,7 @@ class ClaimedPods:
         return _asking(raw, names, self._uuids) if names else raw
 
     def _entries(self, raw: Mapping[str, Any]) -> list[_Entry]:
-        """Those that may be about our GPUs."""
+        """The claims of a pod that may be about our GPUs."""
         spec, status, namespace = as_mapping(raw.get("spec")), as_mapping(raw.get("status")), str(raw["metadata"].get("namespace"))
         found = []
         statuses = islice(map(as_mapping, _list(status.get("resourceClaimStatuses"))), _MOST_CLAIMS)

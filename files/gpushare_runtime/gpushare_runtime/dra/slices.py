@@ -23,7 +23,7 @@ DRIVER: Final = "gpushare.kubernetes"
 """Of the slices; attributes and capacities without a prefix are its own."""
 API_VERSION: Final = "resource.k8s.io/v1"
 API: Final = f"apis/{API_VERSION}"
-"""Its path at the API server."""
+"""The path of the API group at the API server."""
 MEMORY: Final = "memory"
 """The capacity."""
 CLASS: Final = "gpushare"
@@ -165,7 +165,7 @@ def in_use(parts: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def _values(device: Mapping[str, Any]) -> Iterator[object]:
-    """Those of our taint."""
+    """The values of our taint."""
     taints = device.get("taints")
     for taint in taints if isinstance(taints, list) else ():
         if as_mapping(taint).get("key") == TAINT:

@@ -306,7 +306,7 @@ def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_file(file: str, most: int, expected: str) -> bytes:
-    """Its bytes; "-" is the standard input. InputError for more than `most`, with what was expected instead."""
+    """The bytes of a file; "-" is the standard input. InputError for more than `most`, with what was expected instead."""
     try:
         if file != "-" and Path(file).stat().st_size > most:
             raise InputError(f"{file}: found more than {most} bytes; expected {expected}")

@@ -238,7 +238,7 @@ def _placed(
 
 
 def _request(request: Request, units: int) -> Request:
-    """The same with so many units on each of its GPUs, as one container."""
+    """The request with so many units on each of its GPUs, as one container."""
     if request.whole_gpus:
         container = ContainerRequest(Kind.APP, 0, "all", whole_gpus=request.whole_gpus)
     else:

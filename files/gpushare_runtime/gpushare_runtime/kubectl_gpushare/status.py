@@ -304,7 +304,7 @@ def hanging(cluster: Cluster) -> dict[tuple[str, str], list[tuple[AllocatedPod, 
 
 
 def _hanging(cluster: Cluster, evidence: StatusEvidence) -> Iterator[StatusEntry]:
-    """Those of one node in the same state together: the cause is mostly one."""
+    """Entries of pods that hang, those of one node in the same state together: the cause is mostly one."""
     told = now_hanging = 0
     for (node, state), pods in hanging(cluster).items():
         warned = next((pod for pod, stall in pods if _shows(evidence.warnings.get(pod.uid), stall, cluster.now())), None)

@@ -29,7 +29,7 @@ def judged(facts: dict[str, Any], mode: str = "check", ours: tuple[str, ...] = (
     [
         (NO_OPERATOR, "check"),
         (operator(policy(enabled=False)), "check"),
-        (operator(policy(enabled=False, patched=True)), "patch"),
+        (operator(policy(enabled=False)), "patch"),
         (operator(policy(enabled=False, **OF_HELM)), "patch"),
         (operator(policy()), "patch"),
         # Its plugin and its validator are on nodes of others only.

@@ -74,7 +74,7 @@ XIDS: Final = {
     ),
     158: Xid(RESET, "the GPU did not answer in time", _RESET),
 }
-"""Those that a person may meet, with words."""
+"""The XIDs that a person may meet, with words."""
 SPARED_XIDS: Final = _OTHERS | {number for number, xid in XIDS.items() if xid.action in (RESTART_APP, IGNORE)}
 """The XIDs that leave the GPU usable."""
 

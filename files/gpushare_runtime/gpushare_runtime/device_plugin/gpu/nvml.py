@@ -390,7 +390,7 @@ def _address(handle: Any) -> int | None:
 
 
 def _mib(handle: object) -> int:
-    """Its memory. A GPU with unified memory has none of its own: GB10 with driver 580.173.02 answers Not Supported, by a report of
+    """The memory of a GPU. One with unified memory has none of its own: GB10 with driver 580.173.02 answers Not Supported, by a report of
     2026-08-07, https://github.com/XuehaiPan/nvitop/pull/208."""
     try:
         return int(_call(pynvml.nvmlDeviceGetMemoryInfo, handle).total) // (1024 * 1024)

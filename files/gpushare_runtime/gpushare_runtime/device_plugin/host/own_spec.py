@@ -83,7 +83,7 @@ class HostFiles:
         return next((path for path in self.hooks() if os.access(self.at(path), os.X_OK)), None)
 
     def hooks(self) -> tuple[str, ...]:
-        """Where it may be. On GKE the GPU Operator's toolkit is in the folder of the driver."""
+        """Paths at which the hook may be. On GKE the GPU Operator's toolkit is in the folder of the driver."""
         return (f"{self.driver_root}/toolkit/nvidia-cdi-hook", *HOOKS) if self.driver_root else HOOKS
 
 

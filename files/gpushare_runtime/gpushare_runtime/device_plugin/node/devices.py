@@ -161,7 +161,7 @@ class Devices:
         return gpus, self._gone_ids(resource).union(self._used_of_unusable(resource))
 
     def _gone_ids(self, resource: str) -> frozenset[str]:
-        """Those that kubelet counts for containers, of GPUs that are not in this node any more."""
+        """The ids that kubelet counts for containers, of GPUs that are not in this node any more."""
         return frozenset().union(*self._usage.of_other_gpus(resource, self.by_uuid).values()) if self.inventory else frozenset()
 
     def gone(self) -> dict[str, set[str]]:

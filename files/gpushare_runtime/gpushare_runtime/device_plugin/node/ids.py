@@ -19,7 +19,7 @@ AllocatedIds = Mapping[tuple[str, str], Collection[str]]
 
 
 class DeviceKey(NamedTuple):
-    """Whose ids they are, and of which resource. pod: its UID."""
+    """A container and a resource of which it has ids. pod: its UID."""
 
     pod: str
     container: str

@@ -30,7 +30,7 @@ class KnownLimits:
         self._set(self.pods | pods, self.gpus, self.exempt)
 
     def remove(self, pods: Set[PodOnGpu]) -> None:
-        """These pods have ended."""
+        """Forget pods that have ended."""
         self._set(self.pods - pods, self.gpus, self.exempt)
 
     def set_gpus(self, gpus: Set[str], exempt: Set[PodOnGpu]) -> None:

@@ -94,7 +94,7 @@ class LocalPod:
 
     @property
     def ordinary_init(self) -> frozenset[str]:
-        """Its init containers that end before the next one starts, and pass their ids on."""
+        """Init containers that end before the next one starts, and pass their ids on."""
         return frozenset(c.name for c in self.request.containers if not c.keeps) if self.request is not None else frozenset()
 
     def container_named(self, container_id: str) -> str:

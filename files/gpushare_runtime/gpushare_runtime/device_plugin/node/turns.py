@@ -121,7 +121,7 @@ class Turns:
         return at + (start + gap / 2 - at) % LOOKS_SECONDS
 
     def tell(self, turn: Turn, ids: frozenset[str]) -> None:
-        """These are the ids that its Allocate will name."""
+        """Note the ids that its Allocate will name."""
         turn.ids, turn.told = ids, self._clock()
 
     def resume(self, resource: str, ids: frozenset[str]) -> Turn:

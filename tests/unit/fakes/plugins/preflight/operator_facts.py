@@ -12,7 +12,7 @@ NO_DRA: dict[str, Any] = {"published": [], "holders": []}
 
 
 def policy(**changes: Any) -> dict[str, Any]:
-    return {"name": "cluster-policy", "enabled": True, "owner": "", "release": "", "patched": False, "problem": "", **changes}
+    return {"name": "cluster-policy", "enabled": True, "owner": "", "release": "", "problem": "", **changes}
 
 
 def operator(*policies: dict[str, Any], nodes: tuple[str, ...] = ("gpu1", "gpu2"), **changes: Any) -> dict[str, Any]:
