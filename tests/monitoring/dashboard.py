@@ -27,7 +27,10 @@ XIDS: Final = f"sum by (instance, uuid, xid) (increase(gpushare_device_plugin_xi
 
 @dataclass(frozen=True)
 class Panel:
-    """queries: (PromQL, legend). unit: Grafana's name of it. most: end of the scale, where it has one."""
+    """queries: (PromQL, legend). unit: Grafana's name of it. most: end of the scale, where it has one.
+
+    value: title of the column with the values of a table. trouble: from so much on a number is red, and green below; None: it is neither.
+    """
 
     title: str
     kind: str
@@ -37,6 +40,8 @@ class Panel:
     height: int = 8
     most: float | None = None
     description: str = ""
+    value: str = ""
+    trouble: float | None = None
 
 
 ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
@@ -59,6 +64,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
             Panel("Waiting pods", "stat", (("sum(max by (reason) (gpushare_extender_pods_waiting))", ""),), "none", 4, 4),
             Panel(
                 "GPUs that are not healthy", "stat", (("count(gpushare_device_plugin_gpu_healthy == 0) or vector(0)", ""),), "none", 4, 4,
+                trouble=1,
             ),
             Panel(
                 "Memory", "timeseries",
@@ -76,7 +82,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
-        "Gpus",
+        "GPUs",
         (
             Panel(
                 "Allocated memory by GPU", "bargauge",
@@ -99,7 +105,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "Temperature", "timeseries", ((f"gpushare_device_plugin_gpu_temperature_celsius{{{NODES}}}", GPU),), "celsius", 8,
             ),
             Panel(
-                "Power of what each GPU may take", "timeseries",
+                "Power, of the limit of each GPU", "timeseries",
                 (
                     (
                         f"gpushare_device_plugin_gpu_power_watts{{{NODES}}} / gpushare_device_plugin_gpu_power_limit_watts{{{NODES}}}",
@@ -148,7 +154,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 description="In GPUs: a pod that keeps two GPUs busy has 200 %.",
             ),
             Panel(
-                "Pods that leave a GPU idle, hours", "table", ((f"topk(20, {IDLE} / 3600)", ""),), "h", 24,
+                "Pods that leave a GPU idle", "table", ((f"topk(20, {IDLE} / 3600)", ""),), "h", 24, value="idle for",
                 description="Pods that keep nothing of a GPU busy now, and since when.",
             ),
             Panel(
@@ -156,14 +162,14 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 (
                     (f"topk(20, {ALLOCATED} - {USED})", ""),
                 ),
-                "bytes",
+                "bytes", value="allocated, not used",
             ),
             Panel(
                 "Pods that use most of what they have", "table",
                 (
                     (f"topk(20, {USED} / {ALLOCATED})", ""),
                 ),
-                "percentunit",
+                "percentunit", value="used of the allocated",
             ),
         ),
     ),
@@ -216,9 +222,17 @@ def variable(name: str, label: str, query: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def colours(of: Panel) -> dict[str, Any]:
+    """Without any Grafana paints each value red from 80 on, such as bytes, and green below, such as 3 sick GPUs."""
+    if of.trouble is not None:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": of.trouble}]
+        return {"color": {"mode": "thresholds"}, "thresholds": {"mode": "absolute", "steps": steps}}
+    return {"color": {"mode": "fixed", "fixedColor": "blue"}} if of.kind in ("stat", "gauge", "bargauge") else {}
+
+
 def panel(number: int, of: Panel, x: int, y: int) -> dict[str, Any]:
     table = of.kind == "table"
-    scale = {"min": 0, **({"max": of.most} if of.most is not None else {})}
+    scale = {"min": 0, **({"max": of.most} if of.most is not None else {}), **colours(of)}
     made: dict[str, Any] = {
         "id": number, "title": of.title, "type": of.kind, "datasource": SOURCE,
         "gridPos": {"h": of.height, "w": of.width, "x": x, "y": y},
@@ -234,7 +248,7 @@ def panel(number: int, of: Panel, x: int, y: int) -> dict[str, Any]:
     if of.description:
         made["description"] = of.description
     if table:
-        made["transformations"] = [{"id": "organize", "options": {"excludeByName": {"Time": True}}}]
+        made["transformations"] = [{"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": {"Value": of.value}}}]
     return made
 
 

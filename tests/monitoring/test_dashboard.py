@@ -56,6 +56,16 @@ def test_the_dashboard_needs_no_plugin_and_no_panel_covers_another() -> None:
     assert len({one["id"] for one in board["panels"]}) == len(board["panels"])
 
 
+def test_a_number_is_red_by_a_bound_of_its_own_and_a_column_of_values_has_a_title() -> None:
+    board = json.loads(dashboard.FILE.read_text())
+    numbers = [one for one in board["panels"] if one["type"] in ("stat", "gauge", "bargauge")]
+    modes = {one["title"]: one["fieldConfig"]["defaults"]["color"]["mode"] for one in numbers}
+    assert {title for title, mode in modes.items() if mode == "thresholds"} == {"GPUs that are not healthy"}
+    assert set(modes.values()) == {"thresholds", "fixed"}
+    tables = [one for one in board["panels"] if one["type"] == "table"]
+    assert all(one["transformations"][0]["options"]["renameByName"]["Value"] for one in tables)
+
+
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.2)
