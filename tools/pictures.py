@@ -42,8 +42,8 @@ from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
 
 FOLDER: Final = ROOT / "docs/pictures"
 COLUMNS: Final = 110
-# Bars of eight GPUs side by side need more, sentences less, and a phone shows so many.
-WIDTHS: Final = {"nodes": 150, "explain": 92, "explain-phone": 56}
+# As wide as terminals are, so that the letters can be read on a page. Sentences take a little more, and a phone shows so many.
+WIDTHS: Final = {"nodes": 80, "explain": 92, "explain-phone": 56}
 _EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
 _EXPLAIN: Final = ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])
@@ -61,7 +61,7 @@ _H100: Final = "gpu-nvidia-h100-80gb-hbm3"
 
 def throughput(report: Mapping[str, Any]) -> str:
     """Of several programs on one GPU."""
-    return _COMMENT + gpu_page.picture(gpu_page.rows_of(report), "All programs together, of one alone, on an H100")
+    return _COMMENT + gpu_page.picture(gpu_page.rows_of(report), "Work of all programs together, of one alone, on an H100")
 
 
 # From a saved result: the picture to the name of its file, and what draws it.

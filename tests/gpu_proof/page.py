@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _WIDTH, _BAR, _LEFT, _ROW, _TOP = 760, 380, 250, 22, 40
+_NAMES: Final = {"mps": "MPS"}
 _COLOURS: Final = {"none": "#5b6770", "mps": "#3b7d23"}
 
 
@@ -34,7 +35,8 @@ def picture(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     bars = []
     for place, row in enumerate(rows):
         y, length = _TOP + place * _ROW, round(_BAR * float(row["of_one"]) / longest, 1)
-        name = escape(f"{row['kind']}, {row['isolation']}, {row['programs']} programs")
+        isolation = "" if row["isolation"] == "none" else f", {_NAMES.get(str(row['isolation']), row['isolation'])}"
+        name = escape(f"{row['programs']} × {str(row['kind']).replace('-', ' ')}{isolation}")
         colour = _COLOURS.get(str(row["isolation"]), "#1f5fa8")
         bars.append(
             f'<text x="{_LEFT - 8}" y="{y + 14}" text-anchor="end">{name}</text>'

@@ -28,7 +28,7 @@ def test_each_row_has_its_bar_in_its_proportion(tmp_path: Path) -> None:
     assert [round(width / max(widths), 2) for width in widths] == [0.31, 0.25, 1.0]
     words = [one.text for one in root.findall(f"{space}text")]
     assert "NVIDIA A30" in str(words[0])
-    assert "a<b, mps, 4 programs" in words
+    assert "4 × a<b, MPS" in words
     lines = (tmp_path / "gpu-a.md").read_text().splitlines()
     assert lines[2] == "| chain | `none` | 1 | 100.0 | 1.0 | 0.9 |"
     assert len(lines) == 5

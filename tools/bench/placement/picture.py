@@ -14,7 +14,7 @@ PANELS: Final = {"default": "no pod names a GPU model", "gpuspec25": "a quarter 
 LINES: Final = {
     "binpack": ("binpack", "#1f5f99", ""),
     "no score": ("no score at all", "#777777", "2 4"),
-    "before": ("binpack before it knew scarce GPUs", "#c0501e", "7 4"),
+    "before": ("former binpack, which knew no scarce GPUs", "#c0501e", "7 4"),
 }
 WIDTH: Final = 960
 HEIGHT: Final = 400
