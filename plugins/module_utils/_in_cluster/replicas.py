@@ -45,15 +45,15 @@ def has_gpus(node: Node) -> bool:
     return is_gpu_node(node) or any((quantity(capacity.get(name, 0)) or 0) > 0 for name in _RESOURCES)
 
 
-def homes(nodes: Sequence[Node], coming: Collection[str]) -> List[str]:
-    """Names of nodes that may run the scheduler's pods, some of them where there are many. coming: nodes that get our label."""
-    return [str(node["metadata"]["name"]) for node in nodes if _is_home(node) and node["metadata"]["name"] not in coming][:_SHOWN]
+def homes(nodes: Sequence[Node], kept_off: Collection[str]) -> List[str]:
+    """Names of nodes that may run the scheduler's pods, some of them where there are many. kept_off: those with GPUs or soon our label."""
+    return [str(node["metadata"]["name"]) for node in nodes if _is_home(node) and node["metadata"]["name"] not in kept_off][:_SHOWN]
 
 
 def _is_home(node: Node) -> bool:
     spec, linux = node.get("spec") or {}, (node["metadata"].get("labels") or {}).get("kubernetes.io/os", "linux") == "linux"
     taints = [taint for taint in spec.get("taints") or [] if taint.get("effect") in _KEEPS_OFF and taint.get("key") != _TOLERATED]
-    return linux and not has_gpus(node) and not spec.get("unschedulable") and not taints and is_ready(node)
+    return linux and not spec.get("unschedulable") and not taints and is_ready(node)
 
 
 def displaced(pods: Sequence[Mapping[str, Any]], namespace: str, gpu_nodes: Collection[str]) -> Dict[str, str]:
