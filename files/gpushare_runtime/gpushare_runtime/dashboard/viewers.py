@@ -3,7 +3,8 @@
 """The person behind a request, and whose pods he may see: all with the dashboard's one token, or what his own token may list.
 
 A token of a person goes to the API server that the dashboard itself reads, and nowhere else: not to the log, not to a disk. The dashboard
-remembers for a minute what the API server said of it, by a keyed hash, and no longer than the request has it the token itself.
+remembers for a minute what the API server said of it, and for a day that it was good: by a keyed hash. It has the token itself no longer
+than the request has it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from gpushare_runtime.kube.credentials import CredentialsError
 
 KNOWN_SECONDS: Final = 60.0
 """After that the API server is asked again: rights are withdrawn, and tokens end."""
+REMEMBERED_SECONDS: Final = 86_400.0
+"""A token that was good so long ago at most may be asked about while those that nobody knows have to wait."""
 MOST_KNOWN: Final = 256
 MOST_NAMESPACES: Final = 500
 """Of one person, that are asked for."""
@@ -81,16 +84,17 @@ class _Known:
     every: bool = False
     allowed: dict[str, bool] = field(default_factory=dict)
 
-    def unknown(self, namespaces: Iterable[str]) -> list[str]:
+    def unknown(self, namespaces: Callable[[], Iterable[str]]) -> list[str]:
         if self.every or len(self.allowed) >= MOST_NAMESPACES:
             return []
-        return sorted(name for name in namespaces if name not in self.allowed)[: MOST_NAMESPACES - len(self.allowed)]
+        return sorted(name for name in namespaces() if name not in self.allowed)[: MOST_NAMESPACES - len(self.allowed)]
 
 
 class OwnTokens:
     """Everybody has a token of his own for the cluster, and sees the pods that it may list.
 
-    client: of the API server with that token, and with nothing of the dashboard's own identity. namespaces: those that have pods to show.
+    client: of the API server with that token, and with nothing of the dashboard's own identity. namespaces: those that have pods to show;
+    every request calls it, and every open page at each change.
     """
 
     expected = "one of your own for this cluster, such as `kubectl create token NAME -n NAMESPACE` prints"
@@ -130,10 +134,10 @@ class OwnTokens:
             async with self._turns:
                 # Another request with this token may have asked meanwhile.
                 if not self._is_complete(digest):
-                    known = await self._reviewed(token, self._current(digest))
+                    known = await self._reviewed(token, self._current(digest), self._was_good(digest))
+                    self._known.pop(digest, None)
                     if known is None:
                         return None
-                    self._known.pop(digest, None)
                     while len(self._known) >= MOST_KNOWN:
                         del self._known[next(iter(self._known))]
                     self._known[digest] = known
@@ -143,14 +147,18 @@ class OwnTokens:
         known = self._known.get(digest)
         return known if known is not None and self._clock() < known.until else None
 
+    def _was_good(self, digest: bytes) -> bool:
+        known = self._known.get(digest)
+        return known is not None and self._clock() < known.until + REMEMBERED_SECONDS
+
     def _is_complete(self, digest: bytes) -> bool:
         known = self._current(digest)
-        return known is not None and not known.unknown(self._namespaces())
+        return known is not None and not known.unknown(self._namespaces)
 
-    async def _reviewed(self, token: str, known: _Known | None) -> _Known | None:
+    async def _reviewed(self, token: str, known: _Known | None, was_good: bool) -> _Known | None:
         """With what was not known yet; None for a token that the API server does not accept. AccessError."""
         now = self._clock()
-        if known is None and len(self._rejected) == MOST_REJECTED and now - self._rejected[0] < REJECTED_SECONDS:
+        if not was_good and len(self._rejected) == MOST_REJECTED and now - self._rejected[0] < REJECTED_SECONDS:
             raise AccessError(
                 f"found {MOST_REJECTED} tokens in {REJECTED_SECONDS:g} s that the API server rejected; the next one has to wait"
             )
@@ -158,7 +166,7 @@ class OwnTokens:
             async with self._client(token) as client:
                 if known is None:
                     known = _Known(now + KNOWN_SECONDS, await _may_list_pods(client, ""))
-                wanted = known.unknown(self._namespaces())
+                wanted = known.unknown(self._namespaces)
                 for at in range(0, len(wanted), _AT_ONCE):
                     some = wanted[at : at + _AT_ONCE]
                     known.allowed.update(zip(some, await asyncio.gather(*(_may_list_pods(client, name) for name in some)), strict=True))

@@ -9,7 +9,7 @@ import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from aiohttp import web
 from gpushare_runtime.dashboard import server, viewers, visible
 from gpushare_runtime.dashboard.access import AccessError, Hosts
 from gpushare_runtime.dashboard.feed import Feed
-from gpushare_runtime.dashboard.main import namespaces_of
+from gpushare_runtime.dashboard.main import namespaces_shown
 from gpushare_runtime.dashboard.server import Dashboard, listen
 from gpushare_runtime.dashboard.viewers import OwnTokens, Viewer
 from gpushare_runtime.kube import credentials
@@ -165,6 +165,50 @@ async def test_a_flood_of_made_up_tokens_is_not_passed_on_and_does_not_end_the_w
     assert await seen(access, ADMIN) is None
 
 
+async def test_a_flood_does_not_lock_out_whose_token_was_good(api: Reviews, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewers, "MOST_REJECTED", 3)
+    now = 0.0
+    access = OwnTokens(client.of_user, lambda: ["mine"], lambda: now)
+
+    async def flood() -> None:
+        for at in range(4):
+            with suppress(AccessError):
+                await seen(access, f"made-up-token-0123456{at}")
+
+    await seen(access, OWN)
+    await seen(access, OTHER)
+    for later in (viewers.KNOWN_SECONDS, 2 * viewers.KNOWN_SECONDS, viewers.REMEMBERED_SECONDS):
+        now = later
+        await flood()
+        assert await seen(access, OWN) == {"mine"}
+    # Nobody has come with that one for longer.
+    now += viewers.KNOWN_SECONDS
+    await flood()
+    with pytest.raises(AccessError, match="has to wait"):
+        await seen(access, OTHER)
+    # One that has ended is asked about once.
+    del api.rights[OWN]
+    assert await seen(access, OWN) == "nobody"
+    with pytest.raises(AccessError, match="has to wait"):
+        await seen(access, OWN)
+
+
+async def test_who_sees_all_pods_costs_no_walk_of_them_and_others_one_for_all_at_a_change(api: Reviews, client: KubeClient) -> None:
+    walks: list[int] = []
+    access = OwnTokens(client.of_user, lambda: walks.append(1) or ["mine"])
+    await seen(access, ADMIN)
+    await seen(access, ADMIN)
+    assert walks == []
+    feed = Feed(cluster(), "e")
+    await feed.refresh()
+    shown = namespaces_shown(feed)
+    assert shown() == {"mine", "hidden"}
+    assert shown() is shown()
+    feed.cluster.set_pod(pod("z", "a", annotations=allocation({"0": {"0": 1}}), mem=1, namespace="fresh"))
+    await feed.refresh()
+    assert shown() == {"mine", "hidden", "fresh"}
+
+
 async def test_an_api_server_that_does_not_answer_lets_nobody_in(api: Reviews, client: KubeClient) -> None:
     api.faults += [fail(500, "InternalError", "broken")]
     with pytest.raises(AccessError, match="broken"):
@@ -224,7 +268,7 @@ def cluster() -> Cluster:
 async def site(api: Reviews, client: KubeClient, of: Cluster) -> AsyncIterator[tuple[Feed, Callable[..., Any]]]:
     feed = Feed(of, "e")
     await feed.refresh()
-    access = OwnTokens(client.of_user, lambda: namespaces_of(of))
+    access = OwnTokens(client.of_user, namespaces_shown(feed))
     runner, port = await listen(lambda port: Dashboard(feed, access, Hosts("127.0.0.1", port)), "127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession() as http:
