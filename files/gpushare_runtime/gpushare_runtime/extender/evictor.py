@@ -102,13 +102,16 @@ class Evictor:
         """Never returns; cancel it."""
         while True:
             if self._active():
-                for pod, request in self.due():
-                    if self._clock() >= self._next:
-                        await self._evict(client, pod, request)
+                for uid in self.due():
+                    # Those before it may have taken minutes: meanwhile another leads, or the node has withdrawn its request.
+                    if self._clock() < self._next or not self._active():
+                        break
+                    if uid in (now_due := self.due()):
+                        await self._evict(client, *now_due[uid])
             await asyncio.sleep(INTERVAL_SECONDS)
 
-    def due(self) -> list[tuple[AllocatedPod, EvictionRequest]]:
-        """The pods to evict now. Requests that are not followed are logged once."""
+    def due(self) -> dict[str, tuple[AllocatedPod, EvictionRequest]]:
+        """The pods to evict now, by UID. Requests that are not followed are logged once."""
         followed: dict[str, tuple[AllocatedPod, EvictionRequest]] = {}
         said: dict[str, dict[str, dict[str, str]]] = {}
         for node, evictions in self._cluster.evictions.items():
@@ -129,7 +132,7 @@ class Evictor:
             rejections.warning("%s", text, extra=said[text])
         self._said = said.keys()
         self._waits = {uid: wait for uid, wait in self._waits.items() if uid in followed}
-        return [eviction for uid, eviction in followed.items() if uid not in self._waits or self._clock() >= self._waits[uid][0]]
+        return {uid: found for uid, found in followed.items() if uid not in self._waits or self._clock() >= self._waits[uid][0]}
 
     def _unusable(self, evictions: Evictions) -> str:
         now = self._now()

@@ -74,7 +74,7 @@ class World:
         self.cluster.node_event("MODIFIED", read_node(raw))
 
     def due(self) -> list[str]:
-        return [pod.uid for pod, _ in self.evictor.due()]
+        return list(self.evictor.due())
 
 
 def test_only_a_request_about_a_gpu_of_a_pod_of_that_node_counts(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,6 +356,33 @@ async def test_only_the_leader_evicts(tmp_path: Path) -> None:
         await stays(lambda: api.asked == [], lambda: world.passes)
         world.active = True
         await until(lambda: api.asked)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "evicted"),
+    [
+        (lambda world: None, ["a", "b", "c"]),
+        (lambda world: setattr(world, "active", False), ["a"]),
+        (lambda world: world.ask(request("a"), request("c")), ["a", "c"]),
+        (lambda world: setattr(world, "now", world.now + 90), ["a"]),
+        (lambda world: world.cluster.pod_event("DELETED", on_a_gpu("b")), ["a", "c"]),
+    ],
+    ids=["nothing", "another leads", "withdrawn", "ended", "gone"],
+)
+async def test_what_changes_while_the_api_server_is_slow_counts_before_the_next_eviction(
+    tmp_path: Path, meanwhile: Callable[[World], None], evicted: list[str]
+) -> None:
+    world = World(*map(on_a_gpu, "abc"))
+
+    class Slow(Answers):
+        async def handle(self, request: web.Request) -> web.StreamResponse:
+            if request.path.endswith("/pods/a/eviction"):
+                meanwhile(world)
+            return await super().handle(request)
+
+    async with running(world, tmp_path, Slow()) as api:
+        await until(lambda: len(api.asked) == len(evicted))
+        await stays(lambda: [path.split("/")[-2] for path, _ in api.asked] == evicted, lambda: world.passes)
 
 
 def test_a_pod_with_whole_gpus_that_starts_never_is_evicted() -> None:

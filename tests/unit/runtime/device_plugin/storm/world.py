@@ -350,7 +350,7 @@ class World:
                 name = raw["metadata"]["name"]
                 if not raw["spec"].get("nodeName") and self._waiting.get(name, 0.0) <= now() and not self._schedule(raw):
                     self._waiting[name] = now() + self.random.choice((1, 2))
-            for record, _ in self._evictor.due():
+            for record, _ in self._evictor.due().values():
                 raw = self.object_of(record.uid)
                 if raw is not None and "deletionTimestamp" not in raw["metadata"]:
                     self.counts["evicted"] += 1
