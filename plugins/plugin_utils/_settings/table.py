@@ -138,7 +138,7 @@ DAEMONS = {
                 "prometheus",
                 "",
                 variable="gpushare_dashboard_prometheus",
-                pattern="(?:https?://[A-Za-z0-9.:\\[\\]_~%-]+(?:/[A-Za-z0-9_@+=:,./~%-]*)?)?",
+                pattern="(?:https?://[A-Za-z0-9.:\\[\\]_~%-]+(?:/[A-Za-z0-9_+=:,./~%-]*)?)?",
                 expected="a URL such as http://prometheus.monitoring:9090, without user, password and query, or nothing",
             ),
             DaemonSetting(

@@ -19,7 +19,7 @@ _MOST_NAMES: Final = 60
 _TITLE: Final = 80
 _LABEL: Final = "[A-Za-z0-9][A-Za-z0-9-]{0,62}"
 # Without a user: everybody on the host may read the file.
-_URL: Final = r"(?:https?://[A-Za-z0-9.:\[\]_~%-]+(?:/[A-Za-z0-9_@+=:,./~%-]*)?)?"
+_URL: Final = r"(?:https?://[A-Za-z0-9.:\[\]_~%-]+(?:/[A-Za-z0-9_+=:,./~%-]*)?)?"
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ HOST, CONTROL_PLANES, GPU_NODES, GROUP, CLUSTER = "host", "control planes", "GPU
 _METADATA: Final = "setting"
 _LONGEST: Final = 4096
 _MOST_ITEMS: Final = 1000
-#: User and password of a URL.
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]{1,400}@")
 
 
 class ValueType(Protocol):
@@ -46,7 +44,18 @@ class ValueType(Protocol):
 
 def shown(value: object) -> str:
     """A value as an error quotes it, without the user and password of a URL: errors of daemons are in the journal."""
-    return quote(_CREDENTIALS.sub("…@", value) if isinstance(value, str) else value)
+    if isinstance(value, list):
+        return quote([_without_credentials(each) for each in value[:_MOST_ITEMS]])
+    return quote(_without_credentials(value))
+
+
+def _without_credentials(value: object) -> object:
+    """Up to the last @: a password may hold one, too, and a slash."""
+    if not isinstance(value, str):
+        return value
+    scheme, separator, rest = value.partition("://")
+    _, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}…@{place}" if at else value
 
 
 @dataclass(frozen=True)

@@ -214,15 +214,20 @@ def test_a_file_that_the_process_may_not_read_says_so(tmp_path: Path, monkeypatc
         load(tmp_path / "x", ExtenderConfig)
 
 
-def test_the_password_in_a_url_is_in_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("password", ["hush", "hu@hush", "9/hush", "9/hu@hush", "?hush#hush", "hush hush"])
+def test_the_password_in_a_url_is_in_no_error(capsys: pytest.CaptureFixture[str], password: str) -> None:
     """Errors of a daemon are in the journal."""
-    url = "https://reader:hush@prometheus.example.org"
+    url = f"https://reader:{password}@prometheus.example.org"
     with pytest.raises(SettingsError) as found:
-        parse(f"apiVersion: gpushare.kubernetes/v1\nkind: DashboardConfig\nprometheus: {url}\n".encode(), DashboardConfig, "x.yaml")
+        parse(
+            f"apiVersion: gpushare.kubernetes/v1\nkind: DashboardConfig\nprometheus: '{url}'\nhostNames: ['{url}']\n".encode(),
+            DashboardConfig,
+            "x.yaml",
+        )
     with pytest.raises(SystemExit):
         dashboard.parse_arguments([f"--prometheus={url}"])
     for words in (str(found.value), capsys.readouterr().err):
-        assert "prometheus.example.org" in words
+        assert "…@prometheus.example.org" in words
         assert "hush" not in words
         assert "reader" not in words
 
