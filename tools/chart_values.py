@@ -64,8 +64,8 @@ _MEANINGS: Final = {
     "namespace are yours to set: docs/operate/openshift.md.",
     "annotationWriters": "More users that may write gpushare's annotations, and place pods with GPU memory by `spec.nodeName`, as the "
     "API server names them. Administrators that are not ServiceAccounts may do so anyway.",
-    "percentageOfNodesToScore": "Percentage of the nodes that kube-scheduler searches before it chooses among the feasible ones. -1 "
-    "means 100 for clusters of up to 500 nodes, otherwise 0, which is Kubernetes' own sampling.",
+    "percentageOfNodesToScore": "Percentage of the nodes that kube-scheduler searches before it chooses among the feasible ones. 0 is "
+    "Kubernetes' own sampling, which searches fewer in clusters of more than 100 nodes.",
     "prometheus": "URL of the Prometheus that scrapes the device plugins. The ConfigMap `gpushare-info` in `kube-public` then has it, "
     "which every user of the cluster may read, and `kubectl gpushare top` takes it from there. Empty means no such ConfigMap.",
     "dashboard.enabled": "Whether the dashboard runs in the cluster. People bring tokens of their own and see the pods that these may "
