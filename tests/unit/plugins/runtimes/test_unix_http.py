@@ -59,5 +59,5 @@ def test_no_good_answer(answer: bytes, words: str, tmp_path: Path) -> None:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    with pytest.raises(SilentError, match="does not answer"):
+    with pytest.raises(SilentError):
         get(str(tmp_path / "s"), "/info", 1)
