@@ -109,8 +109,9 @@ def judge(facts: Mapping[str, Any], asked: InClusterSettings) -> list[Finding]:
             "set gpushare_isolation to auto, watch or none: the constraints that OpenShift admits the device plugin by have no capability"
         )
         found.error("isolation", "gpushare_isolation: driver on OpenShift, which needs CAP_SYS_ADMIN", "another one", cure)
-    if facts["unit"] and facts["unit"] != asked.memory_unit and facts["pods"]:
-        seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({few(facts['pods'])})"
+    pods = _with_gpus(facts)
+    if facts["unit"] and facts["unit"] != asked.memory_unit and pods:
+        seen = f"gpushare_memory_unit: {asked.memory_unit}, {facts['unit']} before, and pods with GPUs ({few(pods)})"
         found.error("memory_unit", seen, "no pod that was counted in the other unit", f"end these pods first, or keep {facts['unit']}")
     if facts["may_grant"]:
         cure = "name a kubeconfig that may in gpushare_kubeconfig (the cluster's administrator)"
@@ -146,7 +147,7 @@ def _change_of_backend(found: HostFindings, facts: Mapping[str, Any], asked: InC
             expected = f"none that this run does not remove: of this collection, in gpushare_namespace ({asked.namespace[:_QUOTED]})"
             found.error("backend", seen + by, expected, _removed_by(entry))
     former = former_of(facts, asked.backend)
-    pods = sorted({*facts["pods"], *holders(facts["dra"])})
+    pods = _with_gpus(facts)
     if former and pods:
         seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods with GPUs ({few(pods)})"
         cure = f"end them first (kubectl drain NODE on each GPU node), or set gpushare_backend: {former[0]}"
@@ -155,6 +156,11 @@ def _change_of_backend(found: HostFindings, facts: Mapping[str, Any], asked: InC
         seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods that wait for it ({few(facts['waiting'])})"
         cure = f"scale their controllers to 0 first, and delete those that have none, or set gpushare_backend: {former[0]}"
         found.error("backend", seen, "no pod that is written for the other back end, since it would wait for ever", cure)
+
+
+def _with_gpus(facts: Mapping[str, Any]) -> list[str]:
+    """The pods that have a GPU by either back end. A pod of claims names no resource of ours."""
+    return sorted({*facts["pods"], *holders(facts["dra"])})
 
 
 def former_of(facts: Mapping[str, Any], backend: str) -> list[str]:

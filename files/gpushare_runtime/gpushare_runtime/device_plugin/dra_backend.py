@@ -14,6 +14,7 @@ from typing import Any, Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import ORPHANED
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.runner import Status
@@ -92,13 +93,17 @@ class DraBackend:
         folders: tuple[Path, Path, Path],
         before_start: Callable[[str, Sequence[str]], Awaitable[None]],
         *,
+        unit: Unit,
         evicts: bool,
     ) -> None:
-        """name: of the node. folders: for the state, of CDI specs, and kubelet's of plugins that register. evicts: of GPUs that fail."""
+        """name: of the node. folders: for the state, of CDI specs, and kubelet's of plugins that register.
+
+        unit: of claims' memory. evicts: of GPUs that fail.
+        """
         state, cdi_dir, registry = folders
         self._node = node
         self._before_start = before_start
-        self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, self._changed)
+        self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, unit, self._changed)
         self.record = ClaimedIds(self.claims.claims, lambda: node.devices.inventory, state / "claims.json")
         gpus = Gpus(lambda: node.devices.inventory, node.changes, lambda: node.devices.cdi_kind)
         self.driver = KubeletDriver(lambda socket, told: Services(self.claims, name, gpus, self._limit, socket, told), registry, status)

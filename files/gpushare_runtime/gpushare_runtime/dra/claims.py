@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_mapping, quote
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
-from gpushare_runtime.core.quantity import Unit, parse_quantity
+from gpushare_runtime.core.quantity import Unit, parse_quantity, parse_unit
 from gpushare_runtime.dra.slices import DRIVER, MEMORY, device_name
 from gpushare_runtime.errors import GpushareError
 
@@ -37,6 +37,10 @@ OF_LIMITS: Final = "gpushare-m"
 
 class ClaimError(GpushareError, ValueError):
     """Why a claim cannot be prepared here, and what to do."""
+
+
+class OtherUnitError(GpushareError):
+    """A claim that was prepared in another unit is no whole number of units of this one."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +189,8 @@ def prepare(claim: Claim, inventory: Inventory) -> PreparedClaim:
     return PreparedClaim(claim, {cdi_name(claim, request): environment(claim, request, inventory) for request in requests})
 
 
-def to_checkpoint(prepared: Iterable[PreparedClaim]) -> bytes:
-    """The file that the next process reads."""
+def to_checkpoint(prepared: Iterable[PreparedClaim], unit: Unit) -> bytes:
+    """The file that the next process reads. unit: of the claims' units."""
     entries = [
         {
             "uid": entry.claim.uid,
@@ -199,18 +203,20 @@ def to_checkpoint(prepared: Iterable[PreparedClaim]) -> bytes:
         }
         for entry in sorted(prepared, key=lambda entry: entry.claim.uid)
     ]
-    return json.dumps({"v": VERSION, "claims": entries}, separators=(",", ":")).encode()
+    return json.dumps({"v": VERSION, "unit": unit.name, "claims": entries}, separators=(",", ":")).encode()
 
 
-def from_checkpoint(data: bytes) -> list[PreparedClaim]:
-    """The claims that a former process prepared. ClaimError where the file is not one of ours."""
+def from_checkpoint(data: bytes, unit: Unit) -> list[PreparedClaim]:
+    """The claims that a former process prepared, in units of this one. ClaimError where the file is not one of ours; OtherUnitError."""
     if len(data) > MOST_BYTES:
         raise ClaimError(f"{len(data)} bytes are more than {MOST_BYTES}")
     try:
         read = json.loads(data)
         if read["v"] != VERSION or len(read["claims"]) > MOST_CLAIMS:
             raise ClaimError(f"version {quote(read['v'])} with {len(read['claims'])} claims; expected {VERSION} with at most {MOST_CLAIMS}")
-        return [_entry(entry) for entry in read["claims"]]
+        # A file of an older plugin has none.
+        before = parse_unit(str(read.get("unit", unit.name)))
+        return [_in_unit(_entry(entry), before, unit) for entry in read["claims"]]
     except ClaimError:
         # It is a ValueError, too, and says what is wrong.
         raise
@@ -225,3 +231,15 @@ def _entry(entry: Mapping[str, Any]) -> PreparedClaim:
         raise ClaimError(f"found {quote(dict(entry))}; expected a claim with its UID and GPUs")
     claim = Claim(entry["uid"], str(entry["namespace"]), str(entry["name"]), parts, entry["of_limits"] is True, tuple(entry["pods"]))
     return PreparedClaim(claim, {str(name): {str(k): str(v) for k, v in variables.items()} for name, variables in entry["devices"].items()})
+
+
+def _in_unit(entry: PreparedClaim, before: Unit, unit: Unit) -> PreparedClaim:
+    """The same memory. Its containers keep their variables, in the unit in which they started."""
+    odd = [part for part in entry.claim.parts if part.units * before.mib % unit.mib]
+    if odd:
+        raise OtherUnitError(
+            f"claim {entry.claim} was prepared with {before.amount(odd[0].units)} of a GPU; expected a multiple of {unit}: set the unit of "
+            f"memory to {before.name} again (gpushare_memory_unit, memoryUnit of the chart) until no pod of this node has a GPU"
+        )
+    parts = tuple(replace(part, units=part.units * before.mib // unit.mib) for part in entry.claim.parts)
+    return replace(entry, claim=replace(entry.claim, parts=parts))

@@ -18,7 +18,9 @@ from typing import Final
 
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.daemon.files import replace_files
+from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.dra.claims import (
     CDI_FILE,
@@ -26,6 +28,7 @@ from gpushare_runtime.dra.claims import (
     MOST_CLAIMS,
     Claim,
     ClaimError,
+    OtherUnitError,
     PreparedClaim,
     cdi_spec,
     conflict,
@@ -46,7 +49,10 @@ _WRITE_SECONDS: Final = 20.0
 
 
 class Claims:
-    """For one event loop. inventory: the GPUs as they are now, None before the first reading. changed: told after each change."""
+    """For one event loop. inventory: the GPUs as they are now, None before the first reading; unit: of their memory.
+
+    changed: told after each change.
+    """
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class Claims:
         state: Path,
         cdi_dir: Path,
         inventory: Callable[[], Inventory | None],
+        unit: Unit,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.by_uid: dict[str, PreparedClaim] = {}
@@ -63,21 +70,27 @@ class Claims:
         self._file = state / NAME
         self._spec = cdi_dir / CDI_FILE
         self._inventory = inventory
+        self._unit = unit
         self._changed = changed
         self._lock = asyncio.Lock()
 
     def load(self) -> None:
-        """Read what the process before has prepared, and give its containers their spec again. Blocks; for the start."""
+        """Read what the process before has prepared, and give its containers their spec again. Blocks; for the start.
+
+        FatalError where its unit was another one, in which a claim has memory that is no whole number of this one's.
+        """
         try:
             with self._file.open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
-            self.by_uid = {entry.claim.uid: entry for entry in from_checkpoint(data)}
+            self.by_uid = {entry.claim.uid: entry for entry in from_checkpoint(data, self._unit)}
         except FileNotFoundError:
             pass
+        except OtherUnitError as error:
+            raise FatalError(f"{self._file}: {error}", restart=True) from None
         except (OSError, ClaimError) as error:
             # kubelet prepares the claims of its pods again when it starts, or a container of theirs does.
             log.warning("%s cannot be used (%s): until kubelet restarts, containers of pods with GPUs cannot restart", self._file, error)
-        _write(self._file, self._spec, self.by_uid)
+        _write(self._file, self._spec, self.by_uid, self._unit)
 
     async def prepare(self, namespace: str, uid: str, name: str) -> PreparedClaim:
         """The claim, ready for containers. ClaimError. A second time it gives the same, unless the claim has a new allocation."""
@@ -118,16 +131,16 @@ class Claims:
 
     async def _set(self, by_uid: Mapping[str, PreparedClaim]) -> None:
         try:
-            await asyncio.wait_for(in_thread(partial(_write, self._file, self._spec, by_uid)), _WRITE_SECONDS)
+            await asyncio.wait_for(in_thread(partial(_write, self._file, self._spec, by_uid, self._unit)), _WRITE_SECONDS)
         except (OSError, asyncio.TimeoutError) as error:
             raise ClaimError(f"{self._file} and {self._spec} cannot be written ({error or 'no answer'}); kubelet tries again") from None
         self.by_uid = dict(by_uid)
         self._changed()
 
 
-def _write(file: Path, spec: Path, by_uid: Mapping[str, PreparedClaim]) -> None:
+def _write(file: Path, spec: Path, by_uid: Mapping[str, PreparedClaim], unit: Unit) -> None:
     """OSError."""
-    data = to_checkpoint(by_uid.values())
+    data = to_checkpoint(by_uid.values(), unit)
     environments = {name: variables for entry in by_uid.values() for name, variables in entry.devices.items()}
     for folder, mode in ((file.parent, 0o700), (spec.parent, 0o755)):
         folder.mkdir(mode=mode, parents=True, exist_ok=True)

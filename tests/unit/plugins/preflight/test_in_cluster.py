@@ -134,6 +134,8 @@ def test_nothing_speaks_against_either_back_end(facts: dict[str, Any], asked: di
             "an installation with extender, and pods with GPUs",
         ),
         ({"dra": OURS, "backends": [of_backend("dra")]}, EXTENDER, "backend", "(default/train on gpu1)"),
+        # Claims name no resource of ours.
+        ({"dra": OURS, "backends": [of_backend("dra")], "unit": "MiB"}, {}, "memory_unit", "pods with GPUs (default/train on gpu1)"),
         ({"backends": [of_backend("extender")], "waiting": ["default/b"]}, {}, "backend", "pods that wait for it (default/b)"),
         ({"backends": [of_backend("dra")], "waiting": ["default/b"]}, EXTENDER, "backend", "scale their controllers to 0 first"),
         (

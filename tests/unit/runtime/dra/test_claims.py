@@ -12,8 +12,19 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.dra.claims import Claim, ClaimError, Part, cdi_spec, conflict, from_checkpoint, parse_claim, prepare, to_checkpoint
+from gpushare_runtime.core.quantity import GIB, UNITS, Unit
+from gpushare_runtime.dra.claims import (
+    Claim,
+    ClaimError,
+    OtherUnitError,
+    Part,
+    cdi_spec,
+    conflict,
+    from_checkpoint,
+    parse_claim,
+    prepare,
+    to_checkpoint,
+)
 from unit.fakes.runtime.dra.claims import A30, T4, claim
 
 HERE = Inventory(GIB, (T4, A30))
@@ -131,7 +142,32 @@ def test_the_next_process_reads_what_this_one_wrote() -> None:
         prepare(parsed(claim("c2", [(T4, "1Gi"), (A30, "2Gi")], name="mine")), HERE),
         prepare(parsed(claim("c1", [(T4, "6Gi")])), HERE),
     ]
-    assert sorted(from_checkpoint(to_checkpoint(written)), key=lambda one: one.claim.uid) == [written[1], written[0]]
+    assert sorted(from_checkpoint(to_checkpoint(written, GIB), GIB), key=lambda one: one.claim.uid) == [written[1], written[0]]
+
+
+MIB = UNITS["MiB"]
+IN_MIB = Inventory(MIB, (replace(T4, units=T4.mib), replace(A30, units=A30.mib)))
+
+
+@pytest.mark.parametrize(("before", "after", "units"), [(HERE, MIB, 6144), (IN_MIB, GIB, 6), (IN_MIB, UNITS["128MiB"], 48)])
+def test_a_claim_keeps_its_memory_in_another_unit(before: Inventory, after: Unit, units: int) -> None:
+    was = prepare(parsed(claim("c1", [(T4, "6Gi")]), inventory=before), before)
+    (now,) = from_checkpoint(to_checkpoint([was], before.unit), after)
+    assert now.claim == replace(was.claim, parts=(replace(was.claim.parts[0], units=units),))
+    # A container that restarts has the variables of those beside it.
+    assert now.devices == was.devices
+
+
+def test_a_claim_that_another_unit_cannot_count_is_told() -> None:
+    odd = prepare(parsed(claim("c1", [(T4, "1536Mi")]), inventory=IN_MIB), IN_MIB)
+    with pytest.raises(OtherUnitError, match=r"^claim default/c1 was prepared with 1536 MiB of a GPU; expected a multiple of 1 GiB: set"):
+        from_checkpoint(to_checkpoint([odd], MIB), GIB)
+
+
+def test_a_file_without_a_unit_is_in_the_units_of_now() -> None:
+    written = [prepare(parsed(claim("c1", [(T4, "6Gi")])), HERE)]
+    old = {key: part for key, part in json.loads(to_checkpoint(written, GIB)).items() if key != "unit"}
+    assert from_checkpoint(json.dumps(old).encode(), GIB) == written
 
 
 @pytest.mark.parametrize(
@@ -143,6 +179,7 @@ def test_the_next_process_reads_what_this_one_wrote() -> None:
         b'{"v":2,"claims":[]}',
         b'{"v":1}',
         b'{"v":1,"claims":{}}{',
+        b'{"v":1,"unit":"TiB","claims":[]}',
         b'{"v":1,"claims":[{"uid":"a"}]}',
         b'{"v":1,"claims":[{"uid":"../a","namespace":"n","name":"m","parts":[["gpu","u",1,""]],"of_limits":true,"pods":[],"devices":{}}]}',
         b'{"v":1,"claims":[{"uid":"a","namespace":"n","name":"m","parts":[],"of_limits":true,"pods":[],"devices":{}}]}',
@@ -152,9 +189,9 @@ def test_the_next_process_reads_what_this_one_wrote() -> None:
 )
 def test_a_file_that_is_none_of_ours(data: bytes) -> None:
     with pytest.raises(ClaimError):
-        from_checkpoint(data)
+        from_checkpoint(data, GIB)
 
 
 def test_a_file_of_another_version_is_not_called_broken() -> None:
     with pytest.raises(ClaimError, match=r"^version 2 with 0 claims; expected 1"):
-        from_checkpoint(b'{"v":2,"claims":[]}')
+        from_checkpoint(b'{"v":2,"claims":[]}', GIB)

@@ -19,8 +19,8 @@ import grpc.aio
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.quantity import GIB
-from gpushare_runtime.daemon.runner import Status
+from gpushare_runtime.core.quantity import GIB, UNITS, Unit
+from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes
 from gpushare_runtime.dra import driver, prepared
 from gpushare_runtime.dra.claims import Claim, ClaimError
@@ -55,6 +55,7 @@ class Node:
     task: asyncio.Task[Any]
     before_start: Callable[[Claim], Awaitable[None]] = _nothing
     changes: Changes = field(default_factory=Changes)
+    unit: Unit = GIB
 
     @property
     def registry(self) -> Path:
@@ -70,7 +71,7 @@ class Node:
         return {device["name"]: device["containerEdits"]["env"] for device in devices}
 
     async def start(self) -> None:
-        self.claims = Claims(self.client, "gpu1", self.root / "state", self.root / "cdi", lambda: self.inventory)
+        self.claims = Claims(self.client, "gpu1", self.root / "state", self.root / "cdi", lambda: self.inventory, self.unit)
         self.claims.load()
 
         def services(at: Path, told: Callable[[str], None]) -> Services:
@@ -316,6 +317,22 @@ async def test_a_file_of_another_program_is_replaced(caplog: pytest.LogCaptureFi
         assert "claims.json cannot" in caplog.text
         await it.allocate(claim("c1", [(T4, "6Gi")]))
         assert (await it.prepare("c1"))["c1"].error == ""
+
+
+async def test_the_plugin_does_not_start_in_a_unit_that_cannot_count_a_claim_and_forgets_none() -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        assert (await it.prepare("c1"))["c1"].error == ""
+        await it.stop()
+        it.unit = Unit("5GiB", 5 * 1024)
+        file = it.root / "state/claims.json"
+        written = file.read_bytes()
+        with pytest.raises(FatalError, match=r"/claims\.json: claim default/c1 was prepared with 6 GiB"):
+            await it.start()
+        assert file.read_bytes() == written
+        it.unit = UNITS["MiB"]
+        await it.start()
+        assert [part.units for part in it.claims.by_uid["c1"].claim.parts] == [6 * 1024]
 
 
 async def test_a_socket_that_is_removed_comes_back() -> None:
