@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.node_report import ORPHANED
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.core.unit_ids import unit_id
@@ -42,12 +41,11 @@ _SLOTS: Final = 1 << 32
 class ClaimedIds:
     """The ids that pods have by their claims, in the place of kubelet's checkpoint. All containers of a pod are one."""
 
-    def __init__(self, claims: Callable[[], Sequence[Claim]], inventory: Callable[[], Inventory | None], path: Path) -> None:
+    def __init__(self, claims: Callable[[], Sequence[Claim]], path: Path) -> None:
         self.path = path
         self.entries: tuple[CheckpointEntry, ...] = ()
         self.problem = ""
         self._claims = claims
-        self._inventory = inventory
 
     def refresh(self) -> bool:
         """Returns whether `entries` is new."""
@@ -61,17 +59,16 @@ class ClaimedIds:
         return 0.0
 
     def _of(self, claim: Claim) -> list[CheckpointEntry]:
-        ids = ids_of(claim, self._inventory())
+        ids = ids_of(claim)
         # A claim of several pods has its memory once: it is charged to the first one.
         return [CheckpointEntry(pod, claim.uid, resource, frozenset(ids[resource])) for pod in claim.pods[:1] for resource in sorted(ids)]
 
 
-def ids_of(claim: Claim, inventory: Inventory | None) -> dict[str, list[str]]:
+def ids_of(claim: Claim) -> dict[str, list[str]]:
     """Resource → ids, one for each unit of memory, in the form of those that kubelet gives. They stay the same as long as the claim."""
     found: dict[str, list[str]] = {}
     for part in claim.parts:
-        gpu = inventory.by_uuid.get(part.uuid) if inventory else None
-        if gpu is not None and part.units == gpu.units and not claim.of_limits:
+        if part.whole:
             found.setdefault(protocol.RESOURCE_GPUS, []).append(part.uuid)
             continue
         digest = hashlib.sha256(f"{claim.uid} {part.request} {part.uuid}".encode()).digest()
@@ -104,7 +101,7 @@ class DraBackend:
         self._node = node
         self._before_start = before_start
         self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, unit, self._changed)
-        self.record = ClaimedIds(self.claims.claims, lambda: node.devices.inventory, state / "claims.json")
+        self.record = ClaimedIds(self.claims.claims, state / "claims.json")
         gpus = Gpus(lambda: node.devices.inventory, node.changes, lambda: node.devices.cdi_kind)
         self.driver = KubeletDriver(lambda socket, told: Services(self.claims, name, gpus, self._limit, socket, told), registry, status)
         self.slices = SlicePublisher(client, name, gpus.now, node.changes, status, lambda known: Closed(evicts, self._in_use(known)))
@@ -150,7 +147,7 @@ class DraBackend:
 
     async def _limit(self, claim: Claim) -> None:
         """kubelet has made the pod's control group before it asks."""
-        for resource, ids in ids_of(claim, self._node.devices.inventory).items():
+        for resource, ids in ids_of(claim).items():
             try:
                 await self._before_start(resource, ids)
             except AllocationRejected as rejected:

@@ -45,12 +45,16 @@ class OtherUnitError(GpushareError):
 
 @dataclass(frozen=True)
 class Part:
-    """The units of one GPU that one request of a claim has. units: all for a whole GPU. share: Kubernetes' id, "" for none."""
+    """The units of one GPU that one request of a claim has. share: Kubernetes' id, "" for none.
+
+    whole: whether these were all units of the GPU, and asked for as such. It stays while the GPU is away or has not been read.
+    """
 
     request: str
     uuid: str
     units: int
     share: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,18 @@ def parse_claim(value: Mapping[str, Any], node: str, inventory: Inventory) -> Cl
         found = "no allocation" if results is None else f"{type(results).__name__} of another kind or more than {MOST_RESULTS} devices"
         raise ClaimError(f"claim {namespace}/{name} has {found}: kube-scheduler has not allocated it for a pod of this node")
     gpus = {device_name(gpu.uuid): gpu for gpu in inventory.gpus}
+    of_limits = str(as_mapping(metadata.get("annotations")).get(POD_CLAIM_NAME, "")).startswith(OF_LIMITS)
     ours = [result for result in map(as_mapping, results) if result.get("driver") == DRIVER]
-    parts = tuple(_part(result, node, gpus, inventory.unit, f"{namespace}/{name}") for result in ours)
+    parts = tuple(_part(result, node, gpus, inventory.unit, f"{namespace}/{name}", of_limits) for result in ours)
     if not parts:
         raise ClaimError(f"claim {namespace}/{name} has no GPU of {DRIVER}: delete its pod, whose owner makes another one")
     reserved = status.get("reservedFor")
     pods = [as_mapping(entry) for entry in reserved[:MOST_RESULTS]] if isinstance(reserved, list) else []
     uids = (str(entry.get("uid", "")) for entry in pods if entry.get("resource") == "pods")
-    of_limits = str(as_mapping(metadata.get("annotations")).get(POD_CLAIM_NAME, "")).startswith(OF_LIMITS)
     return Claim(uid, namespace, name, parts, of_limits, tuple(found for found in uids if _UID.fullmatch(found)))
 
 
-def _part(result: Mapping[str, Any], node: str, gpus: Mapping[str, Gpu], unit: Unit, claim: str) -> Part:
+def _part(result: Mapping[str, Any], node: str, gpus: Mapping[str, Gpu], unit: Unit, claim: str, of_limits: bool) -> Part:
     request, pool, device = (str(result.get(key, "")) for key in ("request", "pool", "device"))
     if pool != node:
         raise ClaimError(f"claim {claim} is allocated in the pool {quote(pool)}, this node is {node}: delete its pod")
@@ -107,7 +111,8 @@ def _part(result: Mapping[str, Any], node: str, gpus: Mapping[str, Gpu], unit: U
         # An administrator's access consumes nothing; every other allocation says what it does.
         raise ClaimError(f"claim {claim} consumes no memory of the GPU {quote(device)}: adminAccess is not supported; leave it out")
     share = str(result.get("shareID") or "")
-    return Part(request, gpu.uuid, _units(amount, unit, claim), share if _UID.fullmatch(share) else "")
+    units = _units(amount, unit, claim)
+    return Part(request, gpu.uuid, units, share if _UID.fullmatch(share) else "", units == gpu.units and not of_limits)
 
 
 def _units(amount: object, unit: Unit, claim: str) -> int:
@@ -197,6 +202,7 @@ def to_checkpoint(prepared: Iterable[PreparedClaim], unit: Unit) -> bytes:
             "namespace": entry.claim.namespace,
             "name": entry.claim.name,
             "parts": [[part.request, part.uuid, part.units, part.share] for part in entry.claim.parts],
+            "whole": [part.whole for part in entry.claim.parts],
             "of_limits": entry.claim.of_limits,
             "pods": list(entry.claim.pods),
             "devices": {name: dict(variables) for name, variables in entry.devices.items()},
@@ -225,7 +231,13 @@ def from_checkpoint(data: bytes, unit: Unit) -> list[PreparedClaim]:
 
 
 def _entry(entry: Mapping[str, Any]) -> PreparedClaim:
-    parts = tuple(Part(str(request), str(uuid), int(units), str(share)) for request, uuid, units, share in entry["parts"])
+    # A file of an older plugin does not say so: the variables of a container have the units of its first GPU.
+    sizes = {str(variables.get(protocol.ENV_GPU_UNITS)) for variables in entry["devices"].values()} if not entry["of_limits"] else ()
+    whole = entry.get("whole") or [str(part[2]) in sizes for part in entry["parts"]]
+    parts = tuple(
+        Part(str(request), str(uuid), int(units), str(share), all_of_it is True)
+        for (request, uuid, units, share), all_of_it in zip(entry["parts"], whole, strict=True)
+    )
     uids = entry["uid"], *entry["pods"]
     if not parts or not all(isinstance(uid, str) and _UID.fullmatch(uid) for uid in uids):
         raise ClaimError(f"found {quote(dict(entry))}; expected a claim with its UID and GPUs")

@@ -33,16 +33,42 @@ SLICE = "/apis/resource.k8s.io/v1/resourceslices/gpu1-gpushare.kubernetes-0"
 
 def test_ids_of_a_claim_are_as_many_as_its_units_and_no_other_claims() -> None:
     first, second = (parse_claim(claim(uid, [(T4, "6Gi"), (A30, "6Gi")]), "gpu1", HERE) for uid in ("c1", "c2"))
-    ids = ids_of(first, HERE)["aliyun.com/gpu-mem"]
+    ids = ids_of(first)["aliyun.com/gpu-mem"]
     assert len(ids) == len(set(ids)) == 12
-    assert ids == ids_of(first, HERE)["aliyun.com/gpu-mem"]
-    assert not set(ids) & set(ids_of(second, HERE)["aliyun.com/gpu-mem"])
+    assert ids == ids_of(first)["aliyun.com/gpu-mem"]
+    assert not set(ids) & set(ids_of(second)["aliyun.com/gpu-mem"])
 
 
 def test_a_whole_gpu_is_one_unless_a_limit_of_memory_asked_for_all_of_it() -> None:
     whole = parse_claim(claim("c1", [(T4, "15Gi")], name="mine"), "gpu1", HERE)
-    assert ids_of(whole, HERE) == {"aliyun.com/gpu-count": [T4.uuid]}
-    assert set(ids_of(parse_claim(claim("c1", [(T4, "15Gi")]), "gpu1", HERE), HERE)) == {"aliyun.com/gpu-mem"}
+    assert ids_of(whole) == {"aliyun.com/gpu-count": [T4.uuid]}
+    assert set(ids_of(parse_claim(claim("c1", [(T4, "15Gi")]), "gpu1", HERE))) == {"aliyun.com/gpu-mem"}
+
+
+async def test_a_pod_with_a_whole_gpu_has_it_whole_over_a_restart_of_the_plugin(tmp_path: Path) -> None:
+    """Else it would have both kinds of ids for it, and count as a pod that is gone."""
+    async with world(16 * GIB, registered=False, backend="dra", isolation="driver", cdi_folders=(str(tmp_path),)) as it:
+        registry = it.kubelet.directory.parent / "data/plugins_registry"
+        registry.mkdir(parents=True)
+        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+        gpu = it.inventory.gpus[0]
+        await it.api.put(POD, pod("p1", {"w": "c1"}))
+        await it.api.put(f"{CLAIMS}/c1", claim("c1", [(gpu, "16Gi")], pods=["p1"], name="mine"))
+        it.live.add("p1")
+        it.host.pods.add("p1")
+        assert await prepare(it, registry, "c1") == {"c1": ""}
+        await until(lambda: it.plugin.node.pods.get("p1"))
+        await it.stop()
+        it.start()
+        await until(lambda: "ok: ResourceSlices" in it.plugin.status.report()[1] and it.plugin.node.pods.get("p1"))
+
+        def unchanged() -> bool:
+            usage = it.plugin.node.usage
+            counted = usage.units_by_pod(it.plugin.node.devices.inventory) == {("p1", gpu.uuid): 16}
+            return counted and not usage.orphaned() and usage.gpu_users().whole == {gpu.uuid: "p1"} and not it.nvml.limits
+
+        await it.stays(unchanged)
+        assert not any(device.get("taints") for device in it.api.objects[SLICE]["spec"]["devices"])
 
 
 def sockets(folder: Path) -> list[Path]:

@@ -170,6 +170,18 @@ def test_a_file_without_a_unit_is_in_the_units_of_now() -> None:
     assert from_checkpoint(json.dumps(old).encode(), GIB) == written
 
 
+def test_whole_gpus_stay_whole_without_the_inventory_also_in_a_file_of_an_older_plugin() -> None:
+    whole = prepare(parsed(claim("c1", [(T4, "15Gi")], name="mine")), HERE)
+    part = prepare(parsed(claim("c2", [(A30, "8Gi")], name="mine")), HERE)
+    of_limit = prepare(parsed(claim("c3", [(T4, "15Gi")])), HERE)
+    assert [entry.claim.parts[0].whole for entry in (whole, part, of_limit)] == [True, False, False]
+    written = json.loads(to_checkpoint([whole, part, of_limit], GIB))
+    assert from_checkpoint(json.dumps(written).encode(), GIB) == [whole, part, of_limit]
+    for entry in written["claims"]:
+        del entry["whole"]
+    assert from_checkpoint(json.dumps(written).encode(), GIB) == [whole, part, of_limit]
+
+
 @pytest.mark.parametrize(
     "data",
     [
