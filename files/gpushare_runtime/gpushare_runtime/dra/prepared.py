@@ -73,12 +73,22 @@ class Claims:
         self._unit = unit
         self._changed = changed
         self._lock = asyncio.Lock()
+        self._writing: asyncio.Future[None] | None = None
 
     def load(self) -> None:
         """Read what the process before has prepared, and give its containers their spec again. Blocks; for the start.
 
-        FatalError where its unit was another one, in which a claim has memory that is no whole number of this one's.
+        FatalError where that cannot be read, or its unit was another one, in which a claim is no whole number of this one's.
         """
+        try:
+            self._read()
+            _write(self._file, self._spec, self.by_uid, self._unit)
+        except OSError as error:
+            # As if there were none, it would be overwritten.
+            raise FatalError(f"{self._file} cannot be read, or {self._spec} be written: {error}", restart=True) from None
+
+    def _read(self) -> None:
+        """OSError, FatalError."""
         try:
             with self._file.open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
@@ -87,10 +97,12 @@ class Claims:
             pass
         except OtherUnitError as error:
             raise FatalError(f"{self._file}: {error}", restart=True) from None
-        except (OSError, ClaimError) as error:
+        except ClaimError as error:
+            aside = self._file.with_name(f"{NAME}.unusable")
+            self._file.replace(aside)
             # kubelet prepares the claims of its pods again when it starts, or a container of theirs does.
-            log.warning("%s cannot be used (%s): until kubelet restarts, containers of pods with GPUs cannot restart", self._file, error)
-        _write(self._file, self._spec, self.by_uid, self._unit)
+            words = "%s cannot be used (%s) and is %s now: until kubelet restarts, containers of pods with GPUs cannot restart"
+            log.warning(words, self._file, error, aside.name)
 
     async def prepare(self, namespace: str, uid: str, name: str) -> PreparedClaim:
         """The claim, ready for containers. ClaimError. A second time it gives the same, unless the claim has a new allocation."""
@@ -131,11 +143,20 @@ class Claims:
 
     async def _set(self, by_uid: Mapping[str, PreparedClaim]) -> None:
         try:
-            await asyncio.wait_for(in_thread(partial(_write, self._file, self._spec, by_uid, self._unit)), _WRITE_SECONDS)
+            await asyncio.wait_for(self._save(by_uid), _WRITE_SECONDS)
         except (OSError, asyncio.TimeoutError) as error:
-            raise ClaimError(f"{self._file} and {self._spec} cannot be written ({error or 'no answer'}); kubelet tries again") from None
+            raise ClaimError(
+                f"{self._file} and {self._spec} cannot be written ({str(error) or 'no answer'}); kubelet tries again"
+            ) from None
         self.by_uid = dict(by_uid)
         self._changed()
+
+    async def _save(self, by_uid: Mapping[str, PreparedClaim]) -> None:
+        if self._writing is not None:
+            # One that took too long goes on, and both would write the same files.
+            await asyncio.wait((self._writing,))
+        self._writing = asyncio.ensure_future(in_thread(partial(_write, self._file, self._spec, by_uid, self._unit)))
+        await asyncio.shield(self._writing)
 
 
 def _write(file: Path, spec: Path, by_uid: Mapping[str, PreparedClaim], unit: Unit) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -309,12 +310,53 @@ async def test_a_disk_that_is_full_prepares_nothing(monkeypatch: pytest.MonkeyPa
         assert set(it.spec()) == {"c1-gpu"}
 
 
-async def test_a_file_of_another_program_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_write_that_hangs_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the older one might be the last."""
+    async with node() as it:
+        for uid in ("c1", "c2"):
+            await it.allocate(claim(uid, [(T4, "2Gi")]))
+        hangs, real = threading.Event(), prepared.replace_files
+
+        def slow(*args: Any) -> None:
+            hangs.wait(60)
+            real(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(prepared, "_WRITE_SECONDS", 0.1)
+            patched.setattr(prepared, "replace_files", slow)
+            assert "(no answer)" in (await it.prepare("c1"))["c1"].error
+            assert "(no answer)" in (await it.prepare("c2"))["c2"].error
+        hangs.set()
+        assert (await it.prepare("c2"))["c2"].error == ""
+        assert set(it.spec()) == {"c2-gpu"}
+        assert [entry["uid"] for entry in json.loads((it.root / "state/claims.json").read_bytes())["claims"]] == ["c2"]
+
+
+async def test_a_file_that_cannot_be_read_now_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "6Gi")]))
+        assert (await it.prepare("c1"))["c1"].error == ""
+        await it.stop()
+
+        def fails(path: Path, *_: object) -> Any:
+            raise OSError(24, "Too many open files", str(path))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "open", fails)
+            with pytest.raises(FatalError, match="Too many open files") as error:
+                await it.start()
+        assert error.value.restart
+        await it.start()
+        assert set(it.claims.by_uid) == {"c1"}
+
+
+async def test_a_file_of_another_program_is_moved_aside(caplog: pytest.LogCaptureFixture) -> None:
     async with node() as it:
         await it.stop()
         (it.root / "state/claims.json").write_bytes(b"{}")
         await it.start()
         assert "claims.json cannot" in caplog.text
+        assert (it.root / "state/claims.json.unusable").read_bytes() == b"{}"
         await it.allocate(claim("c1", [(T4, "6Gi")]))
         assert (await it.prepare("c1"))["c1"].error == ""
 
