@@ -65,6 +65,7 @@ class SlicePublisher:
 
     def _replace(self, found: list[dict[str, Any]]) -> None:
         self._found = {str(part["metadata"]["name"]): part for part in found}
+        self._node_uid = ""
         self._changes.notify()
 
     def _event(self, kind: str, part: dict[str, Any]) -> None:
@@ -72,6 +73,8 @@ class SlicePublisher:
         name = str(part["metadata"]["name"])
         if kind == "DELETED":
             found.pop(name, None)
+            # Kubernetes deletes it with its node, which may be another one by now.
+            self._node_uid = ""
         else:
             found[name] = part
         self._found = found

@@ -114,3 +114,13 @@ async def test_slices_of_a_node_of_that_name_before_are_written_anew(tmp_path: P
         old = {**it.api.objects[FIRST], "metadata": {"name": "gpu1-gpushare.kubernetes-0", "ownerReferences": [{"uid": "before"}]}}
         await it.api.put(FIRST, old)
         await until(lambda: it.api.objects[FIRST]["metadata"]["ownerReferences"][0].get("uid") == "node-uid")
+
+
+async def test_slices_stay_with_a_new_node_of_the_same_name(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        it.read(T4)
+        await until(lambda: it.devices() == ["gpu-64 15Gi"])
+        await it.api.put("/api/v1/nodes/gpu1", {"metadata": {"name": "gpu1", "uid": "new-node"}})
+        # As Kubernetes does with the slices of a node that is gone.
+        await it.api.remove(FIRST)
+        await until(lambda: it.api.objects[FIRST]["metadata"]["ownerReferences"][0].get("uid") == "new-node")
