@@ -189,8 +189,9 @@ class DevicePluginConfig:
         metavar="N",
         variable="gpushare_health_checks",
         chart="healthChecks",
-        description="Number of checks in a row, from 1 to 43200, that a failed GPU must pass before pods may use it again. The device "
-        "plugin checks every two seconds. With more of them, a GPU that fails again and again stays out of use for longer.",
+        description="Number of checks in a row, from 1 to 43200, that a failed GPU must pass before pods may use it again; after an "
+        "XID at least three. The device plugin checks every two seconds. With more of them, a GPU that fails again and again stays out of "
+        "use for longer.",
     )
     publish_use: str = setting(
         NODE,

@@ -28,7 +28,7 @@ _OTHERS: Final = frozenset(
 ) | frozenset((14, 37, 38, 44, 66, 67, 93, 106, 107, 108, 121, 137, 141, 152, 153, 157, 160, 161))
 # Consecutive checks that a failed GPU must pass before pods may use it again.
 CHECKS: Final = 3
-# Consecutive signs that it is the GPU which has failed: pods may be ended for that.
+# Consecutive readings that say it is the GPU which has failed: pods may be ended for that, or for an XID alone.
 SIGNS: Final = 3
 
 
@@ -89,7 +89,7 @@ def describe(number: int) -> str:
 class _Failure:
     """The reason that took a GPU out of use. told: by an XID.
 
-    passed: checks since then, in a row. against: signs in a row that the GPU itself has failed.
+    passed: checks since then, in a row. against: readings in a row that say the GPU itself has failed; an XID is as many as are needed.
     """
 
     why: str
@@ -113,8 +113,7 @@ class GpuHealth:
         with self._lock:
             failure = self._set(uuid, describe(number))
             failure.told = True
-            # Several of one moment are one sign.
-            failure.against = max(failure.against, 1)
+            failure.against = max(failure.against, SIGNS)
         return True
 
     def fails(self, uuid: str, why: str, *, itself: bool = True) -> str:
@@ -138,13 +137,14 @@ class GpuHealth:
             failure.passed = 0 if why else failure.passed + 1
             # One that was silent for a moment has not failed, even if it must not be used before a reset.
             failure.against = failure.against + 1 if recovery or failure.told else 0
-            if failure.passed >= self._checks:
+            # However few checks the administrator wants, who follows the sign of an XID shall see it.
+            if failure.passed >= (max(self._checks, SIGNS) if failure.told else self._checks):
                 del self._failures[uuid]
                 return HEALTHY
             return f"{failure.why} ({why})" if why not in ("", failure.why) else failure.why
 
     def defective(self, uuid: str) -> bool:
-        """Whether the GPU itself has failed, by several signs in a row: an XID, or a reading."""
+        """Whether the GPU itself has failed: by an XID until it may be used again, or by several readings in a row."""
         with self._lock:
             failure = self._failures.get(uuid)
             return failure is not None and failure.against >= SIGNS
