@@ -14,7 +14,7 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_mapping, quote
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
 from gpushare_runtime.core.quantity import Unit, parse_quantity, parse_unit
-from gpushare_runtime.dra.slices import DRIVER, MEMORY, device_name
+from gpushare_runtime.dra.slices import DRIVER, consumed, device_name
 from gpushare_runtime.errors import GpushareError
 
 CDI_KIND: Final = "gpushare.kubernetes/claim"
@@ -105,8 +105,7 @@ def _part(result: Mapping[str, Any], node: str, gpus: Mapping[str, Gpu], unit: U
         raise ClaimError(f"claim {claim} has the GPU {quote(device)}, which is not in this node (there are: {here[:200]}): delete its pod")
     if not _REQUEST.fullmatch(request):
         raise ClaimError(f"claim {claim} has a request of the name {quote(request)}; expected lower-case letters, digits and hyphens")
-    consumed = as_mapping(result.get("consumedCapacity"))
-    amount = consumed.get(MEMORY, consumed.get(f"{DRIVER}/{MEMORY}"))
+    amount = consumed(as_mapping(result.get("consumedCapacity")))
     if amount is None:
         # An administrator's access consumes nothing; every other allocation says what it does.
         raise ClaimError(f"claim {claim} consumes no memory of the GPU {quote(device)}: adminAccess is not supported; leave it out")

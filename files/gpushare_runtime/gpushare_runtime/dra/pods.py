@@ -21,7 +21,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.objects import ALLOCATED
 from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dra.claims import MOST_RESULTS, OF_LIMITS, POD_CLAIM_NAME
-from gpushare_runtime.dra.slices import CLASS, DRIVER, MEMORY, device_name, read_inventory, read_memory
+from gpushare_runtime.dra.slices import CLASS, DRIVER, consumed, device_name, read_inventory, read_memory
 
 _NAME: Final = re.compile(r"gpushare-m([1-9][0-9]{0,6})(?:-x([1-9][0-9]?))?((?:--(?:is|not|on|off)-[a-z0-9]+(?:-[a-z0-9]+)*)*)")
 #: How a part of the name begins → the annotation that it stands for.
@@ -69,7 +69,7 @@ def read_claim(raw: Mapping[str, Any]) -> SeenClaim:
     results = _list(as_mapping(as_mapping(status.get("allocation")).get("devices")).get("results"))
     ours = [result for result in map(as_mapping, islice(results, MOST_RESULTS)) if result.get("driver") == DRIVER]
     parts = tuple(
-        DevicePart(str(result.get("pool")), str(result.get("device")), read_memory(as_mapping(result.get("consumedCapacity")).get(MEMORY)))
+        DevicePart(str(result.get("pool")), str(result.get("device")), read_memory(consumed(as_mapping(result.get("consumedCapacity")))))
         for result in ours
         # An administrator's access uses nothing up.
         if result.get("adminAccess") is not True
@@ -98,7 +98,7 @@ def _asks(requests: Sequence[Any]) -> tuple[int, int] | None:
     count = exactly.get("count", 1)
     if exactly.get("allocationMode", "ExactCount") != "ExactCount" or exactly.get("selectors") or not isinstance(count, int):
         return None
-    amount = as_mapping(as_mapping(exactly.get("capacity")).get("requests")).get(MEMORY)
+    amount = consumed(as_mapping(as_mapping(exactly.get("capacity")).get("requests")))
     return (count, 0 if amount is None else read_memory(amount)) if exactly.get("deviceClassName") == CLASS and count > 0 else None
 
 
@@ -209,7 +209,10 @@ class ClaimedPods:
         if raw is not None:
             self._by_node.get(_node_of(raw), set()).discard(uid)
             for entry in self._entries(raw):
-                self._by_claim.get(entry.key, set()).discard(uid)
+                users = self._by_claim.get(entry.key, set())
+                users.discard(uid)
+                if not users:
+                    self._by_claim.pop(entry.key, None)
 
     def pod(self, raw: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """A v1.Pod as it would be with the extender; the reason where only kube-scheduler can say what it asks for."""

@@ -201,6 +201,11 @@ def read_memory(value: object) -> int:
     return found
 
 
+def consumed(of_a_claim: Mapping[str, Any]) -> Any:
+    """The memory among capacities that a claim asks for or has, None for none. The driver's name before it means the same."""
+    return of_a_claim.get(MEMORY, of_a_claim.get(f"{DRIVER}/{MEMORY}"))
+
+
 def _capacity(device: Mapping[str, Any]) -> Mapping[str, Any]:
     return as_mapping(as_mapping(device.get("capacity")).get(MEMORY))
 

@@ -18,6 +18,7 @@ import pytest
 
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
+from gpushare_runtime.dra.pods import ClaimedPods
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kubectl_gpushare.api import fill
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
@@ -169,6 +170,24 @@ def test_a_claim_that_a_user_has_written_asks_for_its_devices(golden: Golden) ->
     wait = read(*BASE, *of_its_own(selectors=[{"cel": {"expression": "true"}}])).waiting["p"].pod
     assert isinstance(wait, InvalidPod)
     golden(wait.error)
+
+
+def test_the_drivers_name_before_the_capacity_means_the_same() -> None:
+    wait = read(*BASE, *of_its_own(capacity={"requests": {"gpushare.kubernetes/memory": "7Gi"}})).waiting["p"].pod
+    assert isinstance(wait, PendingPod)
+    assert wait.request.units == 7
+    given = claim("c", [(T4, "6Gi")], pods=["p"])
+    given["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = {"gpushare.kubernetes/memory": "6Gi"}
+    assert has(read(*BASE, given, pod("p", {"gpushare-m6": "c"})), "p") == {0: 6}
+
+
+def test_what_is_known_of_claims_does_not_grow_with_the_pods_that_come_and_go() -> None:
+    claims = ClaimedPods()
+    for uid in ("p", "q"):
+        claims.pod(pod(uid, {"gpushare-m6": f"c-{uid}"}))
+        claims.forget(uid)
+    # No view shows what is kept of pods that are gone.
+    assert claims._by_claim == claims._pods == {}
 
 
 def test_claims_of_other_drivers_are_none_of_ours() -> None:
