@@ -23,7 +23,7 @@ def cluster(labs: Labs) -> Cluster:
     import_image(found, archive().read_bytes(), (CONTROL_PLANE, *GPU_NODES))
     prepare(found)
     objects = list(yaml.safe_load_all((MANIFESTS / "dra/gpushare-dra.yaml").read_text()))
-    found.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(reaching(found, objects)))
+    found.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(reaching(found, objects)), seconds=SECONDS)
     for workload in ("deployment/gpushare-claims", "daemonset/gpushare-device-plugin"):
         found.kubectl("rollout", "status", "-n", NAMESPACE, workload, f"--timeout={SECONDS:g}s", seconds=SECONDS + 20)
     found.until("each GPU node has its slice", lambda: {one["spec"]["nodeName"] for one in found.api.items(SLICES)} == {*GPU_NODES}, 60)

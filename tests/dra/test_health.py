@@ -68,8 +68,9 @@ def two(empty: Cluster) -> Iterator[Two]:
 
 
 def fail(cluster: Cluster, two: Two) -> None:
-    gpu(cluster, "xid", two.index, 79)
+    """Lost first: one that answers after its XID is well again after some checks."""
     gpu(cluster, "lost", two.index)
+    gpu(cluster, "xid", two.index, 79)
 
 
 def mend(cluster: Cluster, two: Two) -> None:
@@ -135,8 +136,7 @@ def test_with_evict_kubernetes_ends_the_pods_of_a_gpu_that_fails_and_the_next_on
         return found[0] if len(found) == 1 and "deletionTimestamp" not in found[0]["metadata"] else None
 
     def device() -> str:
-        (share,) = allocated(empty)[empty.until("one server runs", server, 60)["metadata"]["uid"]]
-        return share.device
+        return device_of(empty, empty.until("one server runs", server, 60)["metadata"]["name"])
 
     assert device() == two.bad
     kept = empty.pod("good")["status"]["containerStatuses"][0]["containerID"]
