@@ -98,7 +98,7 @@ class InClusterRemoval:
 
     def check(self, force: bool) -> None:
         """RemovalError in a cluster of the other mode, whose objects are not ours to remove; and where pods with a share of a GPU run: they
-        would lose what keeps others off their memory.
+        would lose what keeps others off their memory, and those with a claim could not end.
         """
         if self._on_hosts:
             raise RemovalError(
@@ -114,7 +114,16 @@ class InClusterRemoval:
                     f"found that {names} asks the extender; expected none. Run uninstall with the inventory of the control planes. Nothing "
                     "was changed"
                 )
-        if force or not self.removed:
+        if not self.removed:
+            return
+        by_claim = claims.holders(dra.facts(self._kubectl))
+        if by_claim:
+            raise RemovalError(
+                f"found pods with a GPU by a claim: {few(by_claim, _SHOWN)}; expected none, also with gpushare_uninstall_force, because "
+                "kubelet ends such a pod only after the device plugin has released its claim: without it they would stay Terminating for "
+                "ever. End them first. Nothing was changed"
+            )
+        if force:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
         waiting = waiting_pods(pods) if self._reinstalls else []
@@ -123,7 +132,7 @@ class InClusterRemoval:
                 f"found pods that wait for a share of a GPU of this back end: {few(waiting, _SHOWN)}; expected none, because they would "
                 "wait for ever. Scale their controllers to 0, and delete those that have none. Nothing was changed"
             )
-        using = sorted({*(f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)), *claims.holders(dra.facts(self._kubectl))})
+        using = [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)]
         if using:
             raise RemovalError(
                 f"found pods with a share of a GPU: {few(using, _SHOWN)}; expected none. End them first, or set "

@@ -95,7 +95,9 @@ def test_pods_with_a_share_stop_it() -> None:
     InClusterRemoval(fake.kubectl, SPACE, 5).check(force=True)
 
 
-def test_pods_with_claims_stop_it() -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_pods_with_claims_stop_it_also_by_force(force: bool) -> None:
+    """kubelet could not end them without the device plugin."""
     pool = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu1"]}]}
     allocation = {"devices": {"results": [{"driver": "gpushare.kubernetes"}]}, "nodeSelector": {"nodeSelectorTerms": [pool]}}
     status = {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": "a"}]}
@@ -109,8 +111,9 @@ def test_pods_with_claims_stop_it() -> None:
         }
     )
     with pytest.raises(RemovalError) as error:
-        InClusterRemoval(fake.kubectl, SPACE, 5).check(force=False)
+        InClusterRemoval(fake.kubectl, SPACE, 5).check(force)
     assert "default/a" in str(error.value)
+    assert fake.writes() == []
 
 
 def test_the_back_end_dra_goes_with_its_files() -> None:
