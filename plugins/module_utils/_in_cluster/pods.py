@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
 from .._cluster.names import (
@@ -179,8 +179,13 @@ class Runs:
         """Also what a run that was killed has left behind."""
         self._kubectl.text(["delete", "pods", *self._select, "--ignore-not-found", "--now", "--wait=true", f"--timeout={seconds}s"])
 
-    def run(self, pods: Mapping[str, Mapping[str, Any]], seconds: float, hopeless: Callable[[], bool] = lambda: False) -> List[Ended]:
-        """pods: by their nodes. Those that have not ended within the time, or until it is hopeless, have no phase."""
+    def run(
+        self, pods: Mapping[str, Mapping[str, Any]], seconds: float, hopeless: Callable[[Set[str]], Set[str]] = lambda uids: set()
+    ) -> List[Ended]:
+        """pods: by their nodes. Those that have not ended within the time, or until they are hopeless, have no phase.
+
+        hopeless: which of the live pods with these UIDs will not end.
+        """
         if not pods:
             return []
         self._kubectl.text(["create", "-f", "-"], as_list(list(pods.values())))
@@ -188,7 +193,8 @@ class Runs:
         while True:
             live = {str(item["metadata"]["name"]): item for item in self._kubectl.items(["get", "pods", *self._select])}
             found = {node: live.get(pod["metadata"]["name"]) for node, pod in pods.items()}
-            if all(pod is None or _phase(pod) in _ENDED for pod in found.values()) or self._clock() > deadline or hopeless():
+            left = {uid_of(pod) for pod in found.values() if pod is not None and _phase(pod) not in _ENDED}
+            if not left or self._clock() > deadline or left <= hopeless(left):
                 return [self._ended(node, pod) for node, pod in found.items()]
             self._sleep(POLL_SECONDS)
 
@@ -212,12 +218,16 @@ def is_ready(item: Mapping[str, Any]) -> bool:
 
 
 def warnings(kubectl: Kubectl, namespace: str) -> Dict[str, str]:
-    """The last warning about each object of the namespace, by the object's name."""
+    """The last warning about each object of the namespace, by the object's UID: one before it may have had its name."""
     found = {}
     for event in kubectl.items(["get", "events", "--namespace", namespace, "--field-selector", "type=Warning"]):
-        name = str((event.get("involvedObject") or {}).get("name", ""))
-        found[name] = " ".join(f"{event.get('reason', '')}: {event.get('message', '')}".split())[:LONGEST]
+        uid = str((event.get("involvedObject") or {}).get("uid", ""))
+        found[uid] = " ".join(f"{event.get('reason', '')}: {event.get('message', '')}".split())[:LONGEST]
     return found
+
+
+def uid_of(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("metadata") or {}).get("uid", ""))
 
 
 def until(holds: Callable[[], bool], seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> bool:

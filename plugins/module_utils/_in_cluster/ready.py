@@ -12,7 +12,7 @@ from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, EXTENDER, LABEL_NOD
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
 from . import claims
-from .pods import LONGEST, is_ready, warnings
+from .pods import LONGEST, is_ready, uid_of, warnings
 
 POLL_SECONDS = 1.0
 SELECT = "app.kubernetes.io/part-of=gpushare"
@@ -89,7 +89,7 @@ def reasons(kubectl: Kubectl, namespace: str) -> List[str]:
     for pod in pods:
         if not is_ready(pod):
             name = str(pod["metadata"]["name"])
-            words = [*_states(pod), *([warned[name]] if name in warned else []), *_log(kubectl, namespace, name)]
+            words = [*_states(pod), *([warned[uid_of(pod)]] if uid_of(pod) in warned else []), *_log(kubectl, namespace, name)]
             node = (pod.get("spec") or {}).get("nodeName") or "no node"
             found.append(f"pod {pod['metadata']['name']} on {node}: {'; '.join(words) or 'it says nothing'}")
     return found

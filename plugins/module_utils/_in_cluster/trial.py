@@ -12,11 +12,11 @@ import json
 import secrets
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Set, Tuple
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import DEVICE_PLUGINS, LABEL_PROBE, PLUGIN, PREFIX, RUNTIME_CLASS, RUNTIME_HANDLER
-from .pods import LONGEST, PROBE_PROGRAM, Ended, Image, Runs, is_ready, simple_pod, warnings
+from .pods import LONGEST, PROBE_PROGRAM, Ended, Image, Runs, is_ready, simple_pod, uid_of, warnings
 from .told import setting
 
 TRIAL = "trial"
@@ -120,20 +120,20 @@ class Trial:
                 found.append(str(spec.get("nodeName", "")))
         return found
 
-    def _hopeless(self) -> Callable[[], bool]:
-        """Whether there have been warnings for so long that no more is to be waited for."""
-        first: List[float] = []
+    def _hopeless(self) -> Callable[[Set[str]], Set[str]]:
+        """The pods about which there have been warnings for so long that no more is to be waited for."""
+        first: Dict[str, float] = {}
 
-        def hopeless() -> bool:
-            if not first and warnings(self._kubectl, self._space):
-                first.append(self._clock())
-            return bool(first) and self._clock() - first[0] > HOPELESS_SECONDS
+        def hopeless(uids: Set[str]) -> Set[str]:
+            now = self._clock()
+            for uid in uids & warnings(self._kubectl, self._space).keys():
+                first.setdefault(uid, now)
+            return {uid for uid in uids if now - first.get(uid, now) > HOPELESS_SECONDS}
 
         return hopeless
 
     def _words(self, ended: Ended, warned: Mapping[str, str]) -> str:
-        name = str((ended.pod.get("metadata") or {}).get("name", "")) if ended.pod else ""
-        said = "; ".join(words for words in (ended.why, warned.get(name, "")) if words)
+        said = "; ".join(words for words in (ended.why, warned.get(uid_of(ended.pod), "")) if words)
         image = self._needs.image
         if f'volume "{_PODS}"' in said:
             seen = f"no socket {self._needs.sockets[_PODS]}"

@@ -78,8 +78,12 @@ def test_it_does_not_serve(workloads: tuple[Json, ...], units: str, words: str) 
 
 def test_after_the_time_the_pods_say_why() -> None:
     waiting = {"name": "extender", "state": {"waiting": {"reason": "ErrImageNeverPull", "message": "no image"}}}
-    pod = {"metadata": {"name": "gpushare-scheduler-x"}, "spec": {"nodeName": "gpu1"}, "status": {"containerStatuses": [waiting]}}
-    event = {"involvedObject": {"name": "gpushare-scheduler-x"}, "reason": "FailedMount", "message": "not a directory"}
+    pod = {
+        "metadata": {"name": "gpushare-scheduler-x", "uid": "u1"},
+        "spec": {"nodeName": "gpu1"},
+        "status": {"containerStatuses": [waiting]},
+    }
+    event = {"involvedObject": {"name": "gpushare-scheduler-x", "uid": "u1"}, "reason": "FailedMount", "message": "not a directory"}
     fake = cluster(
         deployment(availableReplicas=0), daemon_set(), **{"get pods": [pod], "get events": [event], "logs": "ERROR node: waiting\n"}
     )

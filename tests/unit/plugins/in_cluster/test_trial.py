@@ -23,9 +23,10 @@ PODS = f"get pods --namespace {SPACE} --selector gpushare.kubernetes/probe=trial
 NO_SPACE: dict[str, Answer] = {f"get --raw /api/v1/namespaces/{SPACE}": lambda: KubectlError("NotFound")}
 
 
-def tried(phase: str, waiting: str = "") -> list[Json]:
+def tried(phase: str, waiting: str = "", node: str = "gpu1") -> list[Json]:
     states = [{"state": {"waiting": {"reason": waiting, "message": ""}}}] if waiting else []
-    return [{"metadata": {"name": "gpushare-trial-gpu1"}, "status": {"phase": phase, "containerStatuses": states}}]
+    metadata = {"name": f"gpushare-trial-{node}", "uid": f"u-{node}"}
+    return [{"metadata": metadata, "status": {"phase": phase, "containerStatuses": states}}]
 
 
 def trial(fake: Fake) -> Trial:
@@ -33,8 +34,8 @@ def trial(fake: Fake) -> Trial:
     return Trial(fake.kubectl, NEEDS, clock=lambda: float(next(seconds)), sleep=lambda _: None)
 
 
-def warning(words: str) -> list[Json]:
-    return [{"involvedObject": {"name": "gpushare-trial-gpu1"}, "reason": "Failed", "message": words}]
+def warning(words: str, uid: str = "u-gpu1") -> list[Json]:
+    return [{"involvedObject": {"name": "gpushare-trial-gpu1", "uid": uid}, "reason": "Failed", "message": words}]
 
 
 def test_a_good_node_and_nothing_stays() -> None:
@@ -101,6 +102,24 @@ def test_what_is_wrong_with_a_node(phase: str, waiting: str, event: str, words: 
     # Long before the time is over, and nothing stays.
     assert len(fake.asked) < 60
     assert [words.split()[1] for words in fake.writes()][-2:] == ["pods", "namespace"]
+
+
+def test_a_node_that_is_slow_has_its_time_whatever_warnings_there_are_about_others() -> None:
+    """An image of gigabytes takes minutes: neither another node's trouble nor an old Event of the namespace ends the trial of this one."""
+    now = [0.0]
+
+    def pods() -> list[Json]:
+        slow = tried("Succeeded", node="gpu2") if now[0] > 100 else tried("Pending", "ContainerCreating", "gpu2")
+        return tried("Pending", "ErrImagePull") + slow
+
+    events = [*warning("x"), *warning("40 minutes ago", uid="u-of-a-former-run")]
+    fake = Fake({PODS: pods, "get events": events, **NO_SPACE})
+    clock, sleep = lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds)
+    nodes, (problem,) = Trial(fake.kubectl, NEEDS, clock=clock, sleep=sleep).run(["gpu1", "gpu2"], 600)
+    assert nodes == ["gpu1", "gpu2"]
+    assert "node gpu1" in problem
+    assert "40 minutes ago" not in problem
+    assert 100 < now[0] < 105
 
 
 @pytest.mark.parametrize(("image", "wanted"), [(IMAGE, []), ("localhost/gpushare:0", ["gpu1"])])
