@@ -37,8 +37,9 @@ options:
   namespace: {description: "The namespace of gpushare's pods.", type: str, required: true}
   nodes:
     description:
-      - Names of the nodes for V(trial) and V(handover), or of the GPU nodes for V(facts). Without them, V(facts) is about the nodes with
-        the label C(gpushare.kubernetes/node=true).
+      - Names of the nodes for V(trial) and V(handover), or of the GPU nodes for V(facts) and V(everything). Without them, these two are
+        about the nodes with the label C(gpushare.kubernetes/node=true). With them, V(everything) warns about others with that label that
+        no pod serves.
     type: list
     elements: str
     default: []
@@ -55,8 +56,8 @@ options:
   backend:
     description:
       - Back end that counts GPU memory. With V(dra) the scheduler's pods are those that keep the templates of claims. V(everything) then
-        waits for the objects of admission, a template in each namespace and a ResourceSlice of each GPU node, and compares the pod's
-        device node with that slice.
+        waits for the objects of admission, a template in its own namespace and a ResourceSlice of each GPU node, and compares the pod's
+        device node with that slice. It warns about other namespaces without a template.
     type: str
     choices: [extender, dra]
     default: extender
@@ -112,7 +113,7 @@ from ..module_utils._host.answering import answering
 from ..module_utils._in_cluster.facts import gather, when_told
 from ..module_utils._in_cluster.handover import Handover
 from ..module_utils._in_cluster.pods import Image
-from ..module_utils._in_cluster.ready import wait
+from ..module_utils._in_cluster.ready import beside, wait
 from ..module_utils._in_cluster.replicas import findings, live, move
 from ..module_utils._in_cluster.trial import DevicePluginNeeds, Trial
 from ..module_utils._in_cluster.verify import verify
@@ -149,7 +150,8 @@ def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> d
         return _proof([], [], late, LATE)
     apart = params["scheduler"] == "own" and not params["on_gpu_nodes"] and params["backend"] != BY_CLAIMS
     displaced = findings(kubectl, params["namespace"]) if apart else []
-    nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"])
+    nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"], params["nodes"])
+    told = [*told, *beside(kubectl, params["namespace"], params["backend"], params["nodes"])]
     return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "told": told}
 
 
@@ -185,7 +187,8 @@ def _image(params: dict) -> Image:
 
 
 def _late(kubectl: cluster_kubectl.Kubectl, params: dict, only_scheduler: bool) -> list:
-    return wait(kubectl, params["namespace"], params["start_timeout"], only_scheduler, params["scheduler"] == "default", params["backend"])
+    default, backend, nodes = params["scheduler"] == "default", params["backend"], params["nodes"]
+    return wait(kubectl, params["namespace"], params["start_timeout"], only_scheduler, default, backend, nodes)
 
 
 def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:

@@ -233,6 +233,7 @@ RESULTS: Mapping[str, Shape] = {
             "number": int,
             "homes": [str],
             "displaced": [str],
+            "away": [str],
             "missing": [str],
             "runtime_classes": [str],
             "enforces": str,

@@ -80,8 +80,8 @@ def _held(found: Mapping[str, Any]) -> List[Mapping[str, str]]:
     return [entry for entry in found["holders"] if entry["driver"] == DRA_OWN]
 
 
-def broken(kubectl: Kubectl, nodes: Sequence[str]) -> List[str]:
-    """The links from a limit to a GPU that are not there yet, as words. nodes: those with our label."""
+def broken(kubectl: Kubectl, nodes: Sequence[str], namespace: str) -> List[str]:
+    """The links from a limit to a GPU that are not there yet, as words. nodes: that must offer GPUs; namespace: of the probe's pods."""
     kinds = [f"mutatingadmissionpolic{ending}.admissionregistration.k8s.io" for ending in ("ies", "ybindings")]
     asked = [*(f"{kind}/{name}" for kind in kinds for name in POLICIES), f"deviceclasses.resource.k8s.io/{TEMPLATE}"]
     found = kubectl.items(["get", *asked, "--ignore-not-found"])
@@ -89,18 +89,27 @@ def broken(kubectl: Kubectl, nodes: Sequence[str]) -> List[str]:
     wanted = [(kind, name) for name in POLICIES for kind in ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")]
     wanted.append(("DeviceClass", TEMPLATE))
     left = [f"{kind} {name} is not there" for kind, name in wanted if (kind, name) not in there]
-    templates = kubectl.pages(f"{_PATH}/resourceclaimtemplates", fieldSelector=f"metadata.name={TEMPLATE}")
-    have = {str(item["metadata"].get("namespace")) for item in templates}
-    spaces = kubectl.pages("/api/v1/namespaces")
-    without = sorted(
-        str(item["metadata"]["name"])
-        for item in spaces
-        if item["metadata"]["name"] not in have and "deletionTimestamp" not in item["metadata"]
-    )
-    if without:
-        left.append(f"namespaces without the ResourceClaimTemplate {TEMPLATE}, which {CLAIMS} makes: {few(without, _SHOWN)}")
+    if namespace not in _with_template(kubectl):
+        left.append(f"namespace {namespace} without the ResourceClaimTemplate {TEMPLATE}, which {CLAIMS} makes")
     offering = {node for node, devices in _devices(kubectl).items() if devices}
     return left + [f"node {node}: no ResourceSlice of {DRA_OWN} with a GPU" for node in nodes if node not in offering]
+
+
+def without_templates(kubectl: Kubectl) -> List[str]:
+    """The namespaces whose pods cannot have GPUs, as words: one may be full, or have an admission of others."""
+    have = _with_template(kubectl)
+    spaces = [item["metadata"] for item in kubectl.pages("/api/v1/namespaces")]
+    without = sorted(str(space["name"]) for space in spaces if space["name"] not in have and "deletionTimestamp" not in space)
+    words = (
+        f"found no ResourceClaimTemplate {TEMPLATE} in {few(without, _SHOWN)}; expected it in each namespace, or its pods get no GPU; see "
+        f"in the log of {CLAIMS} why the API server takes none there, such as a quota"
+    )
+    return [words] if without else []
+
+
+def _with_template(kubectl: Kubectl) -> Set[str]:
+    templates = kubectl.pages(f"{_PATH}/resourceclaimtemplates", fieldSelector=f"metadata.name={TEMPLATE}")
+    return {str(item["metadata"].get("namespace")) for item in templates}
 
 
 def offers(kubectl: Kubectl) -> Dict[str, List[Device]]:

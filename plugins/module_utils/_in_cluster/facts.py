@@ -52,6 +52,7 @@ def gather(
         "number": len(nodes),
         "homes": homes(nodes, coming),
         "displaced": [f"{pod} on {node}" for pod, node in sorted(displaced(pods, namespace, coming).items())],
+        "away": sorted(str(item["metadata"]["name"]) for item in nodes if wanted and _is_ours(item) and not is_ready(item)),
         "missing": sorted(set(wanted) - {node["name"] for node in found}),
         "runtime_classes": [str(item["metadata"]["name"]) for item in kubectl.pages("/apis/node.k8s.io/v1/runtimeclasses", optional=True)],
         "enforces": _enforces(kubectl.raw(f"/api/v1/namespaces/{namespace}")),

@@ -5,17 +5,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, EXTENDER, LABEL_NODE, PLUGIN, SCHEDULER
+from .._cluster.names import BY_CLAIMS, BY_EXTENDER, CLAIMS, DASHBOARD, EXTENDER, LABEL_NODE, LABEL_ON_HOST, PLUGIN, SCHEDULER
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
+from .._formats.finding import few
 from . import claims
 from .pods import LONGEST, is_ready, uid_of, warnings
 
 POLL_SECONDS = 1.0
 SELECT = "app.kubernetes.io/part-of=gpushare"
+#: The template of a DaemonSet, as it numbers it, and of each of its pods (pkg/controller/daemon of Kubernetes).
+_WRITTEN, _OF_POD = "deprecated.daemonset.template.generation", "pod-template-generation"
 
 
 def wait(
@@ -25,14 +28,15 @@ def wait(
     scheduler_only: bool = False,
     default_scheduler: bool = False,
     backend: str = BY_EXTENDER,
+    nodes: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> List[str]:
     """The parts that are still not ready after that many seconds; nothing if all is. scheduler_only: nodes are served by services for
-    now."""
+    now. nodes: that must be served, none for all with our label."""
     deadline = clock() + seconds
     while True:
-        left = unready(kubectl, namespace, scheduler_only, default_scheduler, backend)
+        left = unready(kubectl, namespace, scheduler_only, default_scheduler, backend, nodes)
         if not left:
             return []
         if clock() > deadline:
@@ -41,22 +45,30 @@ def wait(
 
 
 def unready(
-    kubectl: Kubectl, namespace: str, scheduler_only: bool = False, default_scheduler: bool = False, backend: str = BY_EXTENDER
+    kubectl: Kubectl,
+    namespace: str,
+    scheduler_only: bool = False,
+    default_scheduler: bool = False,
+    backend: str = BY_EXTENDER,
+    nodes: Sequence[str] = (),
 ) -> List[str]:
-    """Which of the two workloads, and which nodes, do not serve yet."""
+    """Which of the workloads, and which nodes, do not serve yet. nodes: as in `wait`."""
     place = ["--namespace", namespace, "--ignore-not-found"]
     wanted = [("DaemonSet", EXTENDER) if default_scheduler else ("Deployment", CLAIMS if backend == BY_CLAIMS else SCHEDULER)]
     wanted += [] if scheduler_only else [("DaemonSet", PLUGIN)]
-    found = kubectl.items(["get", *(f"{kind.lower()}s.apps/{name}" for kind, name in wanted), *place])
+    # Only where it was asked for is there a dashboard.
+    asked = [*wanted, *([] if scheduler_only else [("Deployment", DASHBOARD)])]
+    found = kubectl.items(["get", *(f"{kind.lower()}s.apps/{name}" for kind, name in asked), *place])
     there = {(str(item["kind"]), str(item["metadata"]["name"])) for item in found}
     left = [f"{kind} {namespace}/{name} is not there" for kind, name in wanted if (kind, name) not in there]
-    left += [words for words in map(_unready, found) if words]
+    # A dead node of others counts in the status of the DaemonSet.
+    pods = _plugin_pods(kubectl, namespace) if nodes and not scheduler_only else []
+    left += [words for words in (_unready(item, nodes, pods) for item in found) if words]
     if left or scheduler_only:
         return left
-    labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
-    names = [str(item["metadata"]["name"]) for item in labelled]
+    names = list(nodes) or [str(item["metadata"]["name"]) for item in _labelled(kubectl)]
     if backend == BY_CLAIMS:
-        return claims.broken(kubectl, names)
+        return claims.broken(kubectl, names, namespace)
     return [
         f"node {node['metadata']['name']}: kubelet does not have what the device plugin has published"
         for node in node_facts(kubectl, names)
@@ -64,8 +76,33 @@ def unready(
     ]
 
 
-def _unready(item: Mapping[str, Any]) -> str:
-    """Why a workload does not run as it is written; "" if it does."""
+def beside(kubectl: Kubectl, namespace: str, backend: str, nodes: Sequence[str]) -> List[str]:
+    """Troubles of what this run was not about: nodes with our label beside these, and namespaces that take no template."""
+    served = {_node_of(pod) for pod in _plugin_pods(kubectl, namespace) if is_ready(pod)} if nodes else set()
+    others = [item["metadata"] for item in (_labelled(kubectl) if nodes else ())]
+    names = [str(metadata["name"]) for metadata in others if LABEL_ON_HOST not in (metadata.get("labels") or {})]
+    without = sorted(set(names) - set(nodes) - served)
+    found = [
+        f"found that no pod of the device plugin serves {few(without)}, which have the label {LABEL_NODE}=true and are not in "
+        f"gpushare_cluster_nodes; expected GPU nodes; bring them back, or remove the label: kubectl label node NAME {LABEL_NODE}-"
+    ]
+    return found * bool(without) + (claims.without_templates(kubectl) if backend == BY_CLAIMS else [])
+
+
+def _labelled(kubectl: Kubectl) -> List[Dict[str, Any]]:
+    return kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
+
+
+def _plugin_pods(kubectl: Kubectl, namespace: str) -> List[Dict[str, Any]]:
+    return kubectl.items(["get", "pods", "--namespace", namespace, "--selector", f"app.kubernetes.io/name={PLUGIN}"])
+
+
+def _node_of(pod: Mapping[str, Any]) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _unready(item: Mapping[str, Any], nodes: Sequence[str], pods: Sequence[Mapping[str, Any]]) -> str:
+    """Why a workload does not run as it is written; "" if it does. nodes: on which the device plugin must, none for all; pods: its own."""
     metadata, status = item["metadata"], item.get("status") or {}
     title = f"{item['kind']} {metadata['namespace']}/{metadata['name']}"
     if int(status.get("observedGeneration", 0)) < int(metadata.get("generation", 0)):
@@ -76,6 +113,11 @@ def _unready(item: Mapping[str, Any]) -> str:
         return "" if new == good == every == want else f"{title}: {good} of {want} pods serve, {new} of them as written"
     want, new = int(status.get("desiredNumberScheduled", 0)), int(status.get("updatedNumberScheduled", 0))
     good = int(status.get("numberReady", 0))
+    if want and nodes and metadata["name"] == PLUGIN:
+        here = [pod for pod in pods if _node_of(pod) in nodes and "deletionTimestamp" not in pod["metadata"]]
+        written = (metadata.get("annotations") or {}).get(_WRITTEN)
+        of_now = {_node_of(pod) for pod in here if (pod["metadata"].get("labels") or {}).get(_OF_POD) == written}
+        want, new, good = len(nodes), len(of_now), len({_node_of(pod) for pod in here if is_ready(pod)})
     if not want:
         lacks = "the label of a control plane" if metadata["name"] == EXTENDER else f"the label {LABEL_NODE}=true"
         return f"{title}: no node has {lacks}"

@@ -7,7 +7,7 @@ that asks for nothing sees none.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY, PREFIX, RUNTIME_CLASS, RUNTIME_HANDLER
@@ -25,10 +25,12 @@ CDI, ENVIRONMENT = "cdi", "envvar"
 _CLASSES = 3
 
 
-def verify(kubectl: Kubectl, image: Image, seconds: int) -> Tuple[List[str], List[str], List[str], List[str]]:
-    """(nodes that were verified, nodes without a free unit, findings, warnings)."""
+def verify(kubectl: Kubectl, image: Image, seconds: int, wanted: Sequence[str] = ()) -> Tuple[List[str], List[str], List[str], List[str]]:
+    """(nodes that were verified, nodes without a free unit, findings, warnings). wanted: none for all with our label."""
     labelled = kubectl.items(["get", "nodes", "--selector", f"{LABEL_NODE}=true"])
-    nodes: Dict[str, Mapping[str, Any]] = {str(item["metadata"]["name"]): item for item in labelled}
+    nodes: Dict[str, Mapping[str, Any]] = {
+        str(item["metadata"]["name"]): item for item in labelled if not wanted or item["metadata"]["name"] in wanted
+    }
     devices = claims.offers(kubectl) if image.by_claims else {}
     full = _full_by_claims(devices, nodes) if image.by_claims else _full(kubectl, nodes)
     chosen = sorted(set(nodes) - set(full))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...module_utils._cluster.names import BY_CLAIMS, BY_EXTENDER, MANIFEST, NAMESPACES, RUNTIME_CLASS
+from ...module_utils._cluster.names import BY_CLAIMS, BY_EXTENDER, LABEL_NODE, MANIFEST, NAMESPACES, RUNTIME_CLASS
 from ...module_utils._facts.device_managers import OPERATOR
 from ...module_utils._facts.device_strategy import by_status, off_by_default
 from ...module_utils._formats.finding import Finding, HostFindings, few
@@ -261,10 +261,15 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
         cure = "use nodes of another kind: a managed or own node group of EKS, a Standard cluster of GKE"
         found.error("node", f"nodes whose pods get no folder of the host: {few(managed)}", "nodes with hostPath and hostPID", cure)
     away = [node["name"] for node in facts["nodes"] if not node["ready"]]
+    unlabel = f"remove their label (kubectl label node NAME {LABEL_NODE}-)"
     if away:
-        found.error(
-            "node", f"nodes that are not Ready: {few(away)}", "Ready", "bring them back, or take them out of gpushare_cluster_nodes"
-        )
+        cure = f"bring them back, or take them out of gpushare_cluster_nodes and {unlabel}"
+        found.error("node", f"nodes that are not Ready: {few(away)}", "Ready", cure)
+    # The DaemonSet counts them among the pods that an update waits for.
+    others = sorted(set(facts["away"]) - set(away))
+    if others:
+        cure = f"bring them back, or {unlabel}: an update of the device plugin waits for them"
+        found.warn("node", f"nodes with the label {LABEL_NODE}=true that are not Ready: {few(others)}", "Ready", cure)
     # Claims have their GPUs by CDI.
     asks, cdi = (f"gpushare_backend: {BY_CLAIMS}", True) if asked.by_claims else ("gpushare_device_strategy: cdi", asked.strategy == "cdi")
     old = [f"{node['name']}: {why}" for node in facts["nodes"] if (why := by_status(node["kubelet"], node["runtime"]))]

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.claims import broken, lacks, offers
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import unready
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import beside, unready
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge_claim
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
 from ansible_collections.gpushare.kubernetes.plugins.modules.gpushare_api import of_nodes
@@ -58,7 +58,7 @@ def cluster(**more: Any) -> dict[str, Answer]:
 
 
 def test_a_whole_chain() -> None:
-    assert broken(Fake(cluster()).kubectl, ["gpu1"]) == []
+    assert broken(Fake(cluster()).kubectl, ["gpu1"], SPACE) == []
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,22 @@ def test_a_whole_chain() -> None:
     [
         ({"objects": [item for item in OBJECTS if item["kind"] != "DeviceClass"]}, "DeviceClass gpushare is not there"),
         ({"objects": OBJECTS[1:]}, "MutatingAdmissionPolicy gpushare-dra-claims is not there"),
-        ({"templates": []}, "namespaces without the ResourceClaimTemplate gpushare, which gpushare-claims makes: default, gpushare-system"),
+        ({"templates": []}, "namespace gpushare-system without the ResourceClaimTemplate gpushare, which gpushare-claims makes"),
         ({"slices": []}, "node gpu1: no ResourceSlice of gpushare.kubernetes with a GPU"),
     ],
 )
 def test_each_link_that_is_not_there_is_named(lacking: Json, words: str) -> None:
-    assert broken(Fake(cluster(**lacking)).kubectl, ["gpu1"]) == [words]
+    assert broken(Fake(cluster(**lacking)).kubectl, ["gpu1"], SPACE) == [words]
 
 
-def test_a_namespace_that_ends_needs_no_template() -> None:
-    ends: Json = {"metadata": {"name": "old", "deletionTimestamp": "2026-11-30T00:00:00Z"}}
-    assert broken(Fake(cluster(spaces=[ends])).kubectl, ["gpu1"]) == []
+def test_another_namespace_that_takes_no_template_is_told_and_waited_for_by_nobody() -> None:
+    """Its quota may allow none. One that ends needs none."""
+    full, ends = {"name": "full"}, {"name": "old", "deletionTimestamp": "2026-11-30T00:00:00Z"}
+    kubectl = Fake(cluster(spaces=[{"metadata": one} for one in ({"name": "default"}, full, ends)])).kubectl
+    assert broken(kubectl, ["gpu1"], SPACE) == []
+    (said,) = beside(kubectl, SPACE, "dra", [])
+    assert said.startswith("found no ResourceClaimTemplate gpushare in full; expected it in each namespace")
+    assert beside(Fake(cluster()).kubectl, SPACE, "dra", []) == []
 
 
 def test_it_is_waited_for_as_for_workloads() -> None:

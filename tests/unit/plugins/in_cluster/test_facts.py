@@ -76,6 +76,12 @@ def test_what_is_there() -> None:
     assert (facts["gpu_operator"], facts["dra"]) == (NO_OPERATOR, NO_DRA)
 
 
+@pytest.mark.parametrize(("wanted", "away"), [([], []), (["gpu1"], ["gpu2"]), (["gpu1", "gpu2"], ["gpu2"])])
+def test_labelled_nodes_that_are_away_are_known_also_beside_those_that_are_named(wanted: list[str], away: list[str]) -> None:
+    nodes = [node("gpu1"), node("gpu2", ready="Unknown"), node("cp1", label=False, ready="Unknown")]
+    assert gather(Fake({**ANSWERS, "get --raw /api/v1/nodes": nodes}).kubectl, SPACE, wanted)["away"] == away
+
+
 @pytest.mark.parametrize(
     ("name", "labels", "platform"),
     [

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import unready, wait
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import beside, unready, wait
 
 from unit.fakes.plugins.in_cluster.kubectl import Fake, Json, named
 
@@ -74,6 +74,46 @@ def test_beside_the_scheduler_of_the_cluster_it_serves_without_one_of_its_own() 
 def test_it_does_not_serve(workloads: tuple[Json, ...], units: str, words: str) -> None:
     (said,) = unready(cluster(*workloads, units=units).kubectl, SPACE)
     assert words in said
+
+
+def test_a_dashboard_that_was_asked_for_serves_too() -> None:
+    page = named("Deployment", "gpushare-dashboard", SPACE, spec={"replicas": 1}, status={"observedGeneration": 1, "replicas": 1})
+    (said,) = unready(cluster(deployment(), daemon_set(), page).kubectl, SPACE)
+    assert said == "Deployment gpushare-system/gpushare-dashboard: 0 of 1 pods serve, 0 of them as written"
+
+
+def of_plugin(on: str, ready: str = "True", generation: str = "3") -> Json:
+    metadata = {"name": f"gpushare-device-plugin-{on}", "labels": {"pod-template-generation": generation}}
+    return {"metadata": metadata, "spec": {"nodeName": on}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        ([of_plugin("gpu1"), of_plugin("dead", ready="Unknown", generation="2")], ""),
+        ([of_plugin("gpu1", generation="2"), of_plugin("dead", ready="Unknown")], "1 of 1 pods serve, 0 of them as written"),
+        ([of_plugin("gpu1", ready="False"), of_plugin("dead")], "0 of 1 pods serve, 1 of them as written"),
+        ([of_plugin("dead")], "0 of 1 pods serve, 0 of them as written"),
+    ],
+)
+def test_a_dead_node_that_the_run_is_not_about_keeps_nobody_waiting(pods: list[Json], words: str) -> None:
+    plugin = daemon_set(desiredNumberScheduled=2)
+    plugin["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "3"}
+    fake = cluster(deployment(), plugin, **{"get pods": pods})
+    found = unready(fake.kubectl, SPACE, nodes=["gpu1"])
+    assert found == ([f"DaemonSet gpushare-system/gpushare-device-plugin: {words}"] if words else [])
+
+
+def test_nodes_that_the_run_is_not_about_are_told_where_no_pod_serves_them() -> None:
+    on_host = {"metadata": {"name": "service", "labels": {"gpushare.kubernetes/on-host": "true"}}}
+    nodes = [node(), {"metadata": {"name": "dead"}}, {"metadata": {"name": "other"}}, on_host]
+    pods = [of_plugin("dead", ready="Unknown"), of_plugin("other")]
+    fake = Fake({"get nodes": nodes, "get pods": pods})
+    (said,) = beside(fake.kubectl, SPACE, "extender", ["gpu1"])
+    assert said.startswith("found that no pod of the device plugin serves dead, which")
+    assert "kubectl label node NAME gpushare.kubernetes/node-" in said
+    # Without names all with the label are judged.
+    assert beside(fake.kubectl, SPACE, "extender", []) == []
 
 
 def test_after_the_time_the_pods_say_why() -> None:

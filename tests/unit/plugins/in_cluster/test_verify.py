@@ -115,6 +115,8 @@ def test_pods_run_where_there_is_room_and_are_removed() -> None:
     assert verify(fake.kubectl, IMAGE, 5)[:2] == (["gpu1"], ["gpu2"])
     # One pod each with a unit, and without.
     assert [words.split()[0] for words in fake.writes()] == ["delete", "create", "delete"] * 2
+    # A dead node would take the whole time.
+    assert verify(fake.kubectl, IMAGE, 5, ["gpu1"])[:2] == (["gpu1"], [])
 
 
 def test_what_else_gives_the_gpus_of_our_nodes_is_found() -> None:

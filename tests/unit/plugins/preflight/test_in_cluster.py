@@ -177,6 +177,16 @@ def test_the_schedulers_pods_on_gpu_nodes_are_told(facts: dict[str, Any], accept
     assert words in str(reason)
 
 
+def test_a_dead_node_beside_those_that_are_named_is_told() -> None:
+    (reason,) = judge({**FACTS, "away": ["gpu9"]}, ASKED)
+    assert (reason.check, reason.severity) == ("node", "warning")
+    assert "not Ready: gpu9; expected Ready" in str(reason)
+    assert "kubectl label node NAME gpushare.kubernetes/node-" in str(reason)
+    # One that is named stops the run, and is said once.
+    (reason,) = judge({**FACTS, "away": ["gpu1"], "nodes": [{**NODE, "ready": False}]}, ASKED)
+    assert reason.severity == "error"
+
+
 @pytest.mark.parametrize(
     ("runtime", "strategy", "said"),
     [

@@ -28,6 +28,7 @@ FACTS: dict[str, Any] = {
     "number": 3,
     "homes": ["cp1"],
     "displaced": [],
+    "away": [],
     "openshift": False,
     "missing": [],
     "runtime_classes": ["nvidia"],
