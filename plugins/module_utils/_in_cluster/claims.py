@@ -80,6 +80,22 @@ def _held(found: Mapping[str, Any]) -> List[Mapping[str, str]]:
     return [entry for entry in found["holders"] if entry["driver"] == DRA_OWN]
 
 
+def waiting(kubectl: Kubectl) -> List[str]:
+    """The pods that wait for a GPU of ours by a claim that users have written, and such claims without a pod."""
+    return sorted(_owner(claim["metadata"]) for claim in kubectl.pages(f"{_PATH}/resourceclaims", optional=True) if _waits(claim))
+
+
+def _waits(claim: Mapping[str, Any]) -> bool:
+    requests = (((claim.get("spec") or {}).get("devices") or {}).get("requests")) or ()
+    asked = [one for request in requests for one in (request.get("exactly"), *(request.get("firstAvailable") or ())) if one]
+    return not (claim.get("status") or {}).get("allocation") and any(one.get("deviceClassName") == TEMPLATE for one in asked)
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    pods = [str(owner.get("name")) for owner in metadata.get("ownerReferences") or () if owner.get("kind") == "Pod"]
+    return f"{metadata.get('namespace', '')}/{pods[0]}" if pods else f"ResourceClaim {metadata.get('namespace', '')}/{metadata['name']}"
+
+
 def broken(kubectl: Kubectl, nodes: Sequence[str], namespace: str) -> List[str]:
     """The links from a limit to a GPU that are not there yet, as words. nodes: that must offer GPUs; namespace: of the probe's pods."""
     kinds = [f"mutatingadmissionpolic{ending}.admissionregistration.k8s.io" for ending in ("ies", "ybindings")]

@@ -43,6 +43,8 @@ def gather(
     accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", optional=True)
     own = [daemon_set for daemon_set in daemon_sets if place_of(daemon_set) == (namespace, PLUGIN)]
     coming = {str(item["metadata"]["name"]) for item in nodes if item["metadata"]["name"] in wanted or has_gpus(item)}
+    backends = _backends(kubectl, daemon_sets)
+    by_claim = claims.waiting(kubectl) if any(entry["backend"] == BY_CLAIMS for entry in backends) else []
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     return {
         "version": str((kubectl.raw("/version") or {}).get("gitVersion", "")),
@@ -63,10 +65,10 @@ def gather(
         "dra": dra.facts(kubectl),
         "unit": _unit(own[0]) if own else "",
         "scheduler": _scheduler(kubectl, namespace),
-        "backends": _backends(kubectl, daemon_sets),
+        "backends": backends,
         "lacks": claims.lacks(kubectl) if backend == BY_CLAIMS else [],
         "pods": [f"{pod['pod']} on {pod['node']}" for pod in gpu_pods(pods, None)],
-        "waiting": waiting_pods(pods),
+        "waiting": sorted({*waiting_pods(pods), *by_claim}),
         "may_grant": _may_grant(kubectl, rules),
     }
 

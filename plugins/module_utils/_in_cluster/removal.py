@@ -126,7 +126,8 @@ class InClusterRemoval:
         if force:
             return
         pods = json.loads(self._kubectl.text(["get", "--raw", "/api/v1/pods"]))["items"]
-        waiting = waiting_pods(pods) if self._reinstalls else []
+        by_own_claim = claims.waiting(self._kubectl) if f"deployments.apps/{CLAIMS}" in self._found else []
+        waiting = sorted({*waiting_pods(pods), *by_own_claim}) if self._reinstalls else []
         if waiting:
             raise RemovalError(
                 f"found pods that wait for a share of a GPU of this back end: {few(waiting, _SHOWN)}; expected none, because they would "

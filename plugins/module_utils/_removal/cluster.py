@@ -377,7 +377,7 @@ def gpu_pods(
 def waiting_pods(pods: Sequence[Mapping[str, Any]]) -> List[str]:
     """The pods without a node that ask for a share in the way of either back end: for our resources, our scheduler, or by our template.
 
-    Admission has written that into them for good.
+    Admission has written that into them for good. Those with a claim of their own are in `waiting` of `_in_cluster/claims.py`.
     """
     placeless = (pod for pod in pods if not pod["spec"].get("nodeName"))
     live = (pod for pod in placeless if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"))

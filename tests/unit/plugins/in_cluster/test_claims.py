@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.claims import broken, lacks, offers
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.claims import broken, lacks, offers, waiting
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import beside, unready
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge_claim
@@ -94,6 +94,25 @@ def test_it_is_waited_for_as_for_workloads() -> None:
     answers = {"get deployments.apps/gpushare-claims": workloads, **cluster(slices=[])}
     assert len(unready(Fake(answers).kubectl, SPACE, backend="dra")) == 1
     assert unready(Fake({**answers, **cluster()}).kubectl, SPACE, backend="dra") == []
+
+
+def wish(name: str, request: Json, allocation: Json | None = None, pod: str = "") -> Json:
+    """A claim that a user wrote, or a template of theirs."""
+    owners = [{"kind": "Pod", "name": pod}] if pod else []
+    metadata = {"name": name, "namespace": "default", "ownerReferences": owners}
+    return {"metadata": metadata, "spec": {"devices": {"requests": [request]}}, "status": {"allocation": allocation} if allocation else {}}
+
+
+def test_claims_of_users_that_wait_for_a_gpu_are_named_by_their_pods() -> None:
+    ours, theirs = ({"deviceClassName": name} for name in ("gpushare", "gpu.nvidia.com"))
+    claims = [
+        wish("a-x", {"exactly": ours}, pod="a"),
+        wish("b-x", {"firstAvailable": [theirs, ours]}, pod="b"),
+        wish("mine", {"exactly": ours}),
+        wish("c-x", {"exactly": ours}, allocation={"devices": {}}, pod="c"),
+        wish("d-x", {"exactly": theirs}, pod="d"),
+    ]
+    assert waiting(Fake(cluster(claims=claims)).kubectl) == ["ResourceClaim default/mine", "default/a", "default/b"]
 
 
 def test_room_is_what_claims_have_left_of_usable_gpus() -> None:

@@ -256,3 +256,15 @@ def test_installations_are_found_in_every_namespace(answers: dict[str, Answer], 
     facts = gather(Fake({**asked, **without}).kubectl, SPACE, [])
     assert believe({"facts": facts}, RESULTS["gpushare_in_cluster facts"]) == {"facts": facts}
     assert [tuple(one[key] for key in ("backend", "namespace", "owner", "release")) for one in facts["backends"]] == found
+
+
+def test_claims_that_wait_count_where_the_back_end_dra_is() -> None:
+    claim: Json = {
+        "metadata": {"name": "c-x", "namespace": "default", "ownerReferences": [{"kind": "Pod", "name": "c"}]},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpushare"}}]}},
+    }
+    answers: dict[str, Answer] = {**ANSWERS, "get --raw /apis/resource.k8s.io/v1/resourceclaims": [claim]}
+    assert gather(Fake(answers).kubectl, SPACE, [])["waiting"] == []
+    at = "get --raw /apis/apps/v1/deployments?limit=500&fieldSelector=metadata.name%3Dgpushare-claims"
+    installed: dict[str, Answer] = {at: [named("Deployment", "gpushare-claims", SPACE)], **answers}
+    assert gather(Fake(installed).kubectl, SPACE, [])["waiting"] == ["default/c"]

@@ -160,6 +160,22 @@ def test_pods_that_wait_for_it_stop_a_change_of_the_back_end(spec: Json) -> None
     InClusterRemoval(Fake({**OURS, "get --raw /api/v1/pods": [ended, others]}).kubectl, SPACE, 5, reinstalls=True).check(force=False)
 
 
+def test_a_pod_that_waits_by_a_claim_of_its_own_stops_a_change_of_the_back_end_dra() -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpushare"}}
+    metadata = {"name": "c-x", "namespace": "default", "ownerReferences": [{"kind": "Pod", "name": "c"}]}
+    claim: Json = {"metadata": metadata, "spec": {"devices": {"requests": [request]}}}
+    answers: dict[str, Answer] = {
+        "get deployments.apps/gpushare-claims": [named("Deployment", "gpushare-claims", SPACE)],
+        "get --raw /api/v1/pods": [waits(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "two-whole"}])],
+        "get --raw /apis/resource.k8s.io/v1/resourceclaims": [claim],
+    }
+    with pytest.raises(RemovalError, match="wait for a share of a GPU of this back end: default/c; expected none"):
+        InClusterRemoval(Fake(answers).kubectl, SPACE, 5, reinstalls=True).check(force=False)
+    # The back end extender was not what it waits for.
+    extender = {**OURS, **{asked: found for asked, found in answers.items() if "--raw" in asked}}
+    InClusterRemoval(Fake(extender).kubectl, SPACE, 5, reinstalls=True).check(force=False)
+
+
 @pytest.mark.parametrize("others_space", [True, False])
 def test_a_namespace_that_stays_keeps_what_others_have_in_it(others_space: bool) -> None:
     """At a change of the back end, and where somebody else has made the namespace."""
