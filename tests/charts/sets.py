@@ -159,6 +159,8 @@ BAD: tuple[Json, ...] = (
     {"dashboard": {"enabled": "yes"}},
     {"dashboard": {"hostName": "a b"}},
     {"dashboard": {"hostName": "-a"}},
+    {"dashboard": {"hostName": "a..b"}},
+    {"dashboard": {"hostName": "a:8443"}},
     {"unknown": 1},
     {"resources": {"extender": {"limits": {"memory": "1 GiB"}}}},
     {"resources": {"devicePlugin": {"limits": {"aliyun.com/gpu-mem": 1}}}},

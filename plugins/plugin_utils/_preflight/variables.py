@@ -398,8 +398,20 @@ def _tolerations(value: Any) -> tuple[str, str] | None:
     return None if len(value) <= 50 and all(map(good, value)) else (words, ERROR)
 
 
+#: The dashboard's row for the names of requests; in the cluster it has these of its own: localhost, and two of its Service.
+_HOST_NAMES = next(each for each in DAEMONS["dashboard"].settings if each.field == "host_names")
+_OWN_NAMES = 3
+
+
+def _further_names(value: Any) -> tuple[str, str] | None:
+    most = (_HOST_NAMES.items or 0) - _OWN_NAMES
+    good = len(value) <= most and _HOST_NAMES.fits(value)
+    return None if good else (_HOST_NAMES.expected.replace(f"at most {_HOST_NAMES.items}", f"at most {most}"), ERROR)
+
+
 _RULES: dict[str, Rule] = {
     **{each.variable: _of_row(each) for each in every(DAEMONS, SHARED) if each.bounded},
+    "gpushare_cluster_dashboard_host_names": _further_names,
     "gpushare_dashboard_address": _address,
     "gpushare_dashboard_tls_cert": _file_or_none,
     "gpushare_dashboard_tls_key": _file_or_none,

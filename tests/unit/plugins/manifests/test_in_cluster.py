@@ -314,6 +314,9 @@ def test_the_dashboard_starts_as_its_pod_says_and_answers_to_those_who_call_it(t
     for name in ("gpushare-dashboard.gpushare-system.svc", "localhost:9442", "gpu.example.org"):
         assert hosts.accepts(name)
     assert not hosts.accepts("10.0.0.1:9442")
+    # No more than it reads, as preflight bounds them.
+    most = workloads.dashboard_settings(replace(VALUES, dashboard=True, dashboard_hosts=["a"] * 57))
+    assert len(json.loads(re.findall("hostNames: (.*)", most)[0])) == 60
     # The certificate has these names, and is where the dashboard looks for it.
     for arguments in (spec["initContainers"][0]["args"], renewal["args"]):
         options = pki._parser().parse_args(arguments)

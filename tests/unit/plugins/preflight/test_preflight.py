@@ -572,6 +572,12 @@ INT = {"type": "int", "default": 60}
             [["a b"], ["a:1"], ["-a"], ["a/b"], ["x" * 254], ["a"] * 61, ["$(id)"], ["a\n"]],
         ),
         (
+            "gpushare_cluster_dashboard_host_names",
+            {"type": "list"},
+            [[], ["gpus.example.org"], ["a"] * 57],
+            [["gpus.example.org:8443"], ["*.example.org"], ["a..b"], ["a"] * 58],
+        ),
+        (
             "gpushare_dashboard_prometheus",
             {"type": "str"},
             ["", "http://prometheus.monitoring:9090", "https://[fd00::1]:9090/sub/"],
