@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ sys.path.insert(0, str(ROOT / ".collections"))
 
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (  # noqa: E402
     HOST,
+    OF_HOSTS,
     SCOPES,
     Variable,
     of_type,
@@ -46,6 +48,11 @@ own precedence applies. The scope limits where values may differ:
 - `control planes`, `GPU nodes`: must be the same on all hosts of this group, because the hosts share the result.
 - `group`: must be the same within each of the two groups.
 - `cluster`: must be the same on every host.
+
+With `gpushare_deploy_mode: kubernetes` each variable of the role `in_cluster` is one for the cluster, too, and must be
+the same on every host. Only these may differ there:
+
+OF_HOSTS
 
 `preflight` rejects a value that differs within its scope. It also rejects any other name that begins with `gpushare_`,
 as a typo.
@@ -157,7 +164,10 @@ def document() -> str:
         default = "required" if spec.get("required") else f"`{json.dumps(spec['default'])}`" if "default" in spec else ""
         row = f"| `{name}` | {kind} | {default} | {SCOPES.get(name, HOST)} | {', '.join(variable.roles)} | {cell(spec)} |\n"
         topics.setdefault(topic_of(name) or "Others", []).append(row)
-    return INTRODUCTION + "".join(f"\n## {topic}\n{HEADER}{''.join(rows)}" for topic, rows in topics.items() if rows)
+    own = textwrap.fill(", ".join(f"`{name}`" for name in OF_HOSTS) + ".", 120, break_on_hyphens=False)
+    return INTRODUCTION.replace("OF_HOSTS", own) + "".join(
+        f"\n## {topic}\n{HEADER}{''.join(rows)}" for topic, rows in topics.items() if rows
+    )
 
 
 def topic_of(name: str) -> str:

@@ -33,7 +33,7 @@ from .._preflight.reasons import (
     not_gathered,
     unreachable,
 )
-from .._preflight.variables import COLLECTION, COMPARED, of_type, scattered, shared, variables
+from .._preflight.variables import COLLECTION, compared, of_type, scattered, shared, variables
 from .._subjects.rows import checks
 from .judge import Judge
 
@@ -152,10 +152,11 @@ class PreflightJudge(Judge):
 
     def _differing_settings(self, task_vars: dict[str, Any], planes: list[str], gpu_nodes: list[str]) -> list[Finding]:
         values: dict[str, dict[str, Any]] = {}
+        names = compared()
         for host in {*planes, *gpu_nodes}:
             theirs = task_vars["hostvars"][host]
             values[host] = {}
-            for name in COMPARED:
+            for name in names:
                 # A value that cannot be evaluated is a reason of its host.
                 with contextlib.suppress(AnsibleError):
                     if name in theirs:

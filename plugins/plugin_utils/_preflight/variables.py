@@ -63,8 +63,19 @@ _NOT_BY_CLAIMS: Mapping[str, tuple[Any, ...]] = {
     "gpushare_cluster_dashboard": (True,),
 }
 METRICS_TOKEN = "gpushare_metrics_token"
-#: The variables that are compared between hosts.
-COMPARED = (*SCOPES, METRICS_TOKEN, "gpushare_metrics_address")
+DEPLOY_MODE = "gpushare_deploy_mode"
+#: Options of the role in_cluster that each host has for itself also where the daemons are pods: site decides by what the hosts say, or
+#: other roles read them there. All others are those of the control plane that is asked, whatever the other hosts have.
+OF_HOSTS = (
+    "gpushare_cluster_nodes",
+    "gpushare_device_strategy",
+    "gpushare_kubeconfig",
+    "gpushare_kubectl",
+    "gpushare_kubelet_root",
+    "gpushare_runtime_class",
+    "gpushare_start_timeout",
+    "gpushare_take_over_timeout",
+)
 #: playbooks/inventory.yml compares these on every host itself, and then sets them, on the hosts of the run only.
 _SET_BY_PLAYBOOKS = ("gpushare_control_plane_group", "gpushare_gpu_group")
 
@@ -115,6 +126,17 @@ def variables(collection: Path = COLLECTION) -> Mapping[str, Variable]:
     return dict(sorted(found.items()))
 
 
+@lru_cache(maxsize=None)
+def of_pods() -> tuple[str, ...]:
+    """The variables that count for the whole cluster where the daemons are pods."""
+    return tuple(name for name in role_options(COLLECTION / "roles" / "in_cluster", "main") if name not in OF_HOSTS)
+
+
+def compared() -> Collection[str]:
+    """The variables that are compared between hosts."""
+    return {*SCOPES, *of_pods(), METRICS_TOKEN, "gpushare_metrics_address"}
+
+
 def of_type(name: str, value: Any, spec: Mapping[str, Any]) -> tuple[Any, str]:
     """(the value as the roles will have it, "") or (None, why it cannot be)."""
     plain = {key: part for key, part in spec.items() if key not in _FOR_READERS}
@@ -148,7 +170,7 @@ def impossible(host: str, values: Mapping[str, Any], specs: Mapping[str, Mapping
 
 
 def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], gpu_nodes: Collection[str]) -> list[Finding]:
-    """Variables that must be the same on several hosts and are not.
+    """Variables that must be the same on several hosts and are not. Where daemons are pods, this includes the options of the role for that.
 
     values: host to name to value; a variable that is not set has its default. planes, gpu_nodes: the hosts of the two groups.
     """
@@ -159,7 +181,8 @@ def scattered(values: Mapping[str, Mapping[str, Any]], planes: Collection[str], 
         GROUP: [("on all control planes", set(planes)), ("on all GPU nodes", set(gpu_nodes))],
     }
     found = []
-    for name, scope in SCOPES.items():
+    pods = any(theirs.get(DEPLOY_MODE) == "kubernetes" for theirs in values.values())
+    for name, scope in {**SCOPES, **(dict.fromkeys(of_pods(), CLUSTER) if pods else {})}.items():
         if name in _SET_BY_PLAYBOOKS:
             continue
         for words, hosts in sets[scope]:
@@ -193,7 +216,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
         found.append(Finding("variables", found_, expected, cure, host=host))
 
     found: list[Finding] = []
-    if values.get("gpushare_deploy_mode") == "kubernetes":
+    if values.get(DEPLOY_MODE) == "kubernetes":
         if values.get("gpushare_isolation") == "mps":
             cure = "set gpushare_isolation to auto, watch, driver or none, or gpushare_deploy_mode: systemd"
             reject("gpushare_deploy_mode: kubernetes with gpushare_isolation: mps", "another isolation", cure)
@@ -238,7 +261,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
 def _by_claims(host: str, values: Mapping[str, Any], reject: Callable[[str, str, str], None]) -> None:
     """Values that the back end dra does not have. The chart rejects the same (tools/chart.py)."""
     dra, keep = f"gpushare_backend: {BY_CLAIMS}", "leave it out, or set gpushare_backend: extender"
-    if host and values.get("gpushare_deploy_mode", "systemd") != "kubernetes":
+    if host and values.get(DEPLOY_MODE, "systemd") != "kubernetes":
         cure = "set gpushare_deploy_mode: kubernetes, or gpushare_backend: extender"
         reject(f"{dra} with services on hosts", "daemons that are pods", cure)
     for name, wrong in _NOT_BY_CLAIMS.items():

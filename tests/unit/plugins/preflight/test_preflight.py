@@ -917,6 +917,7 @@ def test_a_driver_in_the_operators_container_is_not_to_be_installed_over(tmp_pat
 
 
 PLANES, GPUS = ["cp1", "cp2"], ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]
+PODS = {"gpushare_deploy_mode": "kubernetes"}
 
 
 @pytest.mark.parametrize(
@@ -944,6 +945,16 @@ PLANES, GPUS = ["cp1", "cp2"], ["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]
             {name: {"gpushare_scheduler_lease": "a/b"} for name in PLANES},
             ["gpushare_scheduler_lease: 'a/b' on cp1, cp2; its default on gpu1, gpu2, gpu3 and 2 more; expected one value on every host"],
         ),
+        # Of daemons that are pods there is one DaemonSet and one scheduler, with the values of one control plane.
+        (
+            {name: {**PODS, "gpushare_isolation": "driver", "gpushare_placement": "spread"} for name in GPUS} | dict.fromkeys(PLANES, PODS),
+            [
+                "gpushare_placement: its default on cp1, cp2; 'spread' on gpu1, gpu2, gpu3 and 2 more; expected one value on every host",
+                "gpushare_isolation: its default on cp1, cp2; 'driver' on gpu1, gpu2, gpu3 and 2 more; expected one value on every host",
+            ],
+        ),
+        ({name: {**PODS, "gpushare_device_strategy": "cdi"} for name in GPUS} | dict.fromkeys(PLANES, PODS), []),
+        ({"gpu1": {"gpushare_isolation": "driver"}}, []),
     ],
 )
 def test_what_several_hosts_share_is_the_same_on_all_of_them(values: dict[str, dict[str, Any]], said: list[str]) -> None:
