@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import admission
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import admission, objects
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.policies import in_cluster
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
@@ -95,6 +96,12 @@ def policies() -> tuple[Json, ...]:
 def policies_by_claims() -> tuple[Json, ...]:
     """The policies of the back end dra that make claims of limits, and those that reject what no claim can say."""
     return tuple(made for made in admission("GiB") if made["kind"].endswith(("AdmissionPolicy", "AdmissionPolicyBinding")))
+
+
+@cache
+def policies_of_slices() -> tuple[Json, ...]:
+    """The policy of the back end dra for the ResourceSlices."""
+    return tuple(made for made in objects(Values(image="x", scheduler_image="x")) if made["metadata"]["name"] == "gpushare-dra-slices")
 
 
 @cache

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import TEMPLATE
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, GPUS, MEMORY, template
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, DRIVER, GPUS, MEMORY, template
 
-from policies.engine import TENANT, Answer, Json, Request, ask, policies_by_claims
+from policies.engine import KUBELET, POD_PLUGIN, TENANT, UNBOUND, Answer, Json, Request, Who, ask, policies_by_claims, policies_of_slices
 from policies.hostile import pods
 
 NUMBER = int(os.environ.get("GPUSHARE_PODS", "10000"))
@@ -142,6 +142,60 @@ def test_the_same_pod_again_is_changed_no_more() -> None:
     answers = ask([Request(TENANT, "pods", pod) for pod in made], policies_by_claims())
     wrong = [Fate(pod, answer) for pod, answer in zip(made, answers, strict=True) if answer.made or answer.denied or answer.failed]
     assert not wrong, about(wrong)
+
+
+def _gpu_pod(limits: Json | None, scheduler: str, finalizers: tuple[str, ...] = ()) -> Json:
+    container = {"name": "c", "image": "x", **({"resources": {"limits": limits, "requests": limits}} if limits else {})}
+    metadata = {"name": "p", "namespace": "default", "finalizers": list(finalizers)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"schedulerName": scheduler, "containers": [container]}}
+
+
+@pytest.mark.parametrize("scheduler", ["gpushare-scheduler", "default-scheduler"])
+@pytest.mark.parametrize("limits", [{MEMORY: "4"}, {GPUS: "1"}])
+def test_a_pod_from_before_this_back_end_stays_as_it_is(limits: Json, scheduler: str) -> None:
+    """The API server rejects each change of these fields, so the controller of Jobs could not take its finalizer away."""
+    before = _gpu_pod(limits, scheduler, ("batch.kubernetes.io/job-tracking",))
+    (answer,) = ask([Request(TENANT, "pods", _gpu_pod(limits, scheduler), before)], policies_by_claims())
+    assert (answer.made, answer.denied, answer.failed) == (None, "", "")
+
+
+@pytest.mark.parametrize("limits", [{MEMORY: "4"}, {GPUS: "1"}])
+def test_a_manifest_that_is_applied_again_changes_nothing(limits: Json) -> None:
+    sent = _gpu_pod(limits, "gpushare-scheduler")
+    (first,) = ask([Request(TENANT, "pods", sent)], policies_by_claims())
+    assert first.made is not None
+    (again,) = ask([Request(TENANT, "pods", sent, first.made)], policies_by_claims())
+    assert (again.made, again.denied, again.failed) == (first.made, "", "")
+
+
+def _slice(node: str, pool: str, driver: str = DRIVER) -> Json:
+    spec = {"driver": driver, "nodeName": node, "pool": {"name": pool, "generation": 9, "resourceSliceCount": 1}, "devices": []}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("who", "made", "before", "words"),
+    [
+        (POD_PLUGIN, _slice("gpu1", "gpu1"), None, ""),
+        (POD_PLUGIN, _slice("gpu1", "gpu1"), _slice("gpu1", "gpu1"), ""),
+        (POD_PLUGIN, None, _slice("gpu1", "gpu1"), ""),
+        (POD_PLUGIN, _slice("gpu1", "gpu2"), None, "pool of their own node"),
+        (POD_PLUGIN, _slice("gpu1", "gpu2"), _slice("gpu1", "gpu1"), "pool of their own node"),
+        (POD_PLUGIN, None, _slice("gpu1", "gpu2"), ""),
+        (POD_PLUGIN, _slice("gpu2", "gpu2"), None, "of its own node"),
+        (POD_PLUGIN, None, _slice("gpu2", "gpu2"), "of its own node"),
+        (POD_PLUGIN, _slice("gpu1", "gpu1", "gpu.example.com"), None, f"only the ResourceSlices of {DRIVER}"),
+        (UNBOUND, _slice("gpu1", "gpu1"), None, "of its own node"),
+        (KUBELET, _slice("gpu1", "gpu2"), None, "pool of their own node"),
+        (KUBELET, _slice("gpu1", "gpu1"), None, ""),
+        (KUBELET, None, _slice("gpu1", "gpu2"), ""),
+        (KUBELET, _slice("gpu1", "gpu2", "gpu.example.com"), None, ""),
+    ],
+)
+def test_who_may_write_which_slices(who: Who, made: Json | None, before: Json | None, words: str) -> None:
+    (answer,) = ask([Request(who, "resourceslices", made, before, group="resource.k8s.io")], policies_of_slices())
+    assert answer.failed == ""
+    assert words in answer.denied if words else answer.denied == ""
 
 
 def claims() -> list[tuple[str, Json]]:

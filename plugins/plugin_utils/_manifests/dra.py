@@ -52,6 +52,8 @@ _UNKNOWN_TO_CLAIMS = {
 _UNCOUNTED = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{CLASS}.deviceclass.resource.k8s.io/memory")
 _NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
 _CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
+#: Of a pod as it was: one from before this back end has limits, and the API server takes no claims for it any more.
+_OLD_CONTAINERS = _CONTAINERS.replace("object.", "oldObject.")
 _IS_NO_MIRROR = "!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()"
 #: Kubernetes' quantity of one unit, by the unit's name: how many of which.
 UNIT_QUANTITIES = {"GiB": (1, "Gi"), "MiB": (1, "Mi"), "64MiB": (64, "Mi"), "128MiB": (128, "Mi"), "256MiB": (256, "Mi")}
@@ -243,6 +245,7 @@ def _requests() -> Json:
     )
     scheduler = (
         f"(object.spec.?schedulerName.orValue('') == '{SCHEDULER}' "
+        f"&& (oldObject == null || oldObject.spec.?schedulerName.orValue('') != '{SCHEDULER}') "
         "? [JSONPatch{op: 'replace', path: '/spec/schedulerName', value: 'default-scheduler'}] : [])"
     )
 
@@ -274,6 +277,10 @@ def _requests() -> Json:
         "matchConstraints": _rule("", "pods", [CREATE, UPDATE]),
         "matchConditions": [
             {"name": "asks-for-gpus", "expression": f"{_CONTAINERS}.size() <= {_MOST_CONTAINERS} && ({_asks(MEMORY)} || {_asks(GPUS)})"},
+            {
+                "name": "had-no-limits",
+                "expression": f"oldObject == null || ({_OLD_CONTAINERS}.size() <= {_MOST_CONTAINERS} && !{_asks(MEMORY, _OLD_CONTAINERS)})",
+            },
             {"name": "is-no-mirror", "expression": _IS_NO_MIRROR},
         ],
         "variables": [*_VARIABLES, {"name": "memory_alone", "expression": f"!{_asks(GPUS)} && !{_asks(CORE)}"}],
@@ -397,16 +404,23 @@ def _own_policies(values: Values) -> list[Json]:
         writers=tuple(values.writers),
     )
     spec = "(request.operation == 'DELETE' ? oldObject : object).spec"
+    of_node = f"{spec}.?nodeName.orValue('')"
+    kubelets = f"'system:nodes' in request.userInfo.?groups.orValue([]) && {spec}.driver == '{DRIVER}'"
     slices = policy(
         "dra-slices",
         [CREATE, UPDATE, DELETE],
         ["resourceslices"],
-        {"is-a-device-plugin": daemons.is_plugin},
+        {"is-a-device-plugin-or-a-kubelet": f"{daemons.is_plugin} || ({kubelets})"},
         [
             must(
-                f"{spec}.driver == '{DRIVER}' && {daemons.is_of(f'{spec}.?nodeName.orValue({chr(39)}{chr(39)})')}",
+                f"!({daemons.is_plugin}) || ({spec}.driver == '{DRIVER}' && {daemons.is_of(of_node)})",
                 f"a device plugin of gpushare may write only the ResourceSlices of {DRIVER} of its own node",
-            )
+            ),
+            # In a pool of another node they would stand for that one's GPUs, or be a newer generation that takes their place.
+            must(
+                f"request.operation == 'DELETE' || object.spec.pool.name == {of_node}",
+                f"the ResourceSlices of {DRIVER} are in the pool of their own node: set spec.pool.name to spec.nodeName",
+            ),
         ],
         daemons.node,
         group=_GROUP,
