@@ -26,7 +26,9 @@ NOTED_PART: Final = 1 / 16
 """Of the memory in use, and at least so many MiB."""
 NOTED_MIB: Final = 256
 REFRESH_SECONDS: Final = 6 * 3600.0
-"""So old a report becomes at most: what was measured since is lost when the plugin ends."""
+"""So old a report becomes at most: what was measured since is lost when the plugin ends, and an older one is of a plugin that has."""
+_LATE_SECONDS: Final = 3600.0
+"""For writes that fail, GPUs that do not answer for a while, and clocks that differ."""
 IDLE_SECONDS: Final = 600.0
 """So long a pod has used nothing before it is written down as idle: a short pause is no news."""
 _LATEST: Final = 2**40
@@ -71,11 +73,15 @@ class UseReport:
         pods = [(now, before.pods[key]) for key, now in self.pods.items()]
         if any((now.idle is None) != (was.idle is None) or now.peak != was.peak for now, was in pods):
             return True
-        if pods and self.at - before.at >= REFRESH_SECONDS:
+        if self.at - before.at >= REFRESH_SECONDS:
             return True
         sizes = [(now.mib, was.mib) for now, was in gpus] + [(now.mib, was.mib) for now, was in pods]
         loads = [(now.sm, was.sm) for now, was in gpus] + [(now.sm, was.sm) for now, was in pods]
         return any(_noted(*size, memory=True) for size in sizes) or any(_noted(*load) for load in loads)
+
+    def is_old(self, now: float) -> bool:
+        """Whether nobody renews it any more. now: Unix time."""
+        return now - self.at > REFRESH_SECONDS + _LATE_SECONDS
 
     def to_json(self) -> str:
         """The annotation's value. Of too many pods those with most memory are in it."""

@@ -162,6 +162,7 @@ class Cluster:
         spec = raw.get("spec") or {}
         labels, cordoned = labels_of(raw["metadata"]), bool(spec.get("unschedulable"))
         self.infos[record.name] = NodeInfo(address_of(raw), labels, cordoned, _ready(raw) is not False, _offered(raw))
+        self._forget_offered(record.name)
         self._set_use(record.name, (raw["metadata"].get("annotations") or {}).get(protocol.ANNOTATION_USE))
         return record.name
 
@@ -178,9 +179,15 @@ class Cluster:
         """The slices of a node have changed: its GPUs, and what its pods have of them."""
         if node:
             self.ledger.set_inventory(node, self.claims.inventories.get(node), self.claims.errors.get(node, ""))
+            self._forget_offered(node)
             self.changed.nodes.add(node)
             for raw in self.claims.pods_on(node):
                 self._set_pod(raw)
+
+    def _forget_offered(self, node: str) -> None:
+        """Of a node with slices: kubelet keeps the 0 of a device plugin that it had before."""
+        if node in self.claims.inventories and node in self.infos:
+            self.infos[node] = replace(self.infos[node], offered=None)
 
     def set_claim(self, raw: Mapping[str, Any]) -> tuple[str, str]:
         """A v1.ResourceClaim as it is now; its namespace and name."""

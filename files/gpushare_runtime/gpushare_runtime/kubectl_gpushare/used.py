@@ -101,9 +101,12 @@ def published(cluster: Cluster) -> Used:
 
 
 def _report_of(cluster: Cluster, node: NodeLedger) -> UseReport | None:
-    """None also where the node's device plugin, or the node itself, is away."""
+    """None also where the node's device plugin, or the node itself, is away. Nothing but the report's age shows that of one with slices."""
+    report = cluster.uses.get(node.name)
     there = node.inventory and closed(node, cluster.infos.get(node.name, UNKNOWN_NODE)) in ("", "S")
-    return cluster.uses.get(node.name) if there else None
+    if not there or (report and node.name in cluster.claims.inventories and report.is_old(cluster.now())):
+        return None
+    return report
 
 
 def check_url(url: str) -> str:

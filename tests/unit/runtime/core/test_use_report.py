@@ -73,6 +73,10 @@ def test_only_what_a_person_would_notice_is_worth_a_write() -> None:
     assert [pod(mib=mib) for mib in (2255, 2256, 1745, 1744, None)] == [False, True, False, True, True]
     assert [pod(idle=idle) for idle in (None, 400)] == [False, True]
     assert not replace(REPORT, pods={**REPORT.pods, ("b", 0): PodUse(0, 0, 500, 0)}).differs(REPORT), "it is idle all the same"
+    for steady in (REPORT, UseReport(1000, REPORT.gpus)):
+        assert [replace(steady, at=1000 + age).differs(steady) for age in (6 * 3600 - 1, 6 * 3600)] == [False, True]
+        # What is renewed in time, and an hour late, is not old.
+        assert [steady.is_old(1000 + age) for age in (0, 7 * 3600, 7 * 3600 + 1)] == [False, False, True]
     assert replace(REPORT, pods={("a", 0): REPORT.pods["a", 0]}).differs(REPORT)
     assert replace(REPORT, gpus={0: GpuUse(4000, 50)}).differs(REPORT)
     assert replace(REPORT, gpus={**REPORT.gpus, 0: GpuUse(4000, 60)}).differs(REPORT)

@@ -18,6 +18,7 @@ import pytest
 
 from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
+from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.dra.pods import ClaimedPods
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kubectl_gpushare.api import fill
@@ -25,6 +26,7 @@ from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import explain, headline
 from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
 from gpushare_runtime.kubectl_gpushare.status import StatusEvidence, judge
+from gpushare_runtime.kubectl_gpushare.used import published, published_peaks
 from gpushare_runtime.kubectl_gpushare.views import Selection, document
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 from unit.fakes.runtime.dra.claims import A30, T4, claim, node, pod, slices_of, whole
@@ -67,6 +69,31 @@ def test_a_pod_has_the_gpu_of_its_claim_whatever_comes_first() -> None:
         assert frees(cluster) == [15, 18]
         assert has(cluster, "p") == {1: 6}
         assert cluster.problems() == []
+
+
+@pytest.mark.parametrize("first", ["node", "slices"])
+def test_what_a_device_plugin_left_behind_closes_no_node_with_slices(first: str) -> None:
+    """kubelet keeps its resource with 0, where a cluster has changed from the extender to this back end."""
+    left = node()
+    left["status"]["allocatable"] = {**left["status"].get("allocatable", {}), "aliyun.com/gpu-mem": "0"}
+    cluster = read(*((left, *slices_of()) if first == "node" else (*slices_of(), left)), pod("p", {"gpushare-m6": ""}, on=None))
+    (verdict,) = explain(cluster, cluster.waiting["p"].pod)
+    assert (verdict.node, verdict.gpus, verdict.reason) == ("gpu1", [0], "")
+    assert [entry.found for entry in judge(cluster, StatusEvidence()) if entry.check == "nodes"] == ["1 with a device plugin"]
+
+
+@pytest.mark.parametrize(("hours", "known"), [(0, True), (7, True), (7.1, False), (1000, False)])
+def test_what_a_node_with_slices_publishes_of_its_use_counts_as_long_as_it_is_renewed(hours: float, known: bool) -> None:
+    """No other sign is left of a plugin that went away, or that publishes nothing."""
+    raw = node()
+    raw["metadata"]["annotations"] = {
+        "gpushare/use": UseReport(1000, {0: GpuUse(14000, 99)}, {("p", 1): PodUse(7, 0, 900, 7, 60)}).to_json()
+    }
+    cluster = read(raw, *slices_of(), claim("c", [(A30, "6Gi")], pods=["p"]), pod("p", {"gpushare-m6": "c"}))
+    cluster.now = lambda: 1000 + hours * 3600
+    used = published(cluster)
+    assert (used.by_gpu, used.by_pod, used.idle) == (({T4.uuid: 14000}, {"p": 7}, {"p": 900.0}) if known else ({}, {}, {}))
+    assert bool(published_peaks(cluster).by_pod) == known
 
 
 def test_memory_on_two_gpus_and_a_whole_gpu() -> None:
