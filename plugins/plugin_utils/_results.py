@@ -89,7 +89,7 @@ _SEEN = {
     "places": Places,
     "now": float,
     "node_name": str,
-    "kubelet": {"running": bool, "unit": Maybe(StoppedUnit), "says": str},
+    "kubelet": {"running": bool, "unit": Maybe(StoppedUnit), "says": str, "unreached": str, "proxy": str},
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
     "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool, "stops": [str]}]},

@@ -8,6 +8,7 @@ A draw plants one of the cluster and one on each GPU node at once. Read on 2026-
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from verify.faults import CONTAINERD, kept, program, sh
 
 KUBELET: Final = "/var/lib/kubelet/config.yaml"
 CONTROLLERS: Final = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
+CALICO: Final = "/etc/cni/net.d/00-calico.conflist"
 ETCD: Final = "/etc/kubernetes/manifests/etcd.yaml"
 THEIRS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
 AUTOSCALER: Final = "ToBeDeletedByClusterAutoscaler"
@@ -113,6 +115,19 @@ def _network(cluster: Cluster, node: str) -> None:
     back = "rmdir /etc/cni/net.d && mv /run/test-net.d /etc/cni/net.d && systemctl restart containerd"
     sh(cluster, node, f"test ! -e /run/test-net.d || {{ {back}; }}")
     cluster.until("the node is Ready", lambda: "True" in _ready(cluster, node), 90)
+
+
+def _other_network(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """The file of a network whose plugin is gone, before that of the network in use."""
+    later.callback(_other_network_removed, cluster, node)
+    content = json.dumps(
+        {"name": "k8s-pod-network", "cniVersion": "0.3.1", "plugins": [{"type": "calico", "ipam": {"type": "calico-ipam"}}]}
+    )
+    sh(cluster, node, f"cat > {CALICO}; sleep 5", content)
+
+
+def _other_network_removed(cluster: Cluster, node: str) -> None:
+    sh(cluster, node, f"rm -f {CALICO}; sleep 5")
 
 
 def _tainted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
@@ -255,6 +270,20 @@ OF_A_NODE: Final = (
         _no_network,
         "cni plugin not initialized",
         _network,
+    ),
+    Stranger(
+        "the file of a network that was removed",
+        "https://github.com/openshift/openshift-ansible/issues/11953",
+        _other_network,
+        "/etc/cni/net.d",
+        _other_network_removed,
+    ),
+    Stranger(
+        "pods may have one process",
+        "https://github.com/bottlerocket-os/bottlerocket/pull/2138",
+        _kubelet("podPidsLimit: 1\n"),
+        "podPidsLimit",
+        _kubelet_as_it_was,
     ),
 )
 OF_THE_CLUSTER: Final = (

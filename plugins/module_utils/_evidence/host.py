@@ -18,7 +18,7 @@ from .._facts.ground import without_room
 from .._facts.kubelet_checkpoint import forgotten
 from .._facts.node import NodeFacts, gather
 from .._facts.nvidia_smi import MINIMUM_DRIVER
-from .._facts.stopped_unit import kubelet_complaint
+from .._facts.stopped_unit import kubelet_complaint, proxy_of_kubelet, unreached
 from .._formats.certificate import life_of
 from .._host import command
 from .._host.container_runtimes import KINDS
@@ -70,7 +70,14 @@ def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> D
         facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
         stopped = None if facts.kubelet_unit is None else asdict(facts.kubelet_unit)
-        seen["kubelet"] = {"running": facts.kubelet.running, "unit": stopped, "says": kubelet_complaint(host) if stopped is None else ""}
+        runs = stopped is None
+        seen["kubelet"] = {
+            "running": facts.kubelet.running,
+            "unit": stopped,
+            "says": kubelet_complaint(host) if runs else "",
+            "unreached": unreached(host) if runs else "",
+            "proxy": proxy_of_kubelet(host) if runs else "",
+        }
         seen["runtime"] = daemons.runtime(host, places.install_dir)
         seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
         seen["files"] = evidence_files.files(host)

@@ -206,6 +206,7 @@ def changed(wanted: Mapping[str, Any], item: Mapping[str, Any]) -> List[str]:
     found = [
         *_differing(wanted["spec"], item["spec"], {"containers", *_FILLED[0]}),
         *_differing(wanted["spec"]["containers"][0], (item["spec"].get("containers") or [{}])[0], {*_FILLED[1]}),
+        *_asked_besides(wanted["spec"]["containers"][0], (item["spec"].get("containers") or [{}])[0]),
     ]
     more = [str(container.get("name")) for container in (item["spec"].get("containers") or [])[1:]]
     found += [f"a further container {', '.join(more)}"] if more else []
@@ -215,6 +216,14 @@ def changed(wanted: Mapping[str, Any], item: Mapping[str, Any]) -> List[str]:
 def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any], filled: Collection[str]) -> List[str]:
     names = sorted({*wanted, *found} - {*filled})
     return [f"{name} {json.dumps(found.get(name))}" for name in names if found.get(name) != wanted.get(name)]
+
+
+def _asked_besides(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> List[str]:
+    """What the container asks for besides: a LimitRange of the namespace gives it, too."""
+    own = {*wanted["resources"]["limits"]}
+    asked = {kind: (found.get("resources") or {}).get(kind) or {} for kind in ("requests", "limits")}
+    more = {kind: {name: amount for name, amount in amounts.items() if name not in own} for kind, amounts in asked.items()}
+    return [f"resources.{kind} {json.dumps(amounts)}" for kind, amounts in more.items() if amounts]
 
 
 def settled(pod: Optional[Mapping[str, Any]], impatient: bool) -> bool:

@@ -98,7 +98,9 @@ def without_room(host: Host) -> Tuple[str, ...]:
     found = []
     for path in filter(host.is_folder, _OF_STARTS):
         free = host.free_mib(path)
-        if free is not None and free < _LEAST_MIB:
+        if host.is_read_only(path):
+            found.append(f"{path} (mounted read-only)")
+        elif free is not None and free < _LEAST_MIB:
             found.append(f"{path} ({free} MiB free)")
         elif host.inodes(path) < _FEW_INODES:
             found.append(f"{path} (too few free inodes)")

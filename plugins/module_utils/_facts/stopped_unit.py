@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Optional, Pattern, Tuple
 
 from .._cluster.names import PLUGIN
+from .._formats.credentials import without_credentials
 from .._host.host import Host
 from .._host.logged import told
 from .._host.systemd import UNITS, parsed, show_command
@@ -29,9 +30,11 @@ _MANY_STARTS, _STAYS_SECONDS = 3, 60.0
 COMPLAINT = re.compile(r"[EF]\d{4} |Error:|.*\bfailed to\b|.*unrecognized feature gate")
 #: kubelet says so every 20 s of each worker node without a folder for static pods.
 _NO_COMPLAINT = "path does not exist, ignoring"
+#: A call of the API server that failed. Events are of no use to people.
+_OF_SERVER = re.compile(r"E\d{4} (?!.*\bevent\.go:).*\b(?:Get|Post|Put|Patch) \\?\"https?://")
 #: The same of container runtimes, which log in the form of logrus, and of programs in Go that end.
 COMPLAINT_OF_RUNTIME = re.compile(r".*\blevel=(?:fatal|panic)\b|panic: |fatal error: |.*\bfailed to\b")
-_LINES, _SHOWN = 200, 320
+_LINES, _SHOWN, _PROXY = 200, 320, 120
 _ACTIVE, _MASKED, _GAVE_UP = "active", "masked", "start-limit-hit"
 
 
@@ -68,6 +71,19 @@ def restless(host: Host) -> Optional[StoppedUnit]:
 def kubelet_complaint(host: Host) -> str:
     """The last complaint of a kubelet that runs, "" for none: why its node is not Ready, it logs again and again."""
     return _last_words(host, f"--unit={_name_of_kubelet(host)}", COMPLAINT, failed=False)
+
+
+def unreached(host: Host) -> str:
+    """The last complaint of a kubelet that runs about a call of its API server, "" for none: it logs many others in consequence."""
+    return _last_words(host, f"--unit={_name_of_kubelet(host)}", _OF_SERVER, failed=False)
+
+
+def proxy_of_kubelet(host: Host) -> str:
+    """The proxy that kubelet's environment has for https, without its password; "" for none."""
+    process = host.process("kubelet")
+    environment = (host.text(f"/proc/{process.pid}/environ") or "").split("\0") if process is not None else []
+    values = [value for name, _equals, value in (entry.partition("=") for entry in environment) if name.upper() == "HTTPS_PROXY"]
+    return told(without_credentials(values[0]), _PROXY) if values else ""
 
 
 def unit_of(host: Host, name: str, complaint: Pattern[str]) -> StoppedUnit:

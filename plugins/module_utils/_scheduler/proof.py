@@ -62,8 +62,10 @@ def not_running(
     if "running" not in state:
         detail = state.get("waiting") or state.get("terminated") or {}
         words = f"its container does not run: {detail.get('reason', 'unknown')} {detail.get('message', '')}".strip()
-        # One that ended without an error was stopped by kubelet, which will start the next, if only after a pause.
         end = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+        if end.get("exitCode"):
+            words += f"; it ended with exit code {end['exitCode']} ({end.get('reason', 'Error')})"
+        # One that ended without an error was stopped by kubelet, which will start the next, if only after a pause.
         stopped = end.get("exitCode") == 0
         if int(status.get("restartCount", 0)) >= HOPELESS_RESTARTS and not stopped:
             raise HopelessError(words)

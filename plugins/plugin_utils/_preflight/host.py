@@ -8,7 +8,8 @@ Pure.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...module_utils._driver.generations import DOMAINS, is_coherent
@@ -60,7 +61,8 @@ _VERSIONS_IN_WORDS = "Debian 12 or 13, Ubuntu 22.04, 24.04 or 26.04, Enterprise 
 _TRIED_IN_WORDS = "Debian 12, on which it was"
 #: Of the folders in which containers start.
 ROOM = "some MiB and inodes: no container starts without them"
-ROOM_CURE = "df -h and df -i of each name it: remove files there (old logs: journalctl --vacuum-size=200M)"
+_ROOM_CURE = "df -h and df -i of each name it: remove files there (old logs: journalctl --vacuum-size=200M)"
+_READ_ONLY = re.compile(r"(/[\w./-]{1,80}) \(mounted read-only\)$")
 MACHINES = ("x86_64", "aarch64")
 SYSTEMD, KUBERNETES = "systemd", "kubernetes"
 #: The installer of Kubernetes to the modes in which a run on its hosts installs gpushare. The playbook `cluster` needs no host.
@@ -178,7 +180,7 @@ def _ground(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
         report = found.warn if path in OF_RUNTIMES else found.error
         report("disk", f"too few free inodes for {path}", "inodes for the files that are written", cure)
     if ground.without_room and (wanted.gpu_node or wanted.control_plane):
-        found.error("disk", f"no room in {', '.join(ground.without_room)}", ROOM, ROOM_CURE)
+        found.error("disk", f"no room in {', '.join(ground.without_room)}", ROOM, room_cure(ground.without_room))
     for path in ground.no_programs:
         cure = "mount it without noexec, or put gpushare_install_dir elsewhere"
         found.error("disk", f"{path} on a file system mounted noexec", "one from which programs run", cure)
@@ -192,6 +194,14 @@ def _ground(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     if wanted.control_plane and wanted.mode == SYSTEMD and wanted.extender_port in ground.listening and not ground.extender:
         cure = f"end it (ss -ltnp 'sport = :{wanted.extender_port}' names it), or set gpushare_extender_port to a free port"
         found.error("port", f"another process listening on port {wanted.extender_port}", "it free for the extender", cure)
+
+
+def room_cure(without_room: Iterable[str]) -> str:
+    """The cure of folders that take no file. without_room: as _facts/ground.py has them."""
+    each = {path: _READ_ONLY.match(path) for path in without_room}
+    mounts = "; ".join(f"mount -o remount,rw $(findmnt -n -o TARGET -T {found[1]})" for found in each.values() if found)
+    writable = f"dmesg says why, if the kernel did it; then: {mounts}; then: systemctl restart kubelet" if mounts else ""
+    return "; ".join(filter(None, [writable, "" if all(each.values()) else _ROOM_CURE]))
 
 
 def _writes(path: str, wanted: WantedHost) -> bool:

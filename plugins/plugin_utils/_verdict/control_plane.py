@@ -38,6 +38,12 @@ from .findings import VerifyFindings
 _VERBS = ("filterVerb", "bindVerb")
 _IN_TIME = "one that is renewed in time"
 CONTROLLERS = "kube-controller-manager"
+#: kubelet's word for a container that had no more memory.
+_KILLED = "OOMKilled"
+_OUT_OF_MEMORY = (
+    "raise resources.limits.memory of kube-scheduler in {path}, or remove it (kubeadm sets none), and wait 20 s; without such a limit the "
+    "host is out of memory (free -m; dmesg)"
+)
 _CONTROLLERS_MANIFEST = f"/etc/kubernetes/manifests/{CONTROLLERS}.yaml"
 
 
@@ -77,7 +83,7 @@ def _scheduler(found: VerifyFindings, seen: Mapping[str, Any], doctor: Doctor, m
         cure = f"{SITE}: it checks the file and restarts the scheduler with it; or put the file back as it was"
         found.say("scheduler_older_than_file", old, "the scheduler restarted after each change of its configuration", cure)
     elif asked:
-        _running(found, manifest, mirror, noted, path)
+        _running(found, manifest, mirror, noted, path, files["says"])
 
 
 def _certificates(found: VerifyFindings, lives: Mapping[str, tuple[float, float]], now: float) -> None:
@@ -247,8 +253,10 @@ def _address(url: str) -> tuple[str, str, int | None, str]:
     return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
 
 
-def _running(found: VerifyFindings, manifest: SchedulerManifest, mirror: Mapping[str, Any] | None, noted: str | None, path: str) -> None:
-    """Whether the scheduler that runs is the one of the manifest."""
+def _running(
+    found: VerifyFindings, manifest: SchedulerManifest, mirror: Mapping[str, Any] | None, noted: str | None, path: str, says: str
+) -> None:
+    """Whether the scheduler that runs is the one of the manifest. says: the last error of the one that runs, or ran last."""
     try:
         missing = proof.not_running(mirror, noted, manifest.shape)
     except Failure as error:
@@ -257,7 +265,9 @@ def _running(found: VerifyFindings, manifest: SchedulerManifest, mirror: Mapping
         annotations = (mirror or {}).get("metadata", {}).get("annotations") or {}
         older = mirror is not None and annotations.get(ANNOTATION_SCHEDULER_CONFIG) != noted
         code = "scheduler_older_than_file" if older else "scheduler_stopped"
-        found.say(code, f"a scheduler of which {missing}", f"the one of {path} to run", _cure(path, older))
+        last = f"; its last error: {says}" if says else ""
+        cure = _OUT_OF_MEMORY.format(path=path) if _KILLED in missing else _cure(path, older)
+        found.say(code, f"a scheduler of which {missing}{last}", f"the one of {path} to run", cure)
     elif mirror is not None and (image := SchedulerManifest.parsed(mirror).image) != manifest.image:
         found.say("scheduler_older_than_file", f"a scheduler of image {image}", f"{manifest.image}, as {path} says", _cure(path, True))
 

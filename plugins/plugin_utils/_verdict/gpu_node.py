@@ -20,11 +20,12 @@ from ...module_utils._facts.nvidia_smi import SmiReport
 from ...module_utils._facts.stopped_unit import StoppedUnit, complained, last_words, start_again, stopped
 from ...module_utils._formats.finding import ERROR, WARNING, few
 from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
-from .._preflight.host import ROOM, ROOM_CURE
+from .._preflight.host import ROOM, room_cure
 from .certificates import near_end
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
+from .hints import NEW_CERTIFICATE, hint
 from .visibility import judge_visibility, needs_no_runtime
 
 #: In the doctor's words.
@@ -35,6 +36,8 @@ STOP_OTHER = f"{OTHER_CURE}; then: systemctl restart {PLUGIN}"
 _OF_PROGRAMS = frozenset({"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"})
 #: k8s.io/api 0.37.2, core/v1/well_known_taints.go. Those of a node that is not ready follow from that.
 _OF_KUBELET = frozenset(f"node.kubernetes.io/{what}-pressure" for what in ("memory", "disk", "pid"))
+#: The reason of a node of which the control plane has not heard (pkg/controller/nodelifecycle).
+_NOT_HEARD = "NodeStatusUnknown"
 _RUNTIME = "nvidia"
 _MOST_NAMED = 4
 _RENEWED = "one that kubelet has renewed, which it does before 90 % of its life"
@@ -57,16 +60,11 @@ def judge_kubelet(found: VerifyFindings, gpu: Mapping[str, Any], runs: bool, now
     late = near_end(gpu["kubelet_life"], now)
     if late is not None:
         severity, when = late
-        ended = (
-            "on a control plane: kubeadm kubeconfig user --org system:nodes --client-name system:node:NODE > kubelet.conf; on this "
-            "host move /var/lib/kubelet/pki/kubelet-client* away, put that file to /etc/kubernetes/kubelet.conf, and: systemctl "
-            "restart kubelet"
-        )
         soon = (
             "is rotateCertificates: true in kubelet's configuration, and does kube-controller-manager sign (kubectl get csr)? Then: "
             "systemctl restart kubelet"
         )
-        cure = ended if severity == ERROR else soon
+        cure = NEW_CERTIFICATE if severity == ERROR else soon
         found.say("kubelet_certificate", f"kubelet's client certificate, which {when}", _RENEWED, cure, severity)
     kubelets, plugins = gpu["kubelet_roots"]
     if runs and plugins and kubelets != plugins:
@@ -107,7 +105,7 @@ def judge_node(
     judge_kubelet(found, gpu, seen["kubelet"]["running"], seen["now"])
     if not seen["kubelet"]["running"]:
         words, cure = stopped(StoppedUnit(**(seen["kubelet"]["unit"] or {})))
-        found.say("kubelet_stopped", words, "a running one", cure)
+        found.say("kubelet_stopped", words, "a running one", hint(words) or cure)
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
     _second_plugin(found, gpu, doctor, report, dra)
     if gpu["container_runtime"] is not None:
@@ -117,7 +115,7 @@ def judge_node(
         if drivers is not None:
             found.add(drivers, check="cgroup_drivers_differ")
     if gpu["without_room"]:
-        found.say("disk_full", f"no room in {', '.join(gpu['without_room'])}", ROOM, ROOM_CURE)
+        found.say("disk_full", f"no room in {', '.join(gpu['without_room'])}", ROOM, room_cure(gpu["without_room"]))
     judge_sandbox(found, gpu)
     judge_visibility(found, seen, node)
     if report.problem is None:
@@ -153,7 +151,10 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
         if runtime["broken"]:
             cure = f"correct what the message names; then: systemctl restart {unit}"
         seen = "; ".join(filter(None, [runtime["problem"], runtime["broken"]]))
-        found.say("runtime_silent", seen + last_words(state), f"{name} to answer kubelet's questions", cure)
+        seen += last_words(state)
+        known = hint(seen)
+        cure = f"{known}; then: systemctl restart {unit}" if known else cure
+        found.say("runtime_silent", seen, f"{name} to answer kubelet's questions", cure)
     elif runtime["broken"]:
         cure = f"correct what the message names; do not restart {unit} before: it runs with its former files, and would not start again"
         found.say("runtime_file_broken", f"{name} running, and {runtime['broken']}", "files with which it would start again", cure)
@@ -213,8 +214,11 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
     for difference in compared.differences:
         # The host has said that already.
         if report.problem is None or difference.subject != "gpus" or difference.check != driver_code(report.problem):
-            words = complained(seen["kubelet"]["says"]) if difference.check == "node_not_ready" else ""
-            found.add(difference, found=f"{difference.subject}: {difference.found}{words}")
+            words, cure = "", difference.cure
+            if difference.check == "node_not_ready":
+                words, way = _why_not_ready(seen["kubelet"], difference.found)
+                cure = way or cure
+            found.add(difference, found=f"{difference.subject}: {difference.found}{words}", cure=cure)
     if node and (node["metadata"].get("labels") or {}).get(LABEL_NODE) != "true":
         labels = node["metadata"].get("labels") or {}
         seen_label = f"label {LABEL_NODE}={labels[LABEL_NODE]}" if LABEL_NODE in labels else f"no label {LABEL_NODE}"
@@ -222,6 +226,26 @@ def _api(found: VerifyFindings, seen: Mapping[str, Any], report: SmiReport, node
         found.say("label_missing", f"{seen_label} on node {name}", f"{LABEL_NODE}=true", cure)
     if node:
         _closed(found, name, node)
+
+
+def _why_not_ready(kubelet: Mapping[str, Any], found: str) -> tuple[str, str]:
+    """(words for the end of what was found, a cure) of a node that is not Ready. kubelet: the running one. found: the API's words."""
+    # Of one that does not reach the API server, all other complaints are consequences.
+    lost = _NOT_HEARD in found and kubelet["unreached"]
+    words, proxy = complained(kubelet["unreached"] if lost else kubelet["says"]), kubelet["proxy"]
+    if not lost:
+        return words, hint(words)
+    cure = (
+        "see whether that address is your API server (server: in /etc/kubernetes/kubelet.conf), whether it answers this host (curl -k "
+        "ADDRESS/version; nft list ruleset) and accepts kubelet's certificate: correct what differs; then: systemctl restart kubelet"
+    )
+    if proxy:
+        words += f"; kubelet runs with the proxy {proxy}, of its environment"
+        cure = (
+            "grep -rs -i https_proxy /etc/systemd /etc/default /etc/environment names who sets it: remove it, or give NO_PROXY the "
+            f"addresses of the cluster; then: systemctl daemon-reexec; systemctl restart kubelet; else {cure}"
+        )
+    return words, cure
 
 
 def _closed(found: VerifyFindings, name: str, node: Mapping[str, Any]) -> None:

@@ -28,10 +28,15 @@ from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_f
 from .doctor import ExtenderReport, read
 from .findings import PASSABLE, Verdict, VerifyFindings, of_verify, verdict
 from .gpu_node import judge_node, judge_record
+from .hints import hint
 
 _PROBE_EACH = "a probe pod on every GPU node"
 _NAMED = 3
 _SHOWN = 80
+_CHANGED_BY = (
+    ". Admission has changed it, which may be why: webhooks, policies, a LimitRange of the namespace, or --enable-admission-plugins of "
+    "kube-apiserver (AlwaysPullImages, PodNodeSelector) gave it "
+)
 #: The words of a finding with which a module failed.
 _SAID = re.compile(r"(.*?):? found (.+?); expected (.+?); (.+)", re.DOTALL)
 #: The names of writes (_evidence/admission.py, WRITES) to the severity, and to what fails while they are stopped.
@@ -230,19 +235,26 @@ def _twice(evidence: Evidence) -> list[Finding]:
 
 
 def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
-    """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs."""
+    """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs, or nobody runs it."""
     found = VerifyFindings("")
     others: dict[str, list[str]] = {}
+    untried: dict[str, list[str]] = {}
     for pod in pods:
         asks = any(container["units"] or container["gpus"] for container in pod["containers"])
         if asks and ours and pod["scheduler"] not in ours and not (pod["deleted"] or pod["probe"]):
-            others.setdefault(pod["scheduler"][:_SHOWN], []).append(f"{pod['namespace']}/{pod['name']}")
+            waits = not pod["node"] and pod["scheduling"] == proof.NOT_TRIED
+            for group in (others, untried) if waits else (others,):
+                group.setdefault(pod["scheduler"][:_SHOWN], []).append(f"{pod['namespace']}/{pod['name']}")
     for scheduler, names in sorted(others.items())[:_NAMED]:
-        cure = (
-            f"write schedulerName: {ours[0]} into their manifests and create the pods again; or give {scheduler!r} the extender's entry of "
-            "kube-scheduler's configuration"
-        )
         seen = f"pods of the scheduler {scheduler!r}: {few(sorted(names), _NAMED)}"
+        rewrite = f"write schedulerName: {ours[0]} into their manifests and create the pods again"
+        cure = f"{rewrite}; or give {scheduler!r} the extender's entry of kube-scheduler's configuration"
+        if scheduler in untried:
+            seen += f"; nothing has tried to place {few(sorted(untried[scheduler]), _NAMED)}"
+            cure = (
+                f"if no scheduler of that name runs, add a profile with schedulerName: {scheduler} to kube-scheduler's configuration (it "
+                f"has {' and '.join(ours)[:_SHOWN]}), and {SITE}, which restarts the scheduler with it; or {rewrite}"
+            )
         found.say("other_scheduler", seen, f"{' or '.join(ours)}, which calls the extender for each pod with a GPU", cure)
     return found.list
 
@@ -388,7 +400,7 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         # kubelet's log says the same.
         has_event = any(words.startswith(proof.LAST_EVENT) for words in pod["waiting"])
         first = "correct what its last Event names" if has_event else f"journalctl -u kubelet on {node} says why"
-        cure = f"{first}; then verify with -e gpushare_verify_probe=always"
+        cure = f"{hint(why) or first}; then verify with -e gpushare_verify_probe=always"
         found.say("probe_not_running", f"probe pod {name} placed and not running: {why}{_by_admission(pod)}", "it to run", cure)
         return 0
     if not any(container["units"] for container in pod["containers"]):
@@ -408,7 +420,7 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
 def _by_admission(pod: Mapping[str, Any]) -> str:
     """For the end of what was found of a probe pod, "" where it is as it was created."""
     changes = "; ".join(pod.get("changed", ()))
-    return f". Webhooks or policies of others have changed it, which may be why: {changes}" if changes else ""
+    return f"{_CHANGED_BY}{changes}" if changes else ""
 
 
 def _moved(found: VerifyFindings, pod: Mapping[str, Any], ours: str) -> None:

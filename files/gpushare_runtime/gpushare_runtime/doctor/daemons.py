@@ -47,7 +47,7 @@ def look(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path)
     serves = not kubelet.judge_second_plugin(found, unit, listening) and runs
     unit, found.registered = kubelet.registered_soon(host, unit, listening) if serves else (unit, kubelet.registered(host))
     if serves:
-        kubelet.judge_registration(found, unit, listening, found.registered)
+        kubelet.judge_registration(found, unit, listening, found.registered, kubelet.takes_plugins(host, kubelet.listener))
 
 
 def _common(found: Findings, host: HostReader, unit: DaemonUnit, environment: Path) -> bool:

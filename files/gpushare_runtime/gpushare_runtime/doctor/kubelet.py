@@ -144,7 +144,14 @@ def is_own(name: str) -> bool:
     return name.startswith(tuple(SOCKETS.values())) or name in protocol.FORMER_SOCKETS
 
 
-def judge_registration(found: Findings, unit: DaemonUnit, listening: list[SocketOwner], recorded: Mapping[str, list[str]]) -> None:
+def takes_plugins(host: HostReader, peer: Callable[[Path], int | None]) -> bool:
+    """Whether kubelet listens on its socket for device plugins. It makes that at its start only: one that is removed stays away."""
+    return peer(host.at(f"{protocol.KUBELET_PLUGIN_DIR}/{protocol.KUBELET_SOCKET}")) is not None
+
+
+def judge_registration(
+    found: Findings, unit: DaemonUnit, listening: list[SocketOwner], recorded: Mapping[str, list[str]], kubelet_listens: bool = True
+) -> None:
     """Whether the device plugin, which runs, is registered with kubelet for each of its resources."""
     log = f"journalctl -u {unit.name} -n 50, and kubelet's journal"
     for resource, begin in SOCKETS.items():
@@ -159,8 +166,10 @@ def judge_registration(found: Findings, unit: DaemonUnit, listening: list[Socket
             continue
         says = unit.says if not _says_registered(unit, resource) else ""
         seen += f" (the plugin says: {says})" if says else ""
-        # A kubelet that rejects it does so for every process of the plugin.
-        first = "kubelet" if _REJECTS in unit.status else unit.name
+        if not kubelet_listens:
+            seen += f", and no kubelet listening on {protocol.KUBELET_PLUGIN_DIR}/{protocol.KUBELET_SOCKET}, which only its start makes"
+        # A kubelet that rejects it, or does not listen, does so for every process of the plugin.
+        first = "kubelet" if _REJECTS in unit.status or not kubelet_listens else unit.name
         cure = f"systemctl restart {first}; if that does not help: {log}"
         found.error("plugin_not_registered", seen, f"{resource} registered with kubelet", cure)
 

@@ -468,6 +468,9 @@ def test_what_others_have_changed_in_a_probe_pod_is_said_and_what_kubernetes_fil
     item["spec"]["containers"].append({"name": "side\ncar"})
     expected = ['nodeSelector {"pool": "a"}', "tolerations []", 'imagePullPolicy "Always"', "a further container side?car"]
     assert changed(wanted, item) == expected
+    # Of a LimitRange.
+    item["spec"]["containers"][0]["resources"] = {kind: {"cpu": "64", MEMORY: "1"} for kind in ("requests", "limits")}
+    assert changed(wanted, item)[3:] == ['resources.requests {"cpu": "64"}', 'resources.limits {"cpu": "64"}']
     item["spec"]["affinity"] = {"x": "y" * 500}
     assert len(changed(wanted, item)) == 5
     assert max(map(len, changed(wanted, item))) == 120

@@ -186,7 +186,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
     assert found == {
         "places": {"gpu_node": True, "control_plane": True, **PLACES},
         "node_name": "node-7",
-        "kubelet": {"running": True, "unit": None, "says": ""},
+        "kubelet": {"running": True, "unit": None, "says": "", "unreached": "", "proxy": ""},
         "runtime": ("runtime", "/i"),
         "doctor": ("doctor", "/i", [PLUGIN, EXTENDER, "gpushare-dashboard"]),
         "files": {"problem": "", "changed": [], "unrecorded": [], "drop_ins": []},

@@ -80,6 +80,7 @@ def test_folders_that_cannot_be_written(root: FakeRoot, monkeypatch: pytest.Monk
         ({"f_bavail": 0, "f_favail": 0}, ("/run (0 MiB free)",)),
         ({"f_favail": 99}, ("/run (too few free inodes)",)),
         ({"f_favail": 0, "f_files": 0}, ()),
+        ({"f_flag": os.ST_RDONLY, "f_favail": 0}, ("/run (mounted read-only)",)),
     ],
 )
 def test_folders_in_which_no_container_can_start(
@@ -87,7 +88,7 @@ def test_folders_in_which_no_container_can_start(
 ) -> None:
     for folder in ("/run", "/var/lib/kubelet"):
         root.at(folder).mkdir(parents=True)
-    disk = {"f_bavail": 10**6, "f_frsize": 4096, "f_files": 10**6, "f_favail": 10**6}
+    disk = {"f_flag": 0, "f_bavail": 10**6, "f_frsize": 4096, "f_files": 10**6, "f_favail": 10**6}
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**{**disk, **(changes if str(path).endswith("/run") else {})}))
     assert without_room(Host(str(root))) == said
 

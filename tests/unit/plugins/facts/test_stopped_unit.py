@@ -11,10 +11,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import (
     COMPLAINT_OF_RUNTIME,
     StoppedUnit,
+    kubelet_complaint,
     kubelet_unit,
+    proxy_of_kubelet,
     start_again,
     stopped,
     unit_of,
+    unreached,
 )
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 
@@ -33,6 +36,32 @@ def look(tmp_path: Path, **properties: str) -> StoppedUnit:
     root.program("/usr/bin/systemctl", "".join(f"{key}={value}\n" for key, value in properties.items()))
     root.program("/usr/bin/journalctl", JOURNAL)
     return kubelet_unit(Host(str(root)))
+
+
+UNREACHED = """\
+E1130 11:00:00.000000       1 node_status.go:108] "Unable to register" err="Post \\"https://192.0.2.1:6443/api/v1/nodes\\": i/o timeout"
+E1130 11:00:01.000000       1 event.go:374] "Unable to write event" err="Post \\"https://192.0.2.1:6443/api/v1/events\\": i/o timeout"
+E1130 11:00:02.000000       1 kubelet.go:3596] "Unable to register mirror pod because node is not registered yet"
+"""
+
+
+def test_what_a_kubelet_says_of_its_api_server_is_found_before_what_follows(tmp_path: Path, golden: Golden) -> None:
+    root = FakeRoot(tmp_path)
+    root.program("/usr/bin/journalctl", UNREACHED)
+    golden(kubelet_complaint(Host(str(root))))
+    golden(unreached(Host(str(root))))
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [("A=b", ""), ("A=b\0https_proxy=http://user:secret@192.0.2.9:3128\0B=c", "http://***@192.0.2.9:3128"), ("HTTPS_PROXY=", "")],
+)
+def test_the_proxy_of_kubelet_is_read_without_its_password(tmp_path: Path, environment: str, proxy: str) -> None:
+    root = debian(FakeRoot(tmp_path))
+    kubelet(root)
+    (pid,) = (process.pid for process in Host(str(root)).processes if process.argv[0].endswith("kubelet"))
+    root.file(f"/proc/{pid}/environ", environment)
+    assert proxy_of_kubelet(Host(str(root))) == proxy
 
 
 def test_a_masked_kubelet_is_unmasked(tmp_path: Path, golden: Golden) -> None:

@@ -355,6 +355,9 @@ def test_pods_of_a_scheduler_that_does_not_call_the_extender_are_a_warning(world
         pod["scheduler"] = "mine" * 20
     (finding,) = judge(world.evidence()).findings
     golden(finding.found)
+    world.cluster["pods"][-1]["node"] = ""
+    (finding,) = judge(world.evidence()).findings
+    golden(f"{finding.found}: {finding.cure}")
     world.cluster["pods"][-1]["deleted"] = True
     assert judge(world.evidence()).findings == ()
     world.cluster["pods"][-1]["deleted"] = False
@@ -482,6 +485,32 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: dict[str, An
     last = "; the scheduler's last error, on cp1: E1129 no lease" if NOT_TRIED in words else ""
     assert [one.found for one in judge(world.evidence()).causes] == [f"{PROBE} {words}{last}"]
     assert found.looked_at["probe pods"] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'plugin type="calico" failed (add): failed to find plugin "calico" in path [/opt/cni/bin]',
+        "failed to allocate for range 0: no IP addresses available in range set: 10.0.0.1-10.0.0.254",
+        "runc create failed: unable to start container process: can't get final child's PID from pipe: EOF",
+        "mkdir /var/log/pods/a: read-only file system",
+        "write /run/a: no space left on device",
+        "accept4: too many open files",
+        'Failed to pull image "pause:3": dial tcp: lookup registry.k8s.io: no such host',
+    ],
+)
+def test_the_words_of_others_have_a_next_step(world: World, words: str, golden: Golden) -> None:
+    probed(world, {**probe_pod(), "running": [], "waiting": [f"its last Event: {words}"]})
+    (found,) = judge(world.evidence()).causes
+    assert found.found.endswith(words)
+    golden(found.cure)
+
+
+def test_a_kubelet_without_a_certificate_is_told_what_gives_it_one(world: World, golden: Golden) -> None:
+    says = "unable to load bootstrap kubeconfig: stat x: no such file"
+    unit = {"name": "kubelet.service", "load": "loaded", "active": "failed", "state": "failed", "result": "exit-code", "says": says}
+    world.gpu["kubelet"].update(running=False, unit=unit)
+    golden(next(one.cure for one in judge(world.evidence()).causes if one.check == "kubelet_stopped"))
 
 
 def test_an_extender_is_not_missed_where_the_schedulers_own_filters_leave_no_node(world: World) -> None:
@@ -705,6 +734,23 @@ def test_a_scheduler_that_does_not_lead_is_told_with_its_own_words(world: World)
     assert judge(world.evidence()).ok
 
 
+def test_why_a_schedulers_container_ends_is_said(world: World, golden: Golden) -> None:
+    state = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}
+    for end in ({"exitCode": 1, "reason": "Error"}, {"exitCode": 137, "reason": "OOMKilled"}):
+        status = {"state": state, "lastState": {"terminated": end}, "restartCount": 3}
+        world.cluster["schedulers"]["cp1"]["status"] = {"containerStatuses": [status]}
+        world.cp["plane"]["scheduler"]["says"] = "Error: unknown flag: --no-such-flag"
+        (finding,) = judge(world.evidence()).findings
+        assert finding.check == "scheduler_stopped"
+        golden(f"{finding.found}: {finding.cure}")
+
+
+def test_a_folder_that_is_read_only_is_told_with_its_mount(world: World, golden: Golden) -> None:
+    world.gpu["gpu"]["without_room"] += ["/run (0 MiB free)", "/var/log/pods (mounted read-only)"]
+    (finding,) = judge(world.evidence()).findings
+    golden(f"{finding.found}: {finding.cure}")
+
+
 def test_controllers_that_do_not_lead_are_told_with_their_last_words_and_keep_no_probe_pod_away(world: World, golden: Golden) -> None:
     world.cluster["leases"]["kube-controller-manager"].update(alive=False)
     world.cp["plane"]["scheduler"]["controllers_say"] = "unknown"
@@ -720,6 +766,19 @@ def test_why_a_node_is_not_ready_is_said_by_the_api_and_by_its_kubelet(world: Wo
     world.gpu["kubelet"]["says"] = "E1129 10:00:00.000000     100 kubelet.go:3117] no network config"
     (found,) = judge(world.evidence()).findings
     assert (found.check, found.host) == ("node_not_ready", "gpu1")
+    golden(found.found)
+
+
+def test_a_kubelet_that_does_not_reach_its_api_server_is_told_by_that_and_not_by_what_follows(world: World, golden: Golden) -> None:
+    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
+    world.cluster["nodes"][0]["status"]["conditions"] = [ready]
+    world.gpu["kubelet"].update(says="not registered yet", unreached='err="Get "https://192.0.2.1:6443/api": i/o timeout"')
+    for proxy in ("", "http://192.0.2.9:3128"):
+        world.gpu["kubelet"]["proxy"] = proxy
+        (found,) = judge(world.evidence()).findings
+        golden(f"{found.found}: {found.cure}")
+    world.gpu["kubelet"]["unreached"] = ""
+    (found,) = judge(world.evidence()).findings
     golden(found.found)
 
 

@@ -29,6 +29,7 @@ from gpushare_runtime.doctor.kubelet import (
     listeners,
     registered,
     registered_soon,
+    takes_plugins,
 )
 from unit.fakes.runtime.doctor.fake_host import SAYS, Clock, FakeHost, said
 from unit.golden import Golden
@@ -254,6 +255,14 @@ def test_a_kubelet_that_rejects_the_plugin_is_to_be_restarted(host: FakeHost, go
     ((code, words),) = said(found)
     assert (code, words.startswith("a device plugin that waits to be registered for aliyun.com/gpu-mem")) == ("plugin_not_registered", True)
     golden(found.findings[0].cure)
+
+
+def test_a_kubelet_that_has_lost_its_socket_is_to_be_restarted(host: FakeHost, golden: Golden) -> None:
+    assert takes_plugins(host, lambda path: 7 if path.name == "kubelet.sock" else None)
+    assert not takes_plugins(host, lambda path: None)
+    found = Findings()
+    judge_registration(found, replace(host.unit(PLUGIN), says="waits", status="waits"), [], RECORDED, kubelet_listens=False)
+    golden(f"{found.findings[0].found}: {found.findings[0].cure}")
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def gpu_host() -> Json:
         "device_strategy": "auto",
         "runtime_default": "auto",
     }
-    kubelet = {"running": True, "unit": None, "says": ""}
+    kubelet = {"running": True, "unit": None, "says": "", "unreached": "", "proxy": ""}
     return {
         "places": places,
         "node_name": "node-1",
@@ -216,7 +216,7 @@ def plane_host() -> Json:
         "scheduler_manifest": MANIFEST_PATH,
         "scheduler_config": CONFIG_PATH,
     }
-    kubelet = {"running": True, "unit": None, "says": ""}
+    kubelet = {"running": True, "unit": None, "says": "", "unreached": "", "proxy": ""}
     return {
         "places": places,
         "node_name": "cp1",
