@@ -219,7 +219,7 @@ def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any], filled: Coll
 
 
 def _asked_besides(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> List[str]:
-    """What the container asks for besides: a LimitRange of the namespace gives it, too."""
+    """The resources that the container asks for besides: a LimitRange of the namespace gives them, too."""
     own = {*wanted["resources"]["limits"]}
     asked = {kind: (found.get("resources") or {}).get(kind) or {} for kind in ("requests", "limits")}
     more = {kind: {name: amount for name, amount in amounts.items() if name not in own} for kind, amounts in asked.items()}

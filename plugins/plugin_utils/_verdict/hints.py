@@ -25,7 +25,7 @@ _HINTS = tuple(
         ),
         (
             r"no IP addresses available in range set",
-            "addresses of pods that are gone are still taken: below /var/lib/cni/networks remove the files whose content is no pod of: "
+            "addresses of pods that are gone are still taken: below /var/lib/cni/networks remove the files whose content is not a pod of: "
             "crictl pods -q --no-trunc",
         ),
         (

@@ -235,7 +235,7 @@ def _twice(evidence: Evidence) -> list[Finding]:
 
 
 def _by_others(pods: Iterable[Mapping[str, Any]], ours: Sequence[str]) -> list[Finding]:
-    """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs, or nobody runs it."""
+    """Pods with a request whose scheduler does not call the extender: it knows nothing of single GPUs, or does not run."""
     found = VerifyFindings("")
     others: dict[str, list[str]] = {}
     untried: dict[str, list[str]] = {}
