@@ -273,3 +273,31 @@ def test_a_quota_or_a_limit_range_of_memory_is_rejected_and_one_of_devices_is_no
     for each, answer, says in zip(made, answers, expected, strict=True):
         assert says in answer.denied, (each, answer.denied)
         assert bool(says) == bool(answer.denied), (each, answer.denied)
+
+
+def test_a_claim_with_gpus_is_reserved_for_one_pod_and_claims_of_other_drivers_for_many() -> None:
+    """kube-scheduler adds each pod before it binds it."""
+
+    def reserved(*kinds: str, driver: str = "gpushare.kubernetes") -> Json:
+        request = {"name": "gpu", "exactly": {"deviceClassName": "x", "allocationMode": "ExactCount", "count": 1}}
+        result = {"request": "gpu", "driver": driver, "pool": "gpu1", "device": "gpu-1"}
+        users = [{"resource": kind, "name": f"p{place}", "uid": f"u{place}"} for place, kind in enumerate(kinds)]
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "c", "namespace": "default"},
+            "spec": {"devices": {"requests": [request]}},
+            "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": users},
+        }
+
+    free, one, two = reserved(), reserved("pods"), reserved("pods", "pods")
+    group = reserved("podgroups")
+    others = reserved("pods", "pods", driver="gpu.example.org")
+    unallocated = {**free, "status": {}}
+    cases = [(unallocated, one, True), (free, two, False), (one, two, False), (two, one, True), (two, two, True), (two, free, True)]
+    cases += [(unallocated, group, False), (reserved("pods", driver="gpu.example.org"), others, True)]
+    requests = [Request(TENANT, "resourceclaims/status", now, before, group="resource.k8s.io") for before, now, _ in cases]
+    for (_, now, passes), answer in zip(cases, ask(requests, policies_by_claims()), strict=True):
+        assert not answer.failed
+        assert ("write resourceClaimTemplateName" in answer.denied) != passes, (now, answer.denied)
+        assert bool(answer.denied) != passes

@@ -91,7 +91,14 @@ def device_class() -> Json:
 
 def admission(memory_unit: str) -> list[Json]:
     """The policies that turn limits into claims; that of the claims first, since a claim is never changed afterwards."""
-    return [*_mutating("claims", _claims(memory_unit)), device_class(), *_mutating("requests", _requests()), *_rejected(), *_budgets()]
+    return [
+        *_mutating("claims", _claims(memory_unit)),
+        device_class(),
+        *_mutating("requests", _requests()),
+        *_rejected(),
+        *_budgets(),
+        *_shared(),
+    ]
 
 
 def _mutating(name: str, spec: Json) -> list[Json]:
@@ -388,6 +395,20 @@ def _budgets() -> list[Json]:
         ),
     ]
     return with_bindings([policy("dra-budgets", [CREATE, UPDATE], ["resourcequotas", "limitranges"], {}, validations)])
+
+
+def _shared() -> list[Json]:
+    """kubelet prepares a claim for its first pod, and tells the driver of no other: that one would have no limit, and nobody watched it."""
+    users, before = (f"{claim}.?status.?reservedFor.orValue([])" for claim in ("object", "oldObject"))
+    has_gpus = f"object.?status.?allocation.?devices.?results.orValue([]).exists(r, r.driver == '{DRIVER}')"
+    validations = [
+        must(
+            f"{users}.size() <= {before}.size() || ({users}.size() == 1 && {users}[0].resource == 'pods')",
+            "a ResourceClaim with memory of GPUs is for one pod: write resourceClaimTemplateName instead of resourceClaimName in the pods, "
+            "so that each has a claim of its own (docs/use/dra.md)",
+        )
+    ]
+    return with_bindings([policy("dra-shared", [UPDATE], ["resourceclaims/status"], {"has-gpus": has_gpus}, validations, group=_GROUP)])
 
 
 # The daemons, and what their accounts may do.

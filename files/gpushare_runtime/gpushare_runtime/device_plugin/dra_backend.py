@@ -60,8 +60,7 @@ class ClaimedIds:
 
     def _of(self, claim: Claim) -> list[CheckpointEntry]:
         ids = ids_of(claim)
-        # A claim of several pods has its memory once: it is charged to the first one.
-        return [CheckpointEntry(pod, claim.uid, resource, frozenset(ids[resource])) for pod in claim.pods[:1] for resource in sorted(ids)]
+        return [CheckpointEntry(pod, claim.uid, resource, frozenset(ids[resource])) for pod in claim.pods for resource in sorted(ids)]
 
 
 def ids_of(claim: Claim) -> dict[str, list[str]]:

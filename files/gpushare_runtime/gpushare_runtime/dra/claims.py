@@ -90,8 +90,14 @@ def parse_claim(value: Mapping[str, Any], node: str, inventory: Inventory) -> Cl
     if not parts:
         raise ClaimError(f"claim {namespace}/{name} has no GPU of {DRIVER}: delete its pod, whose owner makes another one")
     reserved = status.get("reservedFor")
-    pods = [as_mapping(entry) for entry in reserved[:MOST_RESULTS]] if isinstance(reserved, list) else []
-    uids = (str(entry.get("uid", "")) for entry in pods if entry.get("resource") == "pods")
+    users = [as_mapping(entry) for entry in reserved[:MOST_RESULTS]] if isinstance(reserved, list) else []
+    if len(users) > 1 or any(user.get("resource") != "pods" for user in users):
+        # kubelet does not tell of a pod that comes later: the policy gpushare-dra-shared keeps it off.
+        raise ClaimError(
+            f"claim {namespace}/{name} is reserved for {len(users)} users, and its GPU memory is for one pod: write "
+            "resourceClaimTemplateName instead of resourceClaimName in the pods, so that each has a claim of its own"
+        )
+    uids = (str(user.get("uid", "")) for user in users)
     return Claim(uid, namespace, name, parts, of_limits, tuple(found for found in uids if _UID.fullmatch(found)))
 
 

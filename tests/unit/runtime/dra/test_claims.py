@@ -97,6 +97,8 @@ RESULT = "status/allocation/devices/results/0"
         (changed(f"{RESULT}/consumedCapacity", {"memory": "x" * 500}), "is not a quantity"),
         (changed(f"{RESULT}/request", "../../etc"), "a request of the name '../../etc'"),
         (changed("metadata/uid", "../x"), "has the UID '../x'"),
+        (claim("c1", [(T4, "6Gi")], pods=["p1", "p2"]), "is reserved for 2 users"),
+        (changed("status/reservedFor", [{"resource": "podgroups", "name": "g", "uid": "g"}]), "write resourceClaimTemplateName"),
         ({}, "has the UID ''"),
     ],
 )
