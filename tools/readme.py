@@ -49,7 +49,7 @@ def status(language: str) -> str:
         get = f"发布版本在[这里]({at}/releases)" if published else "尚未发布，请克隆代码仓库使用"
         return (
             f"**0.1 版{get}**。在一个带真实 {gpu} 的节点上，它以服务方式完成了安装、由三个 Pod 共享、再到卸载。"
-            f"多节点集群，以及以 Pod 方式安装，至今只用模拟 GPU 运行过：[哪些在哪里运行过]({_STATUS})。\n"
+            f"多节点集群，以及以 Pod 方式安装，至今只用模拟 GPU 运行过：[哪些在哪里运行过]({_STATUS})。"
         )
     get = f"**Release 0.1 is [here]({at}/releases).**" if published else "**Release 0.1 is not published yet: clone the repository.**"
     return textwrap.fill(
