@@ -163,7 +163,7 @@ PLUGINS: Final = Area(
         "module_utils._cluster.names": (),
         "module_utils._host": ("module_utils._formats",),
         "module_utils._host.container_runtimes": (),
-        "module_utils._change": ("module_utils._host", "module_utils._cluster.names"),
+        "module_utils._change": ("module_utils._host", "module_utils._cluster.names", "module_utils._formats.versions"),
         "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
         "module_utils._facts.cgroup_drivers": (
             "module_utils._formats",
@@ -200,6 +200,10 @@ PLUGINS: Final = Area(
                 *("_host", "_change", "_cluster.names", "_identity.token"),
             )
         ),
+        "module_utils._operations": tuple(
+            f"module_utils.{name}"
+            for name in ("_formats", "_host", "_change", "_facts", "_daemon", "_runtimes", "_toolkit", "_identity.token")
+        ),
         "module_utils._scheduler": (
             "module_utils._host",
             "module_utils._change",
@@ -233,7 +237,9 @@ PLUGINS: Final = Area(
                 "_takeover",
             )
         ),
-        "plugin_utils._answers": ("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape"),
+        "plugin_utils._answers": (
+            *("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape", "plugin_utils._subjects.options"),
+        ),
         "plugin_utils._results": ("module_utils", "plugin_utils._shape"),
         "plugin_utils._secrets": ("module_utils._formats.credentials",),
         "plugin_utils._shape": (),
@@ -267,7 +273,8 @@ PLUGINS: Final = Area(
             "plugin_utils._settings",
             "plugin_utils._wheel",
         ),
-        "plugin_utils._subjects": ("module_utils._change.subjects", "module_utils._formats.versions"),
+        "plugin_utils._subjects": ("module_utils._change.subjects", "module_utils._operations.table"),
+        "plugin_utils._subjects.options": ("module_utils._cluster.names",),
         "plugin_utils._judge": (
             *(
                 f"module_utils.{name}"
@@ -283,6 +290,7 @@ PLUGINS: Final = Area(
                     "_settings",
                     "_manifests",
                     "_removal",
+                    "_results",
                     "_subjects",
                     "_takeover",
                     "_verdict",

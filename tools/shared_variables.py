@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ _LITERAL: Final = re.compile(r"'[^'\n]*'")
 _GROUPS: Final = {"gpushare_control_planes", "gpushare_gpu_nodes"}
 _MODULE: Final = re.compile(r"^ *gpushare\.kubernetes\.(\w+):", re.MULTILINE)
 _VARIABLES: Final = "VARIABLES"
+_OPTIONS: Final = "plugins/plugin_utils/_subjects/options.py"
 _SPECS, _DEFAULTS = "meta/argument_specs.yml", "defaults/main.yml"
 
 
@@ -41,13 +43,16 @@ def names_in_expressions(text: str) -> set[str]:
 
 
 def names_of_actions(root: Path, text: str) -> set[str]:
-    """Variables of ours that the action plugins of a task file's modules read for it, by their `VARIABLES`."""
-    found = set()
-    for name in set(_MODULE.findall(text)):
-        path = root / f"plugins/action/{name}.py"
-        for line in ast.parse(path.read_text()).body if path.is_file() else ():
-            if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == _VARIABLES:
-                found |= set(ast.literal_eval(line.value).values())
+    """Variables of ours that the action plugins of a task file's modules read for it."""
+    table = _variables((root / _OPTIONS).read_text()) if (root / _OPTIONS).is_file() else {}
+    return {variable for name in _MODULE.findall(text) for variable in table.get(name, {}).values()}
+
+
+@lru_cache
+def _variables(source: str) -> Mapping[str, Mapping[str, str]]:
+    lines = [line for line in ast.parse(source).body if isinstance(line, ast.AnnAssign) and line.value]
+    (table,) = [line.value for line in lines if isinstance(line.target, ast.Name) and line.target.id == _VARIABLES]
+    found: Mapping[str, Mapping[str, str]] = ast.literal_eval(table) if table else {}
     return found
 
 

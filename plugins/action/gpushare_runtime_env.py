@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ from ..plugin_utils._bundle.contents import WHEELS, BundleError
 from ..plugin_utils._bundle.lock import Target, chosen, names
 from ..plugin_utils._bundle.send import place, send
 from ..plugin_utils._secrets import mask_passwords
-from ..plugin_utils._wheel import build_wheel, locked_requirements, wheel_hash
+from ..plugin_utils._subjects.rows import foreseen
+from ..plugin_utils._wheel import SOURCE, artifact, build_wheel, locked_requirements, wheel_hash
 
 # Once: Ansible's main process imports this, and each host's task runs in a copy of that process, which would build the wheel again.
 with contextlib.suppress(Failure, OSError):
-    wheel_hash(Path(__file__).resolve().parents[2] / "files/gpushare_runtime")
+    wheel_hash(Path(__file__).resolve().parents[2] / SOURCE)
 
 
 class ActionModule(ActionBase):
@@ -36,18 +36,19 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         source = Path(str(arguments.get("source", ""))).resolve()
         try:
-            known = wheel_hash(source)
+            hashes = artifact(source, str(arguments.get("extra") or ""))
             requirements = locked_requirements(source, str(arguments.get("extra") or ""))
         except (Failure, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         extra = arguments.pop("pip_extra_args", None) or []
         words = [extra] if isinstance(extra, str) else [str(word) for word in extra]
         mask_passwords(words)
-        artifact = {"version": known.version, "wheel_sha256": known.sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
-        if words:
-            # One string, so that to hide it hides nothing else; and none instead of "[]", which stands in other output, too.
-            artifact["pip_extra_args"] = json.dumps(words)
-        result = self._module(arguments, artifact, task_vars)
+        known = foreseen(task_vars or {}, "python_environment", {**arguments, "artifact": hashes})
+        if known is not None:
+            return known
+        # One string, so that to hide it hides nothing else; and none instead of "[]", which stands in other output, too.
+        made = {**hashes, "pip_extra_args": json.dumps(words)} if words else hashes
+        result = self._module(arguments, made, task_vars)
         target = Target(result.pop("python_version", ""), result.pop("machine", ""))
         if not result.pop("missing", False):
             return result
@@ -56,7 +57,7 @@ class ActionModule(ActionBase):
         sent = dict(zip(("wheel_path", "requirements_path"), paths, strict=True))
         if arguments.get("bundle"):
             sent |= self._send_wheels(arguments, requirements, target)
-        return self._module(arguments, {**artifact, **sent}, task_vars)
+        return self._module(arguments, {**made, **sent}, task_vars)
 
     def _module(self, arguments: dict[str, Any], artifact: dict[str, str], task_vars: dict[str, Any] | None) -> dict[str, Any]:
         return ask(self, task_vars, "gpushare.kubernetes.gpushare_runtime_env", {**arguments, "artifact": artifact})

@@ -13,25 +13,7 @@ from ansible.plugins.action import ActionBase
 from ..plugin_utils._answers import Known, ask, read_variables, wrong_node
 from ..plugin_utils._judge.verify import ROLES, wrong_role
 from ..plugin_utils._results import SEEN_AGAIN
-
-#: The options that follow variables of the role verify, unless the task says otherwise. tools/shared_variables.py reads this.
-VARIABLES = {
-    "install_dir": "gpushare_install_dir",
-    "extender_port": "gpushare_extender_port",
-    "extender_weight": "gpushare_extender_weight",
-    "extender_http_timeout": "gpushare_extender_http_timeout",
-    "preemption": "gpushare_preemption",
-    "memory_unit": "gpushare_memory_unit",
-    "device_strategy": "gpushare_device_strategy",
-    "minimum_driver": "gpushare_minimum_driver",
-    "expect_gpus": "gpushare_expect_gpus",
-    "expect_memory_mib": "gpushare_expect_memory_mib",
-    "scheduler_manifest": "gpushare_scheduler_manifest",
-    "scheduler_config": "gpushare_scheduler_config",
-    "runtime_unit": "gpushare_container_runtime_unit",
-    "runtime_default": "gpushare_default_runtime",
-    "runtime_config": "gpushare_container_runtime_config",
-}
+from ..plugin_utils._subjects.options import VARIABLES
 
 
 class ActionModule(ActionBase):
@@ -39,7 +21,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        arguments = {**read_variables(self, task_vars or {}, VARIABLES), **self._task.args}
+        arguments = {**read_variables(self, task_vars or {}, VARIABLES["gpushare_verify_host"]), **self._task.args}
         known = Known.of(self, task_vars or {})
         # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None

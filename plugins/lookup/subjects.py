@@ -16,9 +16,10 @@ author: gpushare.kubernetes contributors (@gpushare)
 options:
   _terms:
     description:
-      - The question. C(plans) are the entry points of roles that plan on this host. C(batch) are those that a batch of GPU nodes includes.
-        C(followers) are those that run again after a change of the driver. C(removal) are those that take the subjects out of a GPU node.
-        Each is a dictionary with C(role) and C(tasks).
+      - The question. C(together) are the names of the plans that this host makes while its facts are gathered. C(plans) are the entry
+        points of roles that plan on it alone. C(batch) are those that a batch of GPU nodes includes. C(followers) are those that run again
+        after a change of the driver. C(removal) are those that take the subjects out of a GPU node. Each but the first is a dictionary with
+        C(role) and C(tasks).
       - C(answer), with the name of a subject after it, is what its role has answered on this host in this run. C(strategy) is the answer
         that has the device strategy. Both are an empty dictionary before there is an answer.
       - C(changed) are the subjects that roles have changed on O(hosts) in this run. C(strategies) are the device strategies of O(hosts).
@@ -67,7 +68,7 @@ from ansible.plugins.lookup import LookupBase
 
 from ..plugin_utils._subjects import rows
 
-_QUESTIONS = ("plans", "batch", "followers", "removal", "answer", "strategy", "changed", "strategies", "done", "restored")
+_QUESTIONS = ("together", "plans", "batch", "followers", "removal", "answer", "strategy", "changed", "strategies", "done", "restored")
 _ABOUT_ONE = ("answer", "done")
 
 
@@ -81,15 +82,19 @@ class LookupModule(LookupBase):
         if about and about[0] not in rows.answers():
             raise AnsibleLookupError(f"found the subject {about[0]:.80}; expected one of the table: {', '.join(rows.answers())}")
         theirs = [known["hostvars"][host] for host in self.get_option("hosts")]
+        read = rows.read_plans(known)
         answers = {
+            "together": lambda: rows.together(known["groups"], known["inventory_hostname"], self._set(known)),
             "plans": lambda: rows.plans(self.get_option("facts"), known["groups"], known["inventory_hostname"], self._set(known)),
-            "batch": lambda: rows.batch(known.get, self._setting(known), self.get_option("always")),
+            "batch": lambda: rows.batch(read, self._setting(known), self.get_option("always")),
             "followers": lambda: rows.followers(self._setting(known)),
             "removal": rows.removal,
-            "answer": lambda: [known.get(rows.register(about[0])) or {}],
-            "strategy": lambda: [rows.strategy(known.get, self.get_option("besides"))],
+            "answer": lambda: [read(rows.register(about[0])) or {}],
+            "strategy": lambda: [rows.strategy(read, self.get_option("besides"))],
             "changed": lambda: list(dict.fromkeys(name for each in theirs for name in rows.changed(each.get))),
-            "strategies": lambda: list(dict.fromkeys(found["strategy"] for each in theirs if (found := rows.strategy(each.get)))),
+            "strategies": lambda: list(
+                dict.fromkeys(found["strategy"] for each in theirs if (found := rows.strategy(rows.read_plans(each))))
+            ),
             "done": lambda: [each["inventory_hostname"] for each in theirs if rows.is_done(each.get, about[0])],
             "restored": lambda: [rows.restored(known.get)],
         }

@@ -46,16 +46,17 @@ options:
     description:
       - With V(nvidia), the runtime C(nvidia) becomes the default.
       - With V(unchanged), it is added only, and the default runtime stays.
-      - V(auto) means V(nvidia), and with O(cdi=true) that no runtime is added.
+      - V(auto) means V(nvidia), and that no runtime is added where the strategy in O(chosen) is C(cdi).
     type: str
     choices: [auto, nvidia, unchanged]
     default: auto
-  cdi:
+  chosen:
     description:
-      - Whether to set C(enable_cdi), which containerd 1.7 needs to pass CDI devices on. Other container runtimes are rejected, because
-        they have no such option, or have it on by default.
-    type: bool
-    default: false
+      - The device strategy of the host, by its C(strategy) and C(cdi) as M(gpushare.kubernetes.gpushare_sharing) returns them. For C(cdi),
+        the module sets C(enable_cdi) where containerd 1.7 needs it to pass CDI devices on. Where nothing is needed, and
+        O(default_runtime=auto), it changes nothing.
+    type: dict
+    default: {}
   program: {description: "Path on the host of NVIDIA's container runtime.", type: path, default: /usr/bin/nvidia-container-runtime}
   program_comes:
     description: Whether packages that were only predicted bring the program, so that it need not be there yet.
@@ -65,7 +66,10 @@ options:
     description: The systemd service of the container runtime. Empty for C(containerd.service), C(docker.service) or C(crio.service).
     type: str
     default: ""
-  config: {description: "The main configuration file. By default the one that the service's command line names.", type: path}
+  config:
+    description: The main configuration file. By default the one that the service's command line names.
+    type: path
+    default: ""
   timeout: {description: Seconds within which the container runtime must become healthy after a restart or reload., type: int, default: 60}
   allow_container_kill:
     description: Whether the container runtime may be restarted although that ends the containers of this host.
@@ -93,65 +97,14 @@ notes:
   elements: str
 """
 
-import time
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.undo import Rejected
-from ..module_utils._facts import kubernetes
-from ..module_utils._host.answering import changing
-from ..module_utils._host.container_runtimes import KINDS
-from ..module_utils._host.host import Host
-from ..module_utils._runtimes.default_runtime import WantedRuntime, converge
-
-
-def runtime_of(params: "dict[str, Any]") -> str:
-    """The name of the container runtime that is asked for. It raises Rejected if it is none that can be configured."""
-    if params["runtime"] != "auto":
-        return str(params["runtime"])
-    host = Host()
-    found = kubernetes.kubelet(host, kubernetes.distribution(host))
-    name = found.runtime or "containerd"
-    if name not in KINDS and params["state"] == "present":
-        raise Rejected(
-            f"kubelet uses the container runtime {name} ({found.endpoint}), expected {' or '.join(KINDS)}; nothing was changed: make "
-            "nvidia its default runtime by hand, or name another one in gpushare_container_runtime_name"
-        )
-    return name
+from ..module_utils._operations.container_runtime import ARGUMENTS, answer
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "runtime": {"type": "str", "choices": ["auto", *KINDS], "default": "auto"},
-            "default_runtime": {"type": "str", "choices": ["auto", "nvidia", "unchanged"], "default": "auto"},
-            "cdi": {"type": "bool", "default": False},
-            "program": {"type": "path", "default": "/usr/bin/nvidia-container-runtime"},
-            "program_comes": {"type": "bool", "default": False},
-            "unit": {"type": "str", "default": ""},
-            "config": {"type": "path"},
-            "timeout": {"type": "int", "default": 60},
-            "allow_container_kill": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
-    with changing(module):
-        result = converge(WantedRuntime(**dict(module.params, runtime=runtime_of(module.params))), module.check_mode)
-        # By this host's clock, as is the heartbeat of its kubelet.
-        restarted_at = time.time()
-        for warning in result.warnings:
-            module.warn(warning)
-        module.exit_json(
-            changed=result.changed,
-            restarted=bool(result.why),
-            restarted_at=restarted_at,
-            why_restart=result.why,
-            files=result.files,
-            notes=result.notes,
-            diff=result.diff,
-        )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    module.exit_json(**answer(module))
 
 
 if __name__ == "__main__":

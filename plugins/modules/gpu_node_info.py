@@ -281,11 +281,9 @@ cgroups:
     handler: {description: The runtime of containerd that pods get by default., type: str}
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._facts.node import SUBSETS, gather
+from ..module_utils._facts.node import SUBSETS, described, gather
 from ..module_utils._host.host import Host
 
 
@@ -301,14 +299,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     facts = gather(Host(module.params["root"], module.params["timeout"]), module.params["gather"], module.params["install_dir"])
-    module.exit_json(
-        changed=False,
-        node_name=facts.kubelet.node_name,
-        kubelet_root=facts.kubelet.root,
-        kubelet_running=facts.kubelet.running,
-        effective_uid=os.geteuid(),
-        **facts.as_dict(),
-    )
+    module.exit_json(changed=False, **described(facts))
 
 
 if __name__ == "__main__":

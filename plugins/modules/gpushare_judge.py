@@ -19,9 +19,9 @@ extends_documentation_fragment:
 options:
   what:
     description:
-      - V(host) gathers the facts of a host with M(gpushare.kubernetes.gpu_node_info), in one call, and judges them and the host's
-        C(gpushare_*) variables. Never fails because of the host. Each problem of the host, even an unreachable one, is a reason in the
-        result.
+      - V(host) gathers the facts of a host with M(gpushare.kubernetes.gpushare_sharing), in one call with O(plans), and judges them and the
+        host's C(gpushare_*) variables. Never fails because of the host. Each problem of the host, even an unreachable one, is a reason in
+        the result.
       - V(preflight) gathers the reasons of each host, and adds those against the inventory as a whole. Prints a block for each problem
         and fails if there is one. Warnings are shown and do not fail. Reaches no host. Use it with C(run_once).
       - V(driver) gathers the facts of a host with M(gpushare.kubernetes.gpushare_driver), in one call. Chooses the packages, the
@@ -57,6 +57,11 @@ options:
     type: str
     default: ""
   take_over: {description: Whether this run moves other device plugins aside. Then an active one is a warning., type: bool, default: false}
+  plans:
+    description: Names of subjects that the host plans in the same call, of the lookup plugin C(subjects).
+    type: list
+    elements: str
+    default: []
   root: {description: "Folder that stands for the host's V(/), for tests. For V(host) and V(driver).", type: path, default: /}
   hosts:
     description:
@@ -173,6 +178,8 @@ facts:
   description: Result of M(gpushare.kubernetes.gpu_node_info), empty for an unreachable host.
   returned: with O(what=host)
   type: dict
+answers: {description: "The result of each of O(plans), by its name.", returned: with O(what=host), type: dict}
+asked: {description: "The options of each of O(plans), by its name.", returned: with O(what=host), type: dict}
 reasons:
   description:
     - The reasons against changing the host, or any of them, errors first. An empty host means the inventory. V(preflight) that fails has

@@ -99,10 +99,10 @@ options:
     default: ""
   replaces: {description: Packages that may be removed because they conflict with the packages., type: list, elements: str, default: []}
   hold: {description: Whether upgrades of the host pass the packages over., type: bool, default: true}
-  yields_to:
-    description: Paths to who else manages the packages of a host where such a path exists. Nothing is changed there.
-    type: dict
-    default: {}
+  yields:
+    description: Whether to change nothing on a host whose container toolkit someone else manages.
+    type: bool
+    default: false
   keep: {description: "With O(state=absent), whether the packages stay in the versions that they have.", type: bool, default: false}
   allow_daemon_reload:
     description: Whether packages may change although their C(systemctl daemon-reload) takes the GPUs from running containers.
@@ -164,6 +164,7 @@ from ..module_utils._facts.system import system
 from ..module_utils._host import command
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
+from ..module_utils._host.others import toolkit_manager
 from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
 from ..module_utils._packages import openpgp
 from ..module_utils._packages.converge import PackagesResult, absent, lacks, manager_of, owners, present, together
@@ -227,7 +228,7 @@ def main() -> None:
             "received": RECEIVED,
             "replaces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": True},
-            "yields_to": {"type": "dict", "default": {}},
+            "yields": {"type": "bool", "default": False},
             "keep": {"type": "bool", "default": False},
             "allow_daemon_reload": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 1800},
@@ -236,8 +237,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    others = next((name for path, name in params["yields_to"].items() if os.path.exists(path)), "")
-    if others and params["state"] == "present":
+    others = toolkit_manager(Host()) if params["yields"] and params["state"] == "present" else ""
+    if others:
         module.exit_json(**asdict(PackagesResult(notes=[f"{others} manages these packages on this host: nothing was changed"])))
 
     def hurt() -> Optional[str]:

@@ -92,53 +92,10 @@ removed:
   elements: str
 """
 
-import hashlib
-import json
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._daemon.virtual_environment import (
-    COMES,
-    Artifact,
-    Environments,
-    Interpreter,
-    RuntimeEnvError,
-    environment_name,
-    find_python,
-    pip_steps,
-)
-from ..module_utils._host.answering import changing
-from ..module_utils._host.host import Host
-from ..module_utils._host.received import BUNDLE_KEY, unpacked
-
-
-def install(module: AnsibleModule, environments: Environments, name: str, python) -> None:
-    """Build the environment from the files that the action plugin has sent."""
-    artifact = module.params["artifact"]
-    for path, wanted in (
-        (artifact["wheel_path"], artifact["wheel_sha256"]),
-        (artifact["requirements_path"], artifact["requirements_sha256"]),
-    ):
-        with open(path, "rb") as file:
-            found = hashlib.sha256(file.read()).hexdigest()
-        if found != wanted:
-            raise RuntimeEnvError(f"{path} arrived with SHA-256 {found}, expected {wanted}: the transfer was damaged, run again")
-    if artifact["wheels_path"]:
-        with unpacked(artifact["wheels_path"], artifact["wheels_sha256"]) as wheels:
-            build(environments, name, python, artifact, module.run_command, ["--no-index", f"--find-links={wheels}"])
-    else:
-        build(environments, name, python, artifact, module.run_command, json.loads(artifact["pip_extra_args"] or "[]"))
-
-
-def build(environments: Environments, name: str, python, artifact, run, extra) -> None:
-    """extra: more arguments of pip, by which it finds the dependencies."""
-    files, steps = pip_steps(artifact["requirements_path"], artifact["wheel_path"], artifact["wheel_sha256"], extra)
-    for path, content in files.items():
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(content)
-    contents = {key: artifact[key] for key in ("version", "wheel_sha256", "requirements_sha256")}
-    environments.build(name, python, steps, run, {**contents, "python": python.version}, private=extra)
+from ..module_utils._host.received import BUNDLE_KEY
+from ..module_utils._operations.environment import ARGUMENTS, answer
 
 
 def main() -> None:
@@ -146,64 +103,14 @@ def main() -> None:
         argument_spec={
             "source": {"type": "path", "required": True},
             "extra": {"type": "str", "choices": ["", "kubectl"], "default": ""},
-            "root": {"type": "path", "default": "/opt/gpushare"},
-            "python": {"type": "str", "default": ""},
             "pip_extra_args": {"type": "list", "elements": "str", "default": []},
             "bundle": {"type": "str", "default": ""},
             "bundle_key": BUNDLE_KEY,
-            "link": {"type": "bool", "default": True},
-            "comes": {"type": "bool", "default": False},
-            "artifact": {
-                "type": "dict",
-                "options": {
-                    "version": {"type": "str", "required": True},
-                    "wheel_sha256": {"type": "str", "required": True},
-                    "requirements_sha256": {"type": "str", "required": True},
-                    # An index's URL may have a password.
-                    "pip_extra_args": {"type": "str", "no_log": True},
-                    "wheel_path": {"type": "path"},
-                    "requirements_path": {"type": "path"},
-                    "wheels_path": {"type": "path"},
-                    "wheels_sha256": {"type": "str", "default": ""},
-                },
-            },
+            **ARGUMENTS,
         },
         supports_check_mode=True,
     )
-    # Daemons that do not run as root read these files, whatever root's own mask is.
-    os.umask(0o022)
-    given = module.params["artifact"]
-    if given is None:
-        module.fail_json(msg="gpushare_runtime_env was run without its action plugin; call it by its full name gpushare.kubernetes.…")
-    with changing(module):
-        artifact = Artifact(given["version"], given["wheel_sha256"], given["requirements_sha256"])
-        environments = Environments(module.params["root"])
-        try:
-            python = find_python(module.run_command, Host().program, module.params["python"])
-        except RuntimeEnvError:
-            if not (module.check_mode and module.params["comes"]):
-                raise
-            python = Interpreter(f"/usr/bin/python{COMES}", COMES)
-        name, before = environment_name(artifact, python.version), environments.current()
-        whole = environments.is_whole(name)
-        switch = module.params["link"] and before != name
-        former = before if module.params["link"] else name if whole else None
-        result = {
-            "changed": not whole or switch,
-            "environment": environments.path(name),
-            "linked": whole and before == name,
-            "python": python.path,
-            "diff": {"before": f"{former or 'none'}\n", "after": f"{name}\n"},
-        }
-        if not module.check_mode:
-            if not whole and not given["wheel_path"]:
-                module.exit_json(changed=False, missing=True, python_version=python.version, machine=Host().machine)
-            if not whole:
-                install(module, environments, name, python)
-            if switch:
-                environments.switch(name)
-                result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
-        module.exit_json(**result)
+    module.exit_json(**answer(module))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpushare_sharing
-short_description: "Private: choose the device strategy of a host, and run an MPS control daemon for each GPU"
+short_description: "Private: plan how a host shares its GPUs, choose its device strategy, and run an MPS control daemon for each GPU"
 version_added: 0.1.0
 description:
   - Roles for GPU nodes use this module. Its options may change in any release.
@@ -20,11 +20,13 @@ options:
     description:
       - V(strategy) reads kubelet, the running container runtime, the loaded driver and the present device plugin of the host, with the
         claims of its token. Returns the strategy that C(gpushare_device_strategy) means there. Changes nothing.
+      - V(plans) gathers facts as M(gpushare.kubernetes.gpu_node_info) does. Then runs modules of this collection in check mode, one after
+        the other, as far as the host is fit for them. Changes nothing.
       - V(mps) writes a systemd service for each GPU in O(gpus), starts it, and waits until its control daemon answers. Removes the services
         of other GPUs. Fails if pods have GPUs and a service would have to be added or removed. A service of an older release keeps running
         as long as pods have GPUs. If a daemon does not start, restores the previous files and returns the daemon's own log.
     type: str
-    choices: [strategy, mps]
+    choices: [plans, strategy, mps]
     required: true
   asked: {description: Value of C(gpushare_device_strategy)., type: str, choices: [auto, cdi, volume-mounts, envvar], default: auto}
   toolkit: {description: "Whether to compare the configuration of NVIDIA's container toolkit with the strategy.", type: bool, default: true}
@@ -50,6 +52,16 @@ options:
     default: ""
   settings_dir: {description: "Folder for the settings of the services, one file each.", type: path, default: /etc/gpushare}
   timeout: {description: Seconds within which a control daemon must answer., type: int, default: 60}
+  gather: {description: "Facts for V(plans), as in M(gpushare.kubernetes.gpu_node_info).", type: list, elements: str, default: []}
+  install_dir: {description: Folder of the runtime., type: path, default: /opt/gpushare}
+  plans:
+    description: The plans of V(plans). The options that another plan decides are added on the host.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name: {description: Name of the subject., type: str, required: true}
+      arguments: {description: Options of its module., type: dict, required: true}
 """
 
 EXAMPLES = r"""
@@ -62,10 +74,13 @@ EXAMPLES = r"""
 
 RETURN = r"""
 strategy: {description: The strategy., returned: with O(what=strategy), type: str, sample: cdi}
+now: {description: "The strategy of the device plugin that is installed, empty for none.", returned: with O(what=strategy), type: str}
 driver: {description: "Version of the loaded driver, empty for none.", returned: with O(what=strategy), type: str}
 own: {description: As in M(gpushare.kubernetes.gpushare_daemon)., returned: with O(what=strategy), type: dict}
 cdi: {description: As in M(gpushare.kubernetes.gpu_node_info)., returned: with O(what=strategy), type: dict}
 mps: {description: UUIDs of the GPUs that have an MPS control daemon., returned: with O(what=strategy), type: list, elements: str}
+facts: {description: As M(gpushare.kubernetes.gpu_node_info) returns them., returned: with O(what=plans), type: dict}
+answers: {description: "The result of each plan, by its name.", returned: with O(what=plans), type: dict}
 waiting:
   description: Services that run on with an older release or other settings, because pods have GPUs.
   returned: with O(what=mps)
@@ -75,42 +90,36 @@ waiting:
 
 
 import os
+from typing import Any, Dict, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..module_utils._change.engine import converge
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.daemon_reload import exposed
 from ..module_utils._daemon.mps import MpsDaemons, Place, present
 from ..module_utils._daemon.service import SystemdError, read_environ
-from ..module_utils._facts.device_strategy import AUTO, STRATEGIES, PlannedInstalls
-from ..module_utils._facts.driver import driver
-from ..module_utils._facts.node import gather
-from ..module_utils._facts.node import strategy as choose
+from ..module_utils._facts.node import SUBSETS, described, gather
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
-from ..module_utils._host.systemd import UNITS
-from ..module_utils._identity.token import ask_api_server, own_token
+from ..module_utils._operations.device_strategy import ARGUMENTS, answer
+from ..module_utils._operations.table import WrongArguments, plan
 
 
-def strategy(module: AnsibleModule) -> dict:
-    """Choose by the host's present state."""
+def validated(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> Dict[str, Any]:
+    """As AnsibleModule does it. WrongArguments."""
+    found = ArgumentSpecValidator(options).validate(dict(arguments))
+    if found.error_messages:
+        raise WrongArguments("; ".join(found.error_messages))
+    return dict(found.validated_parameters)
+
+
+def plans(module: AnsibleModule) -> dict:
+    """Gather facts and plan, in check mode."""
     params = module.params
-    host, brings = Host(params["root"]), PlannedInstalls(spec=params["brings_spec"], runtime=params["brings_runtime"])
-    chosen, obstacles = choose(host, params["asked"], brings, params["toolkit"])
-    if params["required"] and obstacles:
-        module.fail_json(msg=". ".join(obstacles))
-    try:
-        own = own_token(params["token_path"], params["kubeconfig_path"], ask_api_server) if params["token_path"] else None
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename}: {error.strerror}; expected a file that root can read")
-    return {
-        "changed": False,
-        "mps": present(Place(host.outside(UNITS))),
-        "driver": driver(host).loaded or "",
-        "own": None if own is None else own.as_dict(),
-        **chosen,
-    }
+    facts = described(gather(Host(params["root"]), params["gather"], params["install_dir"]))
+    return {"changed": False, "facts": facts, "answers": plan(params["plans"], facts, validated, module.run_command)}
 
 
 def mps(module: AnsibleModule) -> dict:
@@ -137,22 +146,23 @@ def mps(module: AnsibleModule) -> dict:
 
 
 def main() -> None:
-    subjects = {"strategy": strategy, "mps": mps}
+    subjects = {"plans": plans, "strategy": answer, "mps": mps}
     module = AnsibleModule(
         argument_spec={
             "what": {"type": "str", "choices": list(subjects), "required": True},
-            "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
-            "toolkit": {"type": "bool", "default": True},
-            "required": {"type": "bool", "default": False},
-            "token_path": {"type": "path", "no_log": False},
-            "kubeconfig_path": {"type": "path"},
-            "brings_spec": {"type": "bool", "default": False},
-            "brings_runtime": {"type": "bool", "default": False},
-            "root": {"type": "path", "default": "/"},
+            **ARGUMENTS,
             "gpus": {"type": "list", "elements": "str"},
             "unit": {"type": "str", "default": ""},
             "settings_dir": {"type": "path", "default": "/etc/gpushare"},
             "timeout": {"type": "int", "default": 60},
+            "gather": {"type": "list", "elements": "str", "choices": list(SUBSETS), "default": []},
+            "install_dir": {"type": "path", "default": "/opt/gpushare"},
+            "plans": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {"name": {"type": "str", "required": True}, "arguments": {"type": "dict", "required": True}},
+            },
         },
         required_if=[("what", "mps", ["gpus"])],
         required_together=[("token_path", "kubeconfig_path")],

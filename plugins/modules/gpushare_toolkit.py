@@ -16,7 +16,7 @@ description:
     get GPUs from the device plugin only. Their environment is ignored then, and volume mounts below
     C(/var/run/nvidia-container-devices) are accepted. All other settings and comments stay.
   - Before the file is written, the host's own C(nvidia-ctk) reads the candidate.
-  - Rejects a toolkit that is older than O(minimum).
+  - Rejects a toolkit that is older than O(minimum). Changes nothing on DGX OS, and where the GPU Operator manages the toolkit.
 author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
@@ -35,10 +35,6 @@ options:
     description: Whether packages that were only predicted bring the toolkit. Its version and its units are not checked then.
     type: bool
     default: false
-  yields_to:
-    description: Paths to who else manages the toolkit of a host where such a path exists. Nothing is changed there.
-    type: dict
-    default: {}
   root: {description: "Folder that stands for the host's V(/), for tests.", type: path, default: /}
 """
 
@@ -50,6 +46,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 strategy: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: str}
+now: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: str}
 cdi: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: dict}
 mps: {description: As in M(gpushare.kubernetes.gpushare_sharing)., returned: with O(state=present), type: list, elements: str}
 files: {description: "The files that were changed (in check mode, would be).", returned: success, type: list, elements: str}
@@ -59,50 +56,12 @@ notes: {description: Remarks for people., returned: success, type: list, element
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._change.undo import Rejected
-from ..module_utils._daemon.mps import Place, present
-from ..module_utils._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, PlannedInstalls
-from ..module_utils._facts.node import strategy
-from ..module_utils._formats.toml import TomlError
-from ..module_utils._host import command
-from ..module_utils._host.answering import changing
-from ..module_utils._host.host import Host
-from ..module_utils._host.systemd import UNITS
-from ..module_utils._toolkit.toolkit import CONFIG, WantedToolkit, converge, restore
+from ..module_utils._operations.toolkit import ARGUMENTS, answer
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
-            "minimum": {"type": "str", "default": "1.19.1"},
-            "cdi": {"type": "bool", "default": False},
-            "comes": {"type": "bool", "default": False},
-            "yields_to": {"type": "dict", "default": {}},
-            "root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
-    params = module.params
-    host = Host(params["root"])
-    # The role container_runtime goes by this choice, also where the rest fails.
-    chosen: dict = {}
-    with changing(module, params["root"], chosen):
-        if params["state"] == "absent":
-            result = restore(host, command.run, module.check_mode)
-        else:
-            chosen.update(strategy(host, params["asked"], PlannedInstalls(spec=params["cdi"], runtime=True), toolkit=False)[0])
-            chosen["mps"] = present(Place(host.outside(UNITS)))
-            strict = chosen["strategy"] != ENVIRONMENT
-            wanted = WantedToolkit(strict, params["minimum"], params["cdi"], params["comes"], params["yields_to"])
-            try:
-                result = converge(wanted, host, command.run, module.check_mode)
-            except TomlError as error:
-                raise Rejected(f"{CONFIG} cannot be read: {error}; nothing was changed: correct it") from error
-        for warning in result.warnings:
-            module.warn(warning)
-        module.exit_json(changed=result.changed, files=result.files, notes=result.notes, diff=result.diff, **chosen)
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    module.exit_json(**answer(module))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ..module_utils._formats.finding import Finding
 from ._results import COMMON, PARSED, RESULTS, Shape, shape_of
 from ._shape import learn, other_shape, quoted
+from ._subjects.options import VARIABLES
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LENGTH = 253
@@ -107,13 +108,17 @@ def ask(
         return _refused(action, task_vars, f"Ansible cannot read it ({type(error).__name__}: {quoted(str(error))})")
     module = (name or action._task.action).rpartition(".")[2]
     given = action._task.args if arguments is None else arguments
-    believed = believe(result, shape_of(module, given) if shape is None else shape)
-    if isinstance(believed, str):
-        return _refused(action, task_vars, f"{module}: {believed}")
+    believed = taken(action, task_vars, module, result, shape_of(module, given) if shape is None else shape)
     facts = result.get("ansible_facts")
     # Ansible's own, which it takes from no module: where it has found Python. Other facts win over the inventory's variables.
     found = {key: value for key, value in facts.items() if "discovered_interpreter_" in str(key)} if isinstance(facts, Mapping) else {}
     return {**believed, "ansible_facts": found} if found else believed
+
+
+def taken(action: ActionBase, task_vars: Mapping[str, Any] | None, module: str, result: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """The result of a module as it is believed: one of another shape is a failed one."""
+    believed = believe(result, shape)
+    return _refused(action, task_vars, f"{module}: {believed}") if isinstance(believed, str) else believed
 
 
 def read_variables(action: ActionBase, task_vars: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
@@ -159,7 +164,8 @@ class HostAction(ActionBase):  # type: ignore[misc]
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        return with_changes(ask(self, task_vars))
+        followed = read_variables(self, task_vars or {}, VARIABLES.get(self._task.action.rpartition(".")[2], {}))
+        return with_changes(ask(self, task_vars, arguments={**followed, **self._task.args}))
 
 
 def _is_short(name: str, alias: str) -> bool:

@@ -150,6 +150,15 @@ _MIRROR = {
     "status": {"containerStatuses": [Open({"restartCount?": int, "state?": _STATE, "lastState?": _STATE})]},
 }
 _ALWAYS = ("distribution", "kubelet", "control_plane")
+_NODE_INFO = {
+    "node_name": str,
+    "kubelet_root": str,
+    "kubelet_running": bool,
+    "effective_uid": int,
+    # Only what was gathered.
+    **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
+    "nvidia_smi?": Maybe(_NVIDIA_SMI),
+}
 _OPERATOR = {**{key: [str] for key in ("versions", "nodes", "ours", "clusters", "dra_nodes")}, "policies": [ClusterPolicy]}
 _PUBLISHED = [{"node": str, "driver": str}]
 _DRA = {"published": _PUBLISHED, "holders": [{"node": str, "pod": str, "driver": str}]}
@@ -164,15 +173,7 @@ _GPU_POD = {"pod": str, "node": str, "asks": str}
 RESULTS: Mapping[str, Shape] = {
     "container_runtime": {"restarted": bool, "restarted_at": float, "why_restart": str, "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpu_mem_capacity": {"ok": bool, "nodes": [CapacityCounts], "differences": [_DIFFERENCE]},
-    "gpu_node_info": {
-        "node_name": str,
-        "kubelet_root": str,
-        "kubelet_running": bool,
-        "effective_uid": int,
-        # Only what was gathered.
-        **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
-        "nvidia_smi?": Maybe(_NVIDIA_SMI),
-    },
+    "gpu_node_info": _NODE_INFO,
     "gpushare_api facts": {
         "version": str,
         "nodes": [str],
@@ -255,6 +256,8 @@ RESULTS: Mapping[str, Shape] = {
     "gpushare_in_cluster handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster moved": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_judge": {},
+    # Each answer has the shape of its own module.
+    "gpushare_sharing plans": {"facts": _NODE_INFO, "answers": Map(Any)},
     **dict.fromkeys(("gpushare_node cordon", "gpushare_node drain", "gpushare_node uncordon"), _DRAINED),
     "gpushare_node ready": {"ready": bool},
     "gpushare_packages": {
@@ -279,9 +282,9 @@ RESULTS: Mapping[str, Shape] = {
         "machine?": re.compile("[a-z0-9_]{1,20}"),
         "diff?": _CHANGE,
     },
-    "gpushare_sharing strategy": {"strategy": str, "cdi": CdiFacts, "mps": [str], "driver": str, "own": Maybe(TokenClaims)},
+    "gpushare_sharing strategy": {"strategy": str, "now": str, "cdi": CdiFacts, "mps": [str], "driver": str, "own": Maybe(TokenClaims)},
     "gpushare_sharing mps": {"waiting": [str], "diff": [_CHANGE]},
-    "gpushare_toolkit": {"strategy?": str, "cdi?": CdiFacts, "mps?": [str], "files": [str], "notes": [str], "diff": [_CHANGE]},
+    "gpushare_toolkit": {"strategy?": str, "now?": str, "cdi?": CdiFacts, "mps?": [str], "files": [str], "notes": [str], "diff": [_CHANGE]},
     "gpushare_traces report": {"words": [str], "report": Any},
     **dict.fromkeys(("gpushare_traces services", "gpushare_traces leftovers"), _REMOVED),
     "gpushare_verify_cluster evidence": {

@@ -25,6 +25,10 @@ from ..module_utils._formats.failure import Failure
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
+#: Of the runtime, below the collection.
+SOURCE = "files/gpushare_runtime"
+
+
 class WheelError(Failure, ValueError):
     """The sources are not a package that can be built; says what is missing and where."""
 
@@ -61,6 +65,12 @@ def wheel_hash(source: Path) -> WheelHash:
 def locked_requirements(source: Path, extra: str = "") -> bytes:
     """The locked requirements of the package at `source`, those of an extra included. OSError without them."""
     return (source / (f"requirements-{extra}.txt" if extra else "requirements.txt")).read_bytes()
+
+
+def artifact(source: Path, extra: str = "") -> dict[str, str]:
+    """The hashes of what the environment is made of, with its version. WheelError or OSError."""
+    known, requirements = wheel_hash(source), locked_requirements(source, extra)
+    return {"version": known.version, "wheel_sha256": known.sha256, "requirements_sha256": hashlib.sha256(requirements).hexdigest()}
 
 
 def build_wheel(source: Path) -> Wheel:

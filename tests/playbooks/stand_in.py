@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import plans
 
 FOLDER = Path(os.environ["STAND_INS"])
 GPU_NODES = ["gpu1", "gpu2"]
@@ -75,7 +76,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         known, arguments = task_vars or {}, dict(self._task.args)
         host, module = str(self._task.delegate_to or known["inventory_hostname"]), self._task.action.rpartition(".")[2]
         what = f"{module} {arguments['what']}" if "what" in arguments else module
-        answer = {**EMPTY, **ANSWERS.get(module, {}), **ANSWERS.get(what, {}), **self._host(known, what)}
+        answer = {**self._answer(what), **self._host(known, what)}
         changed = False if module in READ or what in READ else self._change(host, what, arguments)
         if changed and arguments.get("state") == "absent":
             answer["files"] = [f"restored by {arguments.get('owner', module)}"]
@@ -85,12 +86,26 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return {**answer, "changed": changed, "changes": changed}
 
     @staticmethod
-    def _host(known: dict[str, Any], what: str) -> dict[str, Any]:
+    def _answer(what: str) -> dict[str, Any]:
+        return {**EMPTY, **ANSWERS.get(what.partition(" ")[0], {}), **ANSWERS.get(what, {})}
+
+    def _plan(self, host: str, name: str) -> dict[str, Any]:
+        """The answer of a plan that the host makes while its facts are gathered."""
+        (operation,) = (plan.operation for known, _role, _owner, plan in plans() if known == name)
+        changes = operation not in READ and not self._place(host, operation).exists()
+        return {**self._answer(operation), "changed": False, "changes": changes}
+
+    @staticmethod
+    def _place(host: str, what: str, *owner: str) -> Path:
+        return FOLDER / "hosts" / "-".join([host, what, *owner])
+
+    def _host(self, known: dict[str, Any], what: str) -> dict[str, Any]:
         name = known["inventory_hostname"]
         if what == "gpushare_judge host":
             plane = {"present": name in known["groups"]["kube_control_plane"]}
             facts = {"kubelet": {**KUBELET, **known.get("kubelet", {})}, "control_plane": plane, "distribution": {"name": "kubeadm"}}
-            return {"node_name": name, "facts": facts, "reasons": []}
+            answers = {plan: self._plan(name, plan) for plan in self._task.args.get("plans", ())}
+            return {"node_name": name, "facts": facts, "reasons": [], "answers": answers}
         if what == "gpu_node_info":
             return {
                 "node_name": name,
@@ -114,7 +129,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _change(self, host: str, what: str, arguments: dict[str, Any]) -> bool:
         """Whether it changes, or would change, what there is on the host."""
         absent = arguments.get("state") == "absent" or arguments.get("what") in ("absent", "services", "leftovers", "remove_objects")
-        place = FOLDER / "hosts" / "-".join([host, what, *([str(arguments["owner"])] if "owner" in arguments else [])])
+        place = self._place(host, what, *([str(arguments["owner"])] if "owner" in arguments else []))
         changed = place.exists() if absent else not place.exists()
         if changed and not self._task.check_mode:
             place.unlink() if absent else place.touch()

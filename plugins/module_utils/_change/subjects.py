@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Collection, Dict, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, Iterator, Mapping, Optional, Tuple
 
 from .._cluster.names import CERTIFICATES, DASHBOARD, DASHBOARD_CERTIFICATES, DASHBOARD_PKI, EXTENDER, LEFT_SOCKETS, PLUGIN
+from .._formats.versions import newer
 from .._host.container_runtimes import KINDS
 from .._host.systemd import UNITS
 
@@ -36,6 +37,7 @@ HOST, KUBELET, RUNTIME, CONTROL_PLANE = "host", "kubelet", "runtime", "control_p
 #: The value of gpushare_toolkit_state and the like with which a role leaves nothing to the host's administrator.
 _MANAGED = "managed"
 _AS_SERVICES = ("gpushare_deploy_mode", "systemd")
+_PACKAGED, _WITHOUT_TOOLKIT = ("gpushare_toolkit_state", _MANAGED), ("gpushare_toolkit_state", "unmanaged")
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,10 @@ class HostDaemon:
 
 @dataclass(frozen=True)
 class Plan:
-    """An entry point of a subject's role that preflight includes for its plan alone, with `__gpushare_plan_only`.
+    """A plan of preflight for a subject.
+
+    operation: by which the host plans while its facts are gathered, of `_operations/table.py`. Without one, and where a variable has the
+    value that `alone` has for it, preflight includes the entry point for its plan alone, with `__gpushare_plan_only`.
 
     tasks: the entry point, which registers its answer as `__ROLE`, or as `__ROLE_PART` where it brings a part of its own. check: the name
     in preflight's report of a host on which there is no plan, "" for none. needs: the facts of the host. settings: variables of
@@ -91,6 +96,8 @@ class Plan:
     settings: Tuple[Tuple[str, str], ...] = ()
     below: str = ""
     chooses: bool = False
+    operation: str = ""
+    alone: Tuple[Tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,8 +178,9 @@ OWNERS: Mapping[str, Owner] = {
         order=5,
         group=GPU_NODES,
         plans=(
-            Plan("strategy", part="strategy", settings=(("gpushare_toolkit_state", "unmanaged"),), chooses=True),
-            Plan("configure", "runtime"),
+            Plan("strategy", part="strategy", settings=(_WITHOUT_TOOLKIT,), chooses=True, operation="gpushare_sharing strategy"),
+            # After the packages, which bring its program.
+            Plan("configure", "runtime", operation="container_runtime", alone=(_PACKAGED,)),
         ),
         install="main",
     ),
@@ -191,8 +199,8 @@ OWNERS: Mapping[str, Owner] = {
         order=4,
         group=GPU_NODES,
         plans=(
-            Plan("packages", "packages", part="packages", settings=(("gpushare_toolkit_state", _MANAGED),)),
-            Plan("configure", "toolkit", chooses=True),
+            Plan("packages", "packages", part="packages", settings=(_PACKAGED,)),
+            Plan("configure", "toolkit", chooses=True, operation="gpushare_toolkit", alone=(_PACKAGED, _WITHOUT_TOOLKIT)),
         ),
         install="main",
         follows=("gpushare_toolkit_state", _MANAGED),
@@ -222,6 +230,13 @@ OWNERS: Mapping[str, Owner] = {
         ),
     ),
 }
+#: The roles whose first question preflight asks with the plans. They ask it again where something has changed since.
+FORESEEN: Mapping[str, Owner] = {
+    "python_environment": Owner("", plans=(Plan("build", needs=HOST, settings=(_AS_SERVICES,), operation="gpushare_runtime_env"),)),
+    "device_plugin": Owner(
+        "", group=GPU_NODES, plans=(Plan("look", part="look", settings=(_AS_SERVICES,), operation="gpushare_sharing strategy"),)
+    ),
+}
 _OURS = Owner(_WITH_DAEMONS)
 #: The names of our units and of their settings.
 NAME = re.compile("|".join(daemon.files for daemon in DAEMONS))
@@ -242,6 +257,33 @@ def is_known(name: str) -> bool:
 def brought() -> Dict[str, Owner]:
     """The subjects that roles of these names bring to hosts, in the order in which they plan and are installed."""
     return dict(sorted(((name, owner) for name, owner in OWNERS.items() if owner.order), key=lambda item: item[1].order))
+
+
+def plans() -> Iterator[Tuple[str, str, Owner, Plan]]:
+    """The plans of preflight in their order, each with its name, such as `container_runtime` or `container_runtime.strategy`, and role."""
+    for role, owner in (*brought().items(), *FORESEEN.items()):
+        for plan in owner.plans:
+            yield (f"{role}.{plan.part}" if plan.part else role), role, owner, plan
+
+
+def planned(name: str, facts: Mapping[str, Any]) -> Optional[Plan]:
+    """The plan of this name by an operation; None on a host with these facts that lacks what it is about."""
+    return next((plan for known, _role, _owner, plan in plans() if known == name and plan.operation and is_fit(plan, facts)), None)
+
+
+def is_fit(plan: Plan, facts: Mapping[str, Any]) -> bool:
+    """Whether a host with these facts has what the plan is about."""
+    kubelet = facts.get("kubelet") or {}
+    if plan.needs == HOST:
+        return "kubelet" in facts
+    if (facts.get("distribution") or {}).get("name") != "kubeadm":
+        return False
+    if plan.needs == CONTROL_PLANE:
+        return bool((facts.get("control_plane") or {}).get("present"))
+    # Of a kubelet that does not say its version, the oldest is expected.
+    is_older = not plan.below or newer(plan.below, str(kubelet.get("version") or "v1.0"))
+    has_runtime = plan.needs != RUNTIME or (kubelet.get("runtime") or "unknown") != "unknown"
+    return bool(kubelet.get("running")) and is_older and has_runtime
 
 
 def daemons(names: Collection[str] = ()) -> Tuple[HostDaemon, ...]:

@@ -7,6 +7,7 @@ Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
@@ -140,8 +141,16 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     )
 
 
+def described(facts: NodeFacts) -> Dict[str, Any]:
+    """The facts for a module's result, with what others must know first: which node it is, and as whom they were gathered."""
+    kubelet = facts.kubelet
+    first = {"node_name": kubelet.node_name, "kubelet_root": kubelet.root, "kubelet_running": kubelet.running}
+    return {**first, "effective_uid": os.geteuid(), **facts.as_dict()}
+
+
 def strategy(host: Host, asked: str, brings: device_strategy.PlannedInstalls, toolkit: bool) -> Tuple[Dict[str, Any], List[str]]:
-    """The device strategy that `asked` means on the host, with its facts of CDI, and why the host cannot have it, a sentence each.
+    """The device strategy that `asked` means on the host, that of its device plugin now, "" for none, and its facts of CDI.
+    Also why the host cannot have it, a sentence each.
 
     toolkit: whether the configuration of the toolkit is compared.
     """
@@ -151,7 +160,7 @@ def strategy(host: Host, asked: str, brings: device_strategy.PlannedInstalls, to
         raise AssertionError("not gathered")
     reasons = device_strategy.obstacles(asked, found, facts.toolkit if toolkit else None, now.strategy, now.holders, brings)
     chosen = device_strategy.choose(asked, found, now.strategy, now.holders, brings)
-    return {"strategy": chosen.strategy, "cdi": asdict(found)}, [str(reason) for reason in reasons]
+    return {"strategy": chosen.strategy, "now": now.strategy, "cdi": asdict(found)}, [str(reason) for reason in reasons]
 
 
 def _tuples(values: Mapping[str, Any]) -> Dict[str, Any]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._change import engine
 from .._change.engine import ChangePlan, Converged, Recorded, Subject
@@ -28,6 +28,7 @@ from .._formats.versions import newer
 from .._host.command import RunWithin
 from .._host.files import read_state
 from .._host.host import Host
+from .._host.others import toolkit_manager
 from .._host.systemd import UNITS, parsed, show_command
 
 #: Where the toolkit's own unit writes the spec, and the container runtimes read it; gone after a boot, as are the device nodes.
@@ -74,14 +75,13 @@ WantedBy=multi-user.target
 class WantedToolkit:
     """strict: see STRICT. minimum: the oldest version. cdi: whether the spec is written now, at boot and after changes of the driver.
 
-    comes: whether packages that only have been predicted bring the toolkit. yields_to: path to who manages the toolkit where it is there.
+    comes: whether packages that only have been predicted bring the toolkit.
     """
 
     strict: bool
     minimum: str = TOOLKIT_MINIMUM
     cdi: bool = False
     comes: bool = False
-    yields_to: Mapping[str, str] = field(default_factory=dict)
 
 
 class ConfigOnHost(NamedTuple):
@@ -142,7 +142,7 @@ class CdiSpec(Subject[bool]):
 
 def converge(wanted: WantedToolkit, host: Host, run: RunWithin, dry: bool, point: Callable[[str], None] = nothing) -> Converged:
     """Do it, or with `dry` say what would be done. It raises Rejected if nothing was changed, TransactionError if it was restored."""
-    others = next((name for path, name in wanted.yields_to.items() if host.exists(path)), "")
+    others = toolkit_manager(host)
     if others:
         return Converged(notes=[f"{others} manages the container toolkit of this host: nothing was changed"])
     result = Converged()

@@ -34,7 +34,7 @@ from .._preflight.reasons import (
     unreachable,
 )
 from .._preflight.variables import COLLECTION, compared, of_type, scattered, shared, variables
-from .._subjects.rows import checks
+from .._subjects.rows import checks, read_plans
 from .judge import Judge
 
 
@@ -81,7 +81,7 @@ class PreflightJudge(Judge):
         of_bundle = self._bundle(known, arguments)
         of_inventory += of_bundle
         for check, name in checks().items():
-            found = ((host, known["hostvars"][host].get(name) or {}) for host in arguments["hosts"])
+            found = ((host, read_plans(known["hostvars"][host], arguments["result"])(name) or {}) for host in arguments["hosts"])
             # It has changed nothing, and failed for no host: that is said here.
             unplanned = [no_plan(host, check, str(plan["msg"])) for host, plan in found if "msg" in plan and not plan.get("skipped")]
             spoiled = check == "packages" and any(not reason.host for reason in of_bundle)

@@ -12,11 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...module_utils._change.subjects import CONTROL_PLANE, CONTROL_PLANES, DAEMONS, GPU_NODES, HOST, OWNERS, RUNTIME, Owner, Plan, brought
-from ...module_utils._formats.versions import newer
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+
+from ...module_utils._change.subjects import CONTROL_PLANES, DAEMONS, GPU_NODES, OWNERS, Owner, Plan, brought, is_fit
+from ...module_utils._change.subjects import plans as all_plans
+from ...module_utils._operations.table import OPERATIONS
 
 #: The value of a variable on the host, by its name; None for none.
 Read = Callable[[str], Any]
+#: The variable with what preflight has found on a host: its facts, plans, and what was asked for these.
+PREFLIGHT = "__preflight_host"
 GROUPS: Mapping[str, str] = {CONTROL_PLANES: "gpushare_control_plane_group", GPU_NODES: "gpushare_gpu_group"}
 
 
@@ -25,41 +30,66 @@ def register(name: str) -> str:
     return "__" + name.replace(".", "_")
 
 
+def read_plans(known: Mapping[str, Any], result: str = PREFLIGHT) -> Read:
+    """The answers on a host, by its variables: those of its roles, else the plans that it made while its facts were gathered."""
+    made = {register(name): answer for name, answer in ((known.get(result) or {}).get("answers") or {}).items()}
+    return lambda name: known[name] if name in known else made.get(name)
+
+
 def answers() -> list[str]:
     """The subjects, and their parts that plan by themselves, whose roles answer: those of hosts, then the daemons."""
-    found = [name for role, owner in brought().items() for name in (*(_name(role, plan) for plan in owner.plans), role)]
-    return [*dict.fromkeys(found), *(daemon.role for daemon in DAEMONS if daemon.role)]
+    found = [name for role in brought() for name in (*(name for name, owning, _owner, _plan in all_plans() if owning == role), role)]
+    return list(dict.fromkeys([*found, *(daemon.role for daemon in DAEMONS if daemon.role)]))
 
 
 def checks() -> dict[str, str]:
     """By preflight's name for a host without a plan, the variable with the plan."""
-    return {plan.check: register(_name(role, plan)) for role, plan in _plans() if plan.check}
+    return {plan.check: register(name) for name, _role, _owner, plan in all_plans() if plan.check}
+
+
+def together(groups: Mapping[str, list[str]], host: str, setting: Read) -> list[str]:
+    """The names of the plans that a host makes while its facts are gathered."""
+    return [name for name, _role, plan in _due(groups, host, setting) if _is_together(plan, setting)]
 
 
 def plans(facts: Mapping[str, Any], groups: Mapping[str, list[str]], host: str, setting: Read) -> list[dict[str, str]]:
-    """The entry points that plan on a host, each as its role and tasks. facts: those of preflight; groups: all of the inventory."""
-    return [
-        {"role": role, "tasks": plan.tasks}
-        for role, owner in brought().items()
-        if not owner.group or host in groups.get(str(setting(GROUPS[owner.group])), ())
-        for plan in owner.plans
-        if is_fit(plan, facts) and all(str(setting(name)) == value for name, value in plan.settings)
-    ]
+    """The entry points that plan on a host alone, each as its role and tasks. facts: those of preflight; groups: all of the inventory."""
+    due = ((role, plan) for _name, role, plan in _due(groups, host, setting) if not _is_together(plan, setting))
+    return [{"role": role, "tasks": plan.tasks} for role, plan in due if is_fit(plan, facts)]
 
 
-def is_fit(plan: Plan, facts: Mapping[str, Any]) -> bool:
-    """Whether a host with these facts has what the plan is about."""
-    kubelet = facts.get("kubelet") or {}
-    if plan.needs == HOST:
-        return "kubelet" in facts
-    if (facts.get("distribution") or {}).get("name") != "kubeadm":
-        return False
-    if plan.needs == CONTROL_PLANE:
-        return bool((facts.get("control_plane") or {}).get("present"))
-    # Of a kubelet that does not say its version, the oldest is expected.
-    is_older = not plan.below or newer(plan.below, str(kubelet.get("version") or "v1.0"))
-    has_runtime = plan.needs != RUNTIME or (kubelet.get("runtime") or "unknown") != "unknown"
-    return bool(kubelet.get("running")) and is_older and has_runtime
+def _due(groups: Mapping[str, list[str]], host: str, setting: Read) -> Iterator[tuple[str, str, Plan]]:
+    """Name, role and plan of what the inventory wants on a host."""
+    for name, role, owner, plan in all_plans():
+        in_group = not owner.group or host in groups.get(str(setting(GROUPS[owner.group])), ())
+        if in_group and all(str(setting(variable)) == value for variable, value in plan.settings):
+            yield name, role, plan
+
+
+def _is_together(plan: Plan, setting: Read) -> bool:
+    return bool(plan.operation) and all(str(setting(variable)) != value for variable, value in plan.alone)
+
+
+def operation_of(name: str) -> str:
+    """The operation of the plan of this name."""
+    return next(plan.operation for known, _role, _owner, plan in all_plans() if known == name)
+
+
+def foreseen(known: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer of preflight's plan of this name to a role that asks the same now; None where it may be another one by now.
+
+    known: the variables of the host; arguments: of the role's task.
+    """
+    told = known.get(PREFLIGHT) or {}
+    answer, made = (told.get("answers") or {}).get(name), told.get("asked") or {}
+    if answer is None or answer.get("failed") or answer.get("changes") or answer.get("now") != answer.get("strategy") or changed(known.get):
+        return None
+    operation = OPERATIONS[operation_of(name)]
+    expected = {**made[name], **operation.follows(told["answers"])}
+    given = {option: value for option, value in arguments.items() if option in operation.arguments}
+    validator = ArgumentSpecValidator(operation.arguments)
+    before, now = (validator.validate(dict(options)).validated_parameters for options in (expected, given))
+    return {**answer, "changed": False} if before == now else None
 
 
 def batch(read: Read, setting: Read, always: bool) -> list[dict[str, str]]:
@@ -71,7 +101,9 @@ def batch(read: Read, setting: Read, always: bool) -> list[dict[str, str]]:
     owners = [(role, owner) for role, owner in brought().items() if owner.install and owner.group == GPU_NODES]
     wanted = [(role, owner) for role, owner in owners if _is_wanted(owner, setting)]
     # A role that is out by default always runs where the inventory asks for it: its plan is not the whole of it.
-    due = always or any(owner.idle[0] or _is_due(read, role, plan) for role, owner in wanted for plan in owner.plans)
+    roles = {role for role, _owner in wanted}
+    planned = [(name, plan) for name, role, _owner, plan in all_plans() if role in roles]
+    due = always or any(owner.idle[0] for _role, owner in wanted) or any(_is_due(read, name, plan) for name, plan in planned)
     return [{"role": role, "tasks": owner.install} for role, owner in owners] if due else []
 
 
@@ -82,9 +114,9 @@ def _is_wanted(owner: Owner, setting: Read) -> bool:
     return not name or str(default if value is None else value) != default
 
 
-def _is_due(read: Read, role: str, plan: Plan) -> bool:
+def _is_due(read: Read, name: str, plan: Plan) -> bool:
     """Whether preflight has planned a change. Where it could not plan, there may be one; a part that it has not planned is not wanted."""
-    answer = read(register(_name(role, plan)))
+    answer = read(register(name))
     if answer is None:
         return not plan.part
     return "skipped" not in answer and bool(answer.get("changes", True))
@@ -114,7 +146,7 @@ def restored(read: Read) -> dict[str, list[str]]:
 
 def strategy(read: Read, besides: str = "") -> dict[str, Any]:
     """The answer of the role that has chosen the device strategy of a host; empty where none has. besides: a role that does not count."""
-    chosen = (read(register(_name(role, plan))) or {} for role, plan in _plans() if plan.chooses and role != besides)
+    chosen = (read(register(name)) or {} for name, role, _owner, plan in all_plans() if plan.chooses and role != besides)
     return next((answer for answer in chosen if "strategy" in answer), {})
 
 
@@ -127,11 +159,3 @@ def is_done(read: Read, name: str) -> bool:
     """Whether a subject's role has answered on a host in this run, without an error."""
     answer = read(register(name)) or {}
     return "changed" in answer and not answer.get("failed")
-
-
-def _plans() -> Iterator[tuple[str, Plan]]:
-    return ((role, plan) for role, owner in brought().items() for plan in owner.plans)
-
-
-def _name(role: str, plan: Plan) -> str:
-    return f"{role}.{plan.part}" if plan.part else role

@@ -26,6 +26,7 @@ SERVICE: Json = {"what": "service", "name": "gpushare-device-plugin", "unit": "[
 ASKED: list[tuple[str, str, Json]] = [
     ("gpu001", "gpu_node_info", {"gather": ["system", "gpus", "runtimes", "managers"]}),
     ("gpu001", "gpu_node_info", {"gather": []}),
+    ("gpu001", "gpushare_sharing", {"what": "plans", "plans": [{"name": "python_environment", "arguments": {"artifact": ARTIFACT}}]}),
     ("gpu001", "gpushare_runtime_env", {"artifact": ARTIFACT}),
     ("gpu001", "gpushare_runtime_env", {"artifact": {**ARTIFACT, "wheel_path": "/tmp/wheel"}}),
     ("gpu001", "gpushare_toolkit", {}),

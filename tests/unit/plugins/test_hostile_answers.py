@@ -20,7 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_judg
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._driver.facts import gather as driver_facts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import described, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of
@@ -181,7 +181,8 @@ def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
         "gpushare_daemon token": OWN,
         "gpushare_api nodes": DEAD,
         "gpushare_driver facts": fleet["driver_info"],
-        "gpu_node_info": fleet["gpu1"],
+        "gpu_node_info": {"changed": False, **fleet["gpu1"]["facts"]},
+        "gpushare_sharing plans": fleet["gpu1"],
     }
     for module, said in good.items():
         assert asked(module, said) == said, module
@@ -296,27 +297,32 @@ def test_any_answer_of_any_module_is_an_answer(answer: str, said: Json) -> None:
 
 # Preflight, take-over, credentials
 
+#: What these hosts plan while their facts are gathered.
+PLANS: Json = {
+    "nvidia_container_toolkit": {
+        "changed": True,
+        "strategy": "cdi",
+        "now": "",
+        "cdi": asdict(CdiFacts("", "")),
+        "mps": [],
+        "files": ["/c"],
+        "notes": [],
+        "diff": [],
+    },
+    "container_runtime": {"changed": False, "failed": True, "msg": "it is too old"},
+    "python_environment": {"changed": False, "environment": "/opt/gpushare/1", "linked": True, "python": "/usr/bin/python3"},
+}
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
-    """What gpu_node_info answers on three hosts; gpu1 is honest."""
+    """What gpushare_sharing answers on three hosts; gpu1 is honest."""
     roots = make_fleet(tmp_path_factory.mktemp("fleet"))
     found = {}
     for name, root in roots.items():
-        facts = gather(Host(str(root)))
-        found[name] = json.loads(
-            json.dumps(
-                {
-                    "changed": False,
-                    "node_name": name,
-                    "kubelet_root": "/var/lib/kubelet",
-                    "kubelet_running": True,
-                    "effective_uid": 0,
-                    **facts.as_dict(),
-                }
-            )
-        )
-    driver, problem = found["gpu1"]["driver"], {"kind": "x", "found": "x", "expected": "x", "cure": "x"}
+        facts = {**described(gather(Host(str(root)))), "node_name": name, "effective_uid": 0}
+        found[name] = json.loads(json.dumps({"changed": False, "facts": facts, "answers": PLANS}))
+    driver, problem = found["gpu1"]["facts"]["driver"], {"kind": "x", "found": "x", "expected": "x", "cure": "x"}
     info = {"processes": [], "machine_id": "m", "boot_id": "b", "driver": driver, "problem": problem}
     found["driver_info"] = json.loads(json.dumps({"changed": False, "facts": driver_facts(Host(str(roots["gpu1"]))).as_dict(), **info}))
     found["evil"] = json.loads(json.dumps(found["gpu2"]).replace('"gpu2"', '"evil"'))
@@ -324,7 +330,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
 
 
 def preflight(host: str, said: Any, **more: Any) -> Json:
-    arguments = {"what": "host", "gpu_node": host != "cp1", "control_plane": host == "cp1", **more}
+    arguments = {"what": "host", "gpu_node": host != "cp1", "control_plane": host == "cp1", "plans": list(PLANS), **more}
     made, variables = action(gpushare_judge, arguments, said, host=host)
     result = made.run(None, variables)
     assert isinstance(result, dict)
@@ -375,6 +381,11 @@ def test_preflight(fleet: dict[str, Json], data: st.DataObject) -> None:
     said = mapped(data.draw(answers(fleet["evil"])))
     found = preflight("evil", said)
     assert "reasons" in found, found
+    for name, plan in found["answers"].items():
+        assert name in PLANS
+        assert plan["changed"] is False
+        assert isinstance(plan.get("changes", True), bool)
+        assert isinstance(plan.get("strategy", ""), str)
     of_others = verdict({**honest, "evil": found}, [API])
     # Whose authorities they are is said of the inventory, with the host's name.
     assert {one for one in of_others - expected if "evil" not in one[3]} == set()

@@ -10,15 +10,22 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, OWNERS, brought
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import DAEMONS, FORESEEN, OWNERS, brought, planned
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import plans as all_plans
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._operations.table import OPERATIONS
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables as variables_of_roles
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.options import asked
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import (
     answers,
     batch,
     followers,
+    foreseen,
     plans,
     register,
     restored,
     strategy,
+    together,
 )
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
@@ -33,37 +40,100 @@ SETTINGS = {
 }
 GROUPS = {"planes": ["cp1", "both"], "gpus": ["gpu1", "both"]}
 MANAGED = dict.fromkeys(("gpushare_prerequisites", "gpushare_driver_state", "gpushare_toolkit_state"), "managed")
-ON_GPU_NODE = ["nvidia_container_toolkit:configure", "container_runtime:configure"]
+ON_GPU_NODE = ["nvidia_container_toolkit", "container_runtime"]
+LATER = ["python_environment", "device_plugin.look"]
+ALONE = ["nvidia_container_toolkit:packages", "nvidia_container_toolkit:configure", "container_runtime:configure"]
+BEFORE_KUBELET = ["python_environment:packages", "nvidia_driver:plan"]
+
+
+def planned_on(host: str, facts: dict[str, Any], settings: dict[str, str]) -> list[str]:
+    """What a host plans while its facts are gathered, then the entry points that plan alone."""
+    setting = {**SETTINGS, **settings}.get
+    found = [name for name in together(GROUPS, host, setting) if planned(name, facts)]
+    return found + [f"{plan['role']}:{plan['tasks']}" for plan in plans(facts, GROUPS, host, setting)]
 
 
 @pytest.mark.parametrize(
     ("host", "facts", "settings", "wanted"),
     [
-        ("gpu1", {}, {}, ON_GPU_NODE),
-        ("cp1", {}, {}, ["scheduler:configure"]),
-        ("both", {}, {}, [*ON_GPU_NODE, "scheduler:configure"]),
-        ("gpu1", {}, MANAGED, ["python_environment:packages", "nvidia_driver:plan", "nvidia_container_toolkit:packages", *ON_GPU_NODE]),
-        ("gpu1", {}, {"gpushare_toolkit_state": "unmanaged"}, [ON_GPU_NODE[0], "container_runtime:strategy", ON_GPU_NODE[1]]),
-        ("gpu1", {"kubelet": {**KUBELET, "version": "v1.25.16"}}, {}, ["kubelet:gates", *ON_GPU_NODE]),
-        ("gpu1", {"kubelet": {**KUBELET, "version": None}}, {}, ["kubelet:gates", *ON_GPU_NODE]),
-        ("gpu1", {"kubelet": {**KUBELET, "version": "v1.26.0"}}, {}, ON_GPU_NODE),
-        ("gpu1", {"kubelet": {**KUBELET, "runtime": None}}, {}, []),
-        ("gpu1", {"kubelet": {**KUBELET, "runtime": "unknown"}}, {}, []),
+        ("gpu1", {}, {}, [*ON_GPU_NODE, *LATER]),
+        ("cp1", {}, {}, ["python_environment", "scheduler:configure"]),
+        ("both", {}, {}, [*ON_GPU_NODE, *LATER, "scheduler:configure"]),
+        # Toolkit and container runtime after the packages, by which they are judged.
+        ("gpu1", {}, MANAGED, [*LATER, *BEFORE_KUBELET, *ALONE]),
+        (
+            "gpu1",
+            {},
+            {"gpushare_toolkit_state": "unmanaged"},
+            ["container_runtime.strategy", ON_GPU_NODE[1], *LATER, "nvidia_container_toolkit:configure"],
+        ),
+        ("gpu1", {"kubelet": {**KUBELET, "version": "v1.25.16"}}, {}, [*ON_GPU_NODE, *LATER, "kubelet:gates"]),
+        ("gpu1", {"kubelet": {**KUBELET, "version": None}}, {}, [*ON_GPU_NODE, *LATER, "kubelet:gates"]),
+        ("gpu1", {"kubelet": {**KUBELET, "version": "v1.26.0"}}, {}, [*ON_GPU_NODE, *LATER]),
+        ("gpu1", {"kubelet": {**KUBELET, "runtime": None}}, {}, LATER[:1]),
+        ("gpu1", {"kubelet": {**KUBELET, "runtime": "unknown"}}, {}, LATER[:1]),
         # A host that was read, with a kubelet that does not run.
-        ("gpu1", {"kubelet": {}}, MANAGED, ["python_environment:packages", "nvidia_driver:plan"]),
-        ("gpu1", {"distribution": {"name": "k3s"}}, MANAGED, ["python_environment:packages", "nvidia_driver:plan"]),
-        ("cp1", {"control_plane": {"present": False}}, {}, []),
+        ("gpu1", {"kubelet": {}}, MANAGED, [*LATER[:1], *BEFORE_KUBELET]),
+        ("gpu1", {"distribution": {"name": "k3s"}}, MANAGED, [*LATER[:1], *BEFORE_KUBELET]),
+        ("cp1", {"control_plane": {"present": False}}, {}, LATER[:1]),
         ("both", {}, {"gpushare_deploy_mode": "kubernetes"}, ON_GPU_NODE),
-        ("cp1", {}, {**MANAGED, "gpushare_python": "/usr/bin/python3.12"}, ["scheduler:configure"]),
+        ("cp1", {}, {**MANAGED, "gpushare_python": "/usr/bin/python3.12"}, [*LATER[:1], "scheduler:configure"]),
     ],
 )
 def test_what_plans_on_a_host(host: str, facts: dict[str, Any], settings: dict[str, str], wanted: list[str]) -> None:
-    found = plans({**FACTS, **facts}, GROUPS, host, {**SETTINGS, **settings}.get)
-    assert [f"{plan['role']}:{plan['tasks']}" for plan in found] == wanted
+    assert planned_on(host, {**FACTS, **facts}, settings) == wanted
 
 
 def test_nothing_plans_on_a_host_that_was_not_read() -> None:
-    assert plans({}, GROUPS, "both", {**SETTINGS, **MANAGED}.get) == []
+    assert planned_on("both", {}, MANAGED) == []
+
+
+ENVIRONMENT = {"root": "/opt/gpushare", "link": False, "artifact": {"version": "1", "wheel_sha256": "a", "requirements_sha256": "b"}}
+LOOK = {"asked": "auto", "required": True, "token_path": "/t", "kubeconfig_path": "/k"}
+STRATEGY = {"changed": False, "strategy": "cdi", "now": "cdi"}
+
+
+def known(**more: Any) -> dict[str, Any]:
+    """The variables of a host that needs nothing."""
+    answers = {"nvidia_container_toolkit": {**STRATEGY, "changes": False}, "python_environment": {"changed": False, "changes": False}}
+    answers["device_plugin.look"] = STRATEGY
+    return {"__preflight_host": {"answers": answers, "asked": {"python_environment": ENVIRONMENT, "device_plugin.look": LOOK}}, **more}
+
+
+def test_what_a_host_has_said_to_preflight_it_is_not_asked_again() -> None:
+    # As a task passes it: a text, other options of the module, and what follows the toolkit's choice.
+    assert foreseen(known(), "python_environment", {**ENVIRONMENT, "link": "False", "source": "/s"}) is not None
+    assert foreseen(known(), "device_plugin.look", {**LOOK, "what": "strategy", "brings_spec": True}) == STRATEGY
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "more", "answer"),
+    [
+        ("python_environment", {**ENVIRONMENT, "link": True}, {}, {}),
+        ("python_environment", {**ENVIRONMENT, "artifact": {**ENVIRONMENT["artifact"], "version": "2"}}, {}, {}),  # type: ignore[dict-item]
+        ("python_environment", ENVIRONMENT, {}, {"changes": True}),
+        ("python_environment", ENVIRONMENT, {}, {"failed": True, "msg": "no Python"}),
+        ("device_plugin.look", {**LOOK, "brings_spec": False}, {}, {}),
+        ("device_plugin.look", {**LOOK, "brings_spec": True}, {"__container_runtime": {"changed": True}}, {}),
+        # Another strategy than that of the device plugin which runs: a pod may have got a GPU by that since.
+        ("device_plugin.look", {**LOOK, "brings_spec": True}, {}, {"now": "envvar"}),
+    ],
+)
+def test_a_host_is_asked_again_where_its_answer_may_be_another(
+    name: str, arguments: dict[str, Any], more: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    variables = known(**more)
+    variables["__preflight_host"]["answers"][name] |= answer
+    assert foreseen(variables, name, arguments) is None
+
+
+def test_each_plan_of_a_host_has_its_operation_and_its_arguments() -> None:
+    defaults = {name: variable.spec.get("default") for name, variable in variables_of_roles().items()}
+    for name, _role, _owner, plan in all_plans():
+        if plan.operation:
+            operation = OPERATIONS[plan.operation]
+            result = ArgumentSpecValidator(operation.arguments).validate({**asked(name, plan.operation, defaults), **operation.follows({})})
+            assert result.error_messages == [], name
 
 
 def test_what_is_restored_is_reported_in_the_order_of_uninstall() -> None:
@@ -99,6 +169,8 @@ def test_each_row_names_what_its_role_has() -> None:
             entry = yaml.safe_load((ROLES / f"{role}/tasks/{plan.tasks}.yml").read_text())
             own = register(f"{role}.{plan.part}" if plan.part else role)
             assert own in [task.get("register") for task in entry], f"{role}:{plan.tasks} registers no {own}"
+    for role, owner in FORESEEN.items():
+        assert [f"{role}/tasks/{plan.tasks}" for plan in owner.plans if not (ROLES / f"{role}/tasks/{plan.tasks}.yml").is_file()] == []
     for name in answers():
         assert f"register: {register(name)}\n" in text(name.partition(".")[0]), name
     assert len({owner.order for owner in brought().values()}) == len(brought())

@@ -128,6 +128,16 @@ class Host:
         found = self._mine(self._world.prepared["facts"][self._kind()])
         return found if arguments.get("gather", [""]) else {key: value for key, value in found.items() if key in _ALWAYS}
 
+    def _gpushare_sharing_plans(self, arguments: Json) -> Json:
+        before, answers = json.dumps(self._there), {}
+        for one in arguments["plans"]:
+            module, _blank, what = self._world.prepared["operations"][one["name"]].partition(" ")
+            answers[one["name"]] = self.answer(module, {**one["arguments"], "what": what, "_ansible_check_mode": True})
+            self._there = json.loads(before)
+        facts = self._gpu_node_info(arguments)
+        del facts["changed"]
+        return {"changed": False, "facts": facts, "answers": answers}
+
     def _gpushare_runtime_env(self, arguments: Json) -> Json:
         sent = arguments["artifact"]
         known = {key: sent[key] for key in ("version", "wheel_sha256", "requirements_sha256")}
@@ -143,7 +153,7 @@ class Host:
 
     def _gpushare_toolkit(self, arguments: Json) -> Json:
         found = self._brought("toolkit", arguments, "/etc/nvidia-container-runtime/config.toml")
-        return {**found, "strategy": "volume-mounts", "cdi": self._world.prepared["cdi"], "mps": []}
+        return {**found, "strategy": "volume-mounts", "now": "", "cdi": self._world.prepared["cdi"], "mps": []}
 
     def _container_runtime(self, arguments: Json) -> Json:
         found = self._brought("container_runtime", arguments, "/etc/containerd/config.toml")
@@ -155,7 +165,8 @@ class Host:
     def _gpushare_sharing(self, arguments: Json) -> Json:
         own = self._claims(f"system:serviceaccount:kube-system:gpushare-device-plugin-{self._name}")
         cdi, driver = self._world.prepared["cdi"], self._world.prepared["seen"]["gpu"]["gpu"]["nvidia_smi"]["driver_version"]
-        return {"changed": False, "strategy": "volume-mounts", "cdi": cdi, "mps": [], "driver": driver, "own": own}
+        now = "volume-mounts" if own else ""
+        return {"changed": False, "strategy": "volume-mounts", "now": now, "cdi": cdi, "mps": [], "driver": driver, "own": own}
 
     def _gpushare_daemon_token(self, arguments: Json) -> Json:
         return {"changed": False, "own": self._claims("system:serviceaccount:kube-system:gpushare-extender")}

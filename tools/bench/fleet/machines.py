@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import plans
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
@@ -45,6 +46,7 @@ def prepared(folder: Path, runtime: Path) -> Json:
     return {
         "facts": {"gpu": _facts(gpu(_host(folder, GPU_NODE)), GPU_NODE, True), "plane": _facts(_plane(folder), PLANE, False)},
         "seen": {"gpu": _of_release(_gpu_host(), runtime, ""), "plane": _of_release(_weighed(evidence.plane_host()), runtime, "kubectl")},
+        "operations": {name: plan.operation for name, _role, _owner, plan in plans()},
         "places": {field.name: "" if field.default is MISSING else field.default for field in fields(Places)},
         "cdi": asdict(CdiFacts("", "containerd 1.6.20 does not take CDI devices from kubelet")),
         "api": {

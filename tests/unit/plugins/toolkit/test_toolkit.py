@@ -298,10 +298,10 @@ def test_an_old_host_has_the_runtime_only(commands: Commands) -> None:
 
 
 def test_a_host_of_somebody_else_is_left_alone(commands: Commands) -> None:
-    assert converge(WantedToolkit(True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, True).changed
+    assert converge(WantedToolkit(True), host(commands), commands, True).changed
     (commands.root / "etc/dgx-release").write_text("DGX_NAME=x\n")
     before = tree(commands)
-    found = converge(WantedToolkit(True, cdi=True, yields_to={"/etc/dgx-release": "DGX OS"}), host(commands), commands, False)
+    found = converge(WantedToolkit(True, cdi=True), host(commands), commands, False)
     assert not found.changed
     assert found.notes == ["DGX OS manages the container toolkit of this host: nothing was changed"]
     assert tree(commands) == before
