@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.node_report import ORPHANED
+from gpushare_runtime.core.node_report import ORPHANED, HeldEntry
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.core.unit_ids import unit_id
 from gpushare_runtime.daemon.log_line import about
@@ -91,21 +91,24 @@ class DraBackend:
         *,
         unit: Unit,
         evicts: bool,
+        alive: Callable[[Set[str]], Set[str]],
     ) -> None:
         """name: of the node. folders: for the state, of CDI specs, and kubelet's of plugins that register.
 
-        unit: of claims' memory. evicts: of GPUs that fail.
+        unit: of claims' memory. evicts: of GPUs that fail. alive: as Processes.pods.
         """
         state, cdi_dir, registry = folders
         self._node = node
         self._before_start = before_start
-        self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, unit, self._changed)
+        self.claims = Claims(client, name, state, cdi_dir, lambda: node.devices.inventory, unit, self._changed, self._left, alive)
         self.record = ClaimedIds(self.claims.claims, state / "claims.json")
         gpus = Gpus(lambda: node.devices.inventory, node.changes, lambda: node.devices.cdi_kind)
         self.driver = KubeletDriver(lambda socket, told: Services(self.claims, name, gpus, self._limit, socket, told), registry, status)
         self.slices = SlicePublisher(client, name, gpus.now, node.changes, status, lambda known: Closed(evicts, self._in_use(known)))
         # (pod UID, GPU UUID) → the pod's name.
         self._held: dict[tuple[str, str], str] = {}
+        self._former: set[str] = set()
+        """UIDs of pods whose claims were released when this process began: what they have is in use until it has searched for processes."""
 
     async def start(self) -> tuple[list[Any], list[Any]]:
         """(what serves kubelet, what runs below everything else), once the claims of the process before are read."""
@@ -113,15 +116,21 @@ class DraBackend:
         # Also without any: pods that the process before knew may be gone, and their processes not.
         self.record.refresh()
         self._node.recorder.set_checkpoint(self.record.entries)
+        self._former = {key.pod for key, usage in self._node.usage.table.items() if not usage.listed}
         return [self.driver.run()], [self.slices.reflector().run(), self.slices.run()]
+
+    def _left(self) -> list[HeldEntry]:
+        """What pods had by claims that kubelet has released: their processes may use it still, and kube-scheduler gives it away."""
+        prepared = {pod for claim in self.claims.claims() for pod in claim.pods}
+        return [entry for entry in report(self._node).entries if entry.why == ORPHANED and entry.uid not in prepared]
 
     def _in_use(self, known: Set[str]) -> frozenset[str]:
         """UUIDs of the GPUs on which pods that are gone have processes. A pod that has ended as pods do is not among them at any moment.
 
         known: those that were among them. Such a one stays until no pod can have a process there: this process may be new, and has not
-        searched for any yet.
+        searched for any yet. kubelet may have deleted the slices that say so.
         """
-        alive = {uid for uid, state in self._node.usage.states.items() if state.alive}
+        alive = self._former.union(uid for uid, state in self._node.usage.states.items() if state.alive)
         held = {
             (entry.uid, entry.gpu): entry.pod
             for entry in (report(self._node).entries if alive or known else ())
@@ -134,6 +143,7 @@ class DraBackend:
             name = self._held[uid, gpu]
             log.info("processes of %s use no memory of GPU %s any more", name or uid, gpu, extra=about(name, gpu=self._index(gpu)))
         self._held = held
+        self._former &= {uid for uid, _ in held}
         return frozenset(gpu for _, gpu in held)
 
     def _index(self, uuid: str) -> object:

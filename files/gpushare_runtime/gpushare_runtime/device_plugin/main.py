@@ -174,7 +174,17 @@ class DevicePlugin:
         registry = settings.kubelet_root / protocol.KUBELET_REGISTRATIONS
         before_start, evicts = self._before_start, settings.unhealthy == EVICT
         folders = settings.state, cdi_dir, registry
-        return DraBackend(self._client, settings.node, self.node, self.status, folders, before_start, unit=settings.unit, evicts=evicts)
+        return DraBackend(
+            self._client,
+            settings.node,
+            self.node,
+            self.status,
+            folders,
+            before_start,
+            unit=settings.unit,
+            evicts=evicts,
+            alive=self._processes.pods,
+        )
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.bounds import as_mapping, quote
 from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
+from gpushare_runtime.core.node_report import HeldEntry
 from gpushare_runtime.core.quantity import Unit, parse_quantity, parse_unit
 from gpushare_runtime.dra.slices import DRIVER, consumed, device_name
 from gpushare_runtime.errors import GpushareError
@@ -131,15 +132,14 @@ def _units(amount: object, unit: Unit, claim: str) -> int:
     return int(value // size)
 
 
-def conflict(claim: Claim, prepared: Iterable[Claim], inventory: Inventory) -> str:
-    """Why the GPUs cannot take the claim beside those that are prepared; "" if they can."""
+def conflict(claim: Claim, prepared: Iterable[Claim], inventory: Inventory, left: Iterable[HeldEntry] = ()) -> str:
+    """Why the GPUs cannot take the claim beside those that are prepared; "" if they can. left: what processes of pods that are gone use."""
     used: dict[str, int] = {}
     holders: dict[str, list[str]] = {}
-    for other in prepared:
-        if other.uid != claim.uid:
-            for part in other.parts:
-                used[part.uuid] = used.get(part.uuid, 0) + part.units
-                holders.setdefault(part.uuid, []).append(str(other))
+    taken = [(part.uuid, part.units, str(other)) for other in prepared if other.uid != claim.uid for part in other.parts]
+    for uuid, units, holder in [*taken, *((entry.gpu, entry.units, f"processes of pod {entry.pod or entry.uid}") for entry in left)]:
+        used[uuid] = used.get(uuid, 0) + units
+        holders.setdefault(uuid, []).append(holder)
     for part in claim.parts:
         used[part.uuid] = used.get(part.uuid, 0) + part.units
     for part in claim.parts:
@@ -147,8 +147,8 @@ def conflict(claim: Claim, prepared: Iterable[Claim], inventory: Inventory) -> s
         if used[part.uuid] > gpu.units:
             others = ", ".join(holders.get(part.uuid, [])[:3]) or "none"
             return (
-                f"GPU {gpu.index} has {gpu.units} units, and {used[part.uuid]} would be in use with claim {claim} beside those that "
-                f"kubelet has not released yet ({others}); kubelet tries again"
+                f"GPU {gpu.index} has {gpu.units} units, and {used[part.uuid]} would be in use with claim {claim} beside what "
+                f"is not free yet ({others}); kubelet tries again"
             )
         if gpu.health != HEALTHY:
             return f"GPU {gpu.index} is not usable: {gpu.health}"

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import HeldEntry
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.daemon.files import replace_files
 from gpushare_runtime.daemon.runner import FatalError
@@ -51,7 +52,7 @@ _WRITE_SECONDS: Final = 20.0
 class Claims:
     """For one event loop. inventory: the GPUs as they are now, None before the first reading; unit: of their memory.
 
-    changed: told after each change.
+    changed: told after each change. left: what pods had by claims that are released. alive: of these pods' UIDs, those with a process.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Claims:
         inventory: Callable[[], Inventory | None],
         unit: Unit,
         changed: Callable[[], None] = lambda: None,
+        left: Callable[[], Iterable[HeldEntry]] = lambda: (),
+        alive: Callable[[Set[str]], Set[str]] = lambda uids: frozenset(),
     ) -> None:
         self.by_uid: dict[str, PreparedClaim] = {}
         self._client = client
@@ -72,6 +75,8 @@ class Claims:
         self._inventory = inventory
         self._unit = unit
         self._changed = changed
+        self._left = left
+        self._alive = alive
         self._lock = asyncio.Lock()
         self._writing: asyncio.Future[None] | None = None
 
@@ -122,7 +127,12 @@ class Claims:
             if before is not None and before.claim.parts == claim.parts:
                 prepared = PreparedClaim(claim, before.devices)
             else:
-                why = conflict(claim, [entry.claim for entry in self.by_uid.values()], inventory)
+                left = [entry for entry in self._left() if entry.uid not in claim.pods]
+                live = await in_thread(partial(self._alive, {entry.uid for entry in left})) if left else ()
+                left = [entry for entry in left if entry.uid in live]
+                why = conflict(claim, self.claims(), inventory, left)
+                if why and await self._forget_those_that_are_gone(claim):
+                    why = conflict(claim, self.claims(), inventory, left)
                 if not why and before is None and len(self.by_uid) >= MOST_CLAIMS:
                     why = f"{len(self.by_uid)} claims are prepared on this node, and no more than {MOST_CLAIMS} can be"
                 if why:
@@ -137,6 +147,29 @@ class Claims:
         async with self._lock:
             if uid in self.by_uid:
                 await self._set({key: entry for key, entry in self.by_uid.items() if key != uid})
+
+    async def _forget_those_that_are_gone(self, asking: Claim) -> bool:
+        """Claims on the same GPUs that kubelet never releases, since it has lost its own record. Returns whether there were any."""
+        uuids = {part.uuid for part in asking.parts}
+        others = [claim for claim in self.claims() if claim.uid != asking.uid and any(part.uuid in uuids for part in claim.parts)]
+        here = await asyncio.gather(*map(self._exists, others))
+        gone = [claim for claim, exists in zip(others, here, strict=True) if not exists]
+        live = await in_thread(partial(self._alive, {pod for claim in gone for pod in claim.pods})) if gone else ()
+        ended = {claim.uid: claim for claim in gone if not any(pod in live for pod in claim.pods)}
+        if ended:
+            words = "forgetting %s: the API server has no such claim any more, and its pods have no process"
+            log.warning(words, ", ".join(map(str, ended.values())))
+            await self._set({uid: entry for uid, entry in self.by_uid.items() if uid not in ended})
+        return bool(ended)
+
+    async def _exists(self, claim: Claim) -> bool:
+        """Whether the API server has it, or does not say."""
+        try:
+            where = path(API, "namespaces", claim.namespace, "resourceclaims", claim.name)
+            found = await self._client.get(where, within=_API_SECONDS)
+        except KubeError as error:
+            return error.status != 404
+        return (found.get("metadata") or {}).get("uid") == claim.uid
 
     def claims(self) -> list[Claim]:
         return [entry.claim for entry in self.by_uid.values()]

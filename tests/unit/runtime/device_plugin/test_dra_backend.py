@@ -160,6 +160,8 @@ async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_
         assert line.about["pod"] == "default/p1"  # type: ignore[attr-defined]
         assert line.about["gpu"] == "0"  # type: ignore[attr-defined]
         await until(lambda: b"p1" in (it.kubelet.directory.parent / "state" / usage_file.NAME).read_bytes())
+        await it.api.put(f"{CLAIMS}/c2", claim("c2", [(it.inventory.gpus[0], "14Gi")], pods=["p2"]))
+        assert "processes of pod default/p1" in (await prepare(it, registry, "c2"))["c2"]
         await it.stop()
         generation = it.api.objects[SLICE]["spec"]["pool"]["generation"]
         it.start()
@@ -172,8 +174,16 @@ async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_
         await it.stays(lambda: taints() == ["in-use"])
         await until(lambda: any(state.alive for state in it.plugin.node.usage.states.values()))
         assert taints() == ["in-use"]
+        # As kubelet does when it starts, or has had no driver for 30 s.
+        await it.stop()
+        await it.api.remove(SLICE)
+        it.start()
+        await until(lambda: SLICE in it.api.objects)
+        await it.stays(lambda: taints() == ["in-use"])
+        assert "processes of pod default/p1" in (await prepare(it, registry, "c2"))["c2"]
         it.live.discard("p1")
         await until(lambda: taints() == [])
+        assert await prepare(it, registry, "c2") == {"c2": ""}
 
 
 async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu_and_the_node_publishes_its_use(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.node_report import HeldEntry
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit
 from gpushare_runtime.dra.claims import (
     Claim,
@@ -119,6 +120,9 @@ def test_what_others_have_left_is_enough_or_not() -> None:
     third = parsed(claim("c3", [(T4, "6Gi")]))
     why = conflict(third, [first], HERE)
     assert [word in why for word in ("GPU 0", "15 units", "16 would", "default/c1")] == [True] * 4
+    gone = HeldEntry(T4.uuid, "p9", "default/p9", 1, "orphaned")
+    assert "16 would be in use" in (why := conflict(second, [first], HERE, [gone]))
+    assert "(default/c1, processes of pod default/p9)" in why
     # The same claim again is no second one.
     assert conflict(first, [first, second], HERE) == ""
     assert conflict(parsed(claim("c4", [(T4, "8Gi"), (T4, "8Gi")])), [], HERE).startswith("GPU 0")

@@ -57,6 +57,7 @@ class Node:
     before_start: Callable[[Claim], Awaitable[None]] = _nothing
     changes: Changes = field(default_factory=Changes)
     unit: Unit = GIB
+    alive: set[str] = field(default_factory=set)
 
     @property
     def registry(self) -> Path:
@@ -72,7 +73,10 @@ class Node:
         return {device["name"]: device["containerEdits"]["env"] for device in devices}
 
     async def start(self) -> None:
-        self.claims = Claims(self.client, "gpu1", self.root / "state", self.root / "cdi", lambda: self.inventory, self.unit)
+        folders = self.root / "state", self.root / "cdi"
+        self.claims = Claims(
+            self.client, "gpu1", *folders, lambda: self.inventory, self.unit, alive=lambda uids: self.alive.intersection(uids)
+        )
         self.claims.load()
 
         def services(at: Path, told: Callable[[str], None]) -> Services:
@@ -225,6 +229,36 @@ async def test_one_bad_claim_is_that_ones_fault() -> None:
         assert "default/gone" in found["gone"].error
         # As soon as kubelet has released the first, its memory is the second's.
         await it.release("c1")
+        assert (await it.prepare("c2"))["c2"].error == ""
+        assert set(it.spec()) == {"c2-gpu"}
+
+
+async def passes(_: Any) -> None:
+    """A request without a fault, before one with a fault."""
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_claim_that_kubelet_has_forgotten_gives_its_memory_up_when_it_and_its_processes_are_gone(again: bool) -> None:
+    """kubelet has lost its record: it releases nothing of before."""
+    async with node() as it:
+        old, new = claim("c1", [(T4, "10Gi")], pods=["p1"]), claim("c2", [(T4, "10Gi")], pods=["p2"])
+        await it.allocate(old)
+        await it.allocate(new)
+        it.alive = {"p1"}
+        assert (await it.prepare("c1"))["c1"].error == ""
+        assert "default/c1" in (await it.prepare("c2"))["c2"].error
+        it.alive = set()
+        assert "default/c1" in (await it.prepare("c2"))["c2"].error
+        if again:
+            await it.allocate({**old, "metadata": {**old["metadata"], "uid": "another"}})
+        else:
+            await it.api.remove(f"{CLAIMS}/c1")
+        it.alive = {"p1"}
+        assert "default/c1" in (await it.prepare("c2"))["c2"].error
+        it.alive = set()
+        # The API server does not say.
+        it.api.faults += [passes, fail(503)]
+        assert "default/c1" in (await it.prepare("c2"))["c2"].error
         assert (await it.prepare("c2"))["c2"].error == ""
         assert set(it.spec()) == {"c2-gpu"}
 
