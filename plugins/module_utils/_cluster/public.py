@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, Sequence
 
+from .._formats.credentials import without_credentials
 from .names import EXTENDER, NAMESPACE
 
 PUBLIC = "kube-public"
@@ -34,7 +35,7 @@ def public(prometheus: str, account: str, namespace: str) -> List[Dict[str, Any]
     account, namespace: of the ServiceAccount that writes the sizes. Its values stay when these objects are applied again.
     """
     if not is_address(prometheus):
-        raise ValueError(f"gpushare_prometheus: found {prometheus[:80]!r}; expected {EXPECTED}")
+        raise ValueError(f"gpushare_prometheus: found {without_credentials(prometheus)[:80]!r}; expected {EXPECTED}")
     info = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(NAME), "data": {"prometheus": prometheus}}]
     readers = {"kind": "Group", "apiGroup": _RBAC_GROUP, "name": "system:authenticated"}
     writer = {"kind": "ServiceAccount", "name": account, "namespace": namespace}

@@ -235,7 +235,7 @@ def together(host: str, values: Mapping[str, Any]) -> list[Finding]:
     _sources(values, reject)
     prometheus = str(values.get("gpushare_prometheus") or "")
     if not is_address(prometheus):
-        reject(f"gpushare_prometheus: {prometheus[:80]!r}", EXPECTED, "correct it, or leave it out")
+        reject(f"gpushare_prometheus: {without_credentials(prometheus)[:80]!r}", EXPECTED, "correct it, or leave it out")
     if values.get("gpushare_taint_gpu_nodes"):
         seen = "gpushare_taint_gpu_nodes: true, by which GPU nodes get the taint gpushare.kubernetes/gpu:PreferNoSchedule"
         expected = "nodes without GPUs for the pods that have none, which come to GPU nodes only where no other has room"

@@ -651,6 +651,7 @@ def test_a_secret_is_not_repeated(golden: Golden) -> None:
         ({"gpushare_prometheus": "https://prometheus.monitoring.svc:9090/team-a"}, ""),
         ({"gpushare_prometheus": "prometheus:9090"}, "gpushare_prometheus: 'prometheus:9090'"),
         ({"gpushare_prometheus": "http://a b"}, "gpushare_prometheus: 'http://a b'"),
+        ({"gpushare_prometheus": "http://me:s3cret@p:9090"}, "gpushare_prometheus: 'http://***@p:9090'"),
         ({"gpushare_deploy_mode": "kubernetes"}, ""),
         ({"gpushare_deploy_mode": "kubernetes", "gpushare_isolation": "mps"}, "kubernetes with gpushare_isolation: mps"),
         ({**SERVED, "gpushare_deploy_mode": "kubernetes"}, "kubernetes with gpushare_dashboard_state: present"),
