@@ -92,9 +92,11 @@ WITH_VALUE: Final = (
     "--margin",
 )
 OF_USE: Final = ("top", "idle")
+"""The views that are about the use of GPUs."""
+_NOUNS: Final = {"top": "pods", "idle": "idle pods"}
+"""The objects of a view where its name is none."""
 _OF_ONE_NAMESPACE: Final = ("pods", *OF_USE)
 """The views that show the context's namespace, without -n and -A."""
-"""The views that are about the use of GPUs."""
 _USED_TOO_MUCH: Final = "Pods that have used too much: kubectl get events -A --field-selector reason=GPUShareMemoryExceeded"
 EXAMPLES: Final = {
     "nodes": ("", "-o wide", "nodes gpu1 gpu2", "nodes -w"),
@@ -463,7 +465,7 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead
     missing = sorted(set(select.names) - known)
     if missing:
         there = ", ".join(sorted(known)[:_LISTED]) or "none"
-        what = "pod" if view in OF_USE else view[:-1]
+        what = _NOUNS.get(view, view)[:-1]
         found = f"found no {what} {missing[0][:80]!r} with shared GPUs{_within(select)}; there are: {there[:400]}"
         if instead:
             meant = get_close_matches(missing[0], COMMANDS, 1)
@@ -473,7 +475,7 @@ def _print(cluster: Cluster, view: str, select: Selection, form: Format, instead
     _warn(cluster)
     text = render(cluster, view, select, form)
     if form.name not in ("json", "yaml") and not shows_any(cluster, view, select):
-        print(f"no {view} with shared GPUs found{_within(select)}", file=sys.stderr)
+        print(f"no {_NOUNS.get(view, view)} with shared GPUs found{_within(select)}", file=sys.stderr)
     sys.stdout.write(text)
     sys.stdout.flush()
 

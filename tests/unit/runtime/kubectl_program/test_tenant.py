@@ -171,7 +171,7 @@ def test_explain_judges_the_pod_alone(
     printed = capsys.readouterr().out.splitlines()
     assert (printed[:1], printed[-2:]) == (lines, ["", UNDER_IT])
     reported = (pod["status"].get("conditions") or [{"message": ""}])[0]["message"]
-    assert printed[1].endswith(f"kube-scheduler reported: {reported}" if reported else "units")
+    assert printed[1].endswith(f"kube-scheduler reported: {reported}" if reported else "requests 2 GiB")
     assert run(tmp_path, "explain", "big", "-o", "json", objects={f"{PODS}/big": pod}, sizes=TEXT)[0] == code
     made = json.loads(capsys.readouterr().out)
     assert (made["complete"], made["fits"], made["nodes"], f"team/big: {made['verdict']}") == (False, False, [], lines[0])
