@@ -87,8 +87,8 @@ def waiting(kubectl: Kubectl) -> List[str]:
 
 def _waits(claim: Mapping[str, Any]) -> bool:
     requests = (((claim.get("spec") or {}).get("devices") or {}).get("requests")) or ()
-    asked = [one for request in requests for one in (request.get("exactly"), *(request.get("firstAvailable") or ())) if one]
-    return not (claim.get("status") or {}).get("allocation") and any(one.get("deviceClassName") == TEMPLATE for one in asked)
+    asked = [way for request in requests for way in (request.get("exactly"), *(request.get("firstAvailable") or ())) if way]
+    return not (claim.get("status") or {}).get("allocation") and any(way.get("deviceClassName") == TEMPLATE for way in asked)
 
 
 def _owner(metadata: Mapping[str, Any]) -> str:
@@ -97,7 +97,7 @@ def _owner(metadata: Mapping[str, Any]) -> str:
 
 
 def broken(kubectl: Kubectl, nodes: Sequence[str], namespace: str) -> List[str]:
-    """The links from a limit to a GPU that are not there yet, as words. nodes: that must offer GPUs; namespace: of the probe's pods."""
+    """The links from a limit to a GPU that are not there yet, as words. nodes: that must publish GPUs; namespace: of the probe's pods."""
     kinds = [f"mutatingadmissionpolic{ending}.admissionregistration.k8s.io" for ending in ("ies", "ybindings")]
     asked = [*(f"{kind}/{name}" for kind in kinds for name in POLICIES), f"deviceclasses.resource.k8s.io/{TEMPLATE}"]
     found = kubectl.items(["get", *asked, "--ignore-not-found"])

@@ -84,7 +84,7 @@ def beside(kubectl: Kubectl, namespace: str, backend: str, nodes: Sequence[str])
     without = sorted(set(names) - set(nodes) - served)
     found = [
         f"found that no pod of the device plugin serves {few(without)}, which have the label {LABEL_NODE}=true and are not in "
-        f"gpushare_cluster_nodes; expected GPU nodes; bring them back, or remove the label: kubectl label node NAME {LABEL_NODE}-"
+        f"gpushare_cluster_nodes; expected GPU nodes, so bring them back, or remove the label: kubectl label node NAME {LABEL_NODE}-"
     ]
     return found * bool(without) + (claims.without_templates(kubectl) if backend == BY_CLAIMS else [])
 

@@ -62,6 +62,9 @@ _NOT_BY_CLAIMS: Mapping[str, tuple[Any, ...]] = {
     "gpushare_openshift": (True,),
     "gpushare_cluster_dashboard": (True,),
 }
+#: The dashboard's row for the names of requests; in the cluster it has these of its own: localhost, and two of its Service.
+_HOST_NAMES = next(each for each in DAEMONS["dashboard"].settings if each.field == "host_names")
+_OWN_NAMES = 3
 METRICS_TOKEN = "gpushare_metrics_token"
 DEPLOY_MODE = "gpushare_deploy_mode"
 #: Options of the role in_cluster that each host has for itself also where the daemons are pods: site decides by what the hosts say, or
@@ -419,11 +422,6 @@ def _tolerations(value: Any) -> tuple[str, str] | None:
 
     words = "at most 50 tolerations as in Kubernetes, such as {key: nvidia.com/gpu, operator: Exists}, with texts as values"
     return None if len(value) <= 50 and all(map(good, value)) else (words, ERROR)
-
-
-#: The dashboard's row for the names of requests; in the cluster it has these of its own: localhost, and two of its Service.
-_HOST_NAMES = next(each for each in DAEMONS["dashboard"].settings if each.field == "host_names")
-_OWN_NAMES = 3
 
 
 def _further_names(value: Any) -> tuple[str, str] | None:

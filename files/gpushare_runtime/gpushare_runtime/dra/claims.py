@@ -41,7 +41,7 @@ class ClaimError(GpushareError, ValueError):
 
 
 class OtherUnitError(GpushareError):
-    """A claim that was prepared in another unit is no whole number of units of this one."""
+    """A claim that was prepared in another unit is not a whole number of units of this one."""
 
 
 @dataclass(frozen=True)

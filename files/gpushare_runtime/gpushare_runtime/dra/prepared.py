@@ -83,7 +83,7 @@ class Claims:
     def load(self) -> None:
         """Read what the process before has prepared, and give its containers their spec again. Blocks; for the start.
 
-        FatalError where that cannot be read, or its unit was another one, in which a claim is no whole number of this one's.
+        FatalError where that cannot be read, or its unit was another one, in which a claim is not a whole number of this one's.
         """
         try:
             self._read()
