@@ -90,8 +90,8 @@ def test_a_subject_is_one_folder_and_one_row(tmp_path: Path) -> None:
 
 QUESTIONS = {
     "lookup('gpushare.kubernetes.subjects', 'answer', 'novelty')": "found the subject novelty; expected one of the table",
-    "query('gpushare.kubernetes.subjects', 'novelties')": "found the terms ['novelties']; expected one of plans",
-    "query('gpushare.kubernetes.subjects', 'answer')": "found the terms ['answer']; expected one of plans",
+    "query('gpushare.kubernetes.subjects', 'novelties')": "found the terms ['novelties']; expected one of together",
+    "query('gpushare.kubernetes.subjects', 'answer')": "found the terms ['answer']; expected one of together",
     "query('gpushare.kubernetes.subjects', 'plans', facts={'kubelet': {}})": "found no variable gpushare_prerequisites",
 }
 
