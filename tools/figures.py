@@ -364,6 +364,8 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("then of the last {} days", (used.PEAKS_DAYS,)),
         ("by less than {} MiB", (use_report.NOTED_MIB,)),
         ("of a restart up to {:g} hours before it", (use_report.REFRESH_SECONDS / 3600,)),
+        ("It renews it after {:g} hours without one", (use_report.REFRESH_SECONDS / 3600,)),
+        ("a value that is older than {:g} hours", ((use_report.REFRESH_SECONDS + use_report.LATE_SECONDS) / 3600,)),
         ("pods times nodes are more than {:,}", (right_size.MOST_TRIED,)),
         ("that have not run for {:g} minutes", (stalls.HANGS_SECONDS / 60,)),
         ("such an Event of the last {:g} minutes", (status.RECENT_SECONDS / 60,)),

@@ -53,6 +53,7 @@ ELSEWHERE = [
         "it took 19 and 29 s, and 29 and 34 s with probe pods",
         "what tests/verify/test_quiet.py has printed, 2026-11-29",
     ),
+    ("docs/project/faults.md", "kube-scheduler with 20 MiB of memory", "a limit that was planted"),
     ("docs/project/faults.md", "ran into the 300 seconds of a test", "the timeout of tests in pyproject.toml"),
     ("docs/project/dra.md", "with at least 6 GiB that no other claim", "an example"),
     (f"{OPERATE}/eks.md", "a node that is 30 days old (`expireAfter`)", "Karpenter's default of spec.template.spec.expireAfter, 720h"),

@@ -102,7 +102,7 @@ def _node_of(pod: Mapping[str, Any]) -> str:
 
 
 def _unready(item: Mapping[str, Any], nodes: Sequence[str], pods: Sequence[Mapping[str, Any]]) -> str:
-    """Why a workload does not run as it is written; "" if it does. nodes: on which the device plugin must, none for all; pods: its own."""
+    """Why a workload does not run as it is written; "" if it does. nodes: on which the device plugin must, none for all. pods: its own."""
     metadata, status = item["metadata"], item.get("status") or {}
     title = f"{item['kind']} {metadata['namespace']}/{metadata['name']}"
     if int(status.get("observedGeneration", 0)) < int(metadata.get("generation", 0)):

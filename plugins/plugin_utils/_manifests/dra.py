@@ -48,7 +48,7 @@ _UNKNOWN_TO_CLAIMS = {
     "gpushare.request/isolation": "a claim knows no isolation yet",
     "gpushare.request/links": "a claim knows no links between GPUs",
 }
-#: Names in a ResourceQuota that look like GPU memory: the API server takes each, and counts nothing by it.
+#: Names of GPU memory in a ResourceQuota: the API server takes each, and counts nothing by it.
 _UNCOUNTED = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{CLASS}.deviceclass.resource.k8s.io/memory")
 _NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
 _CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
@@ -398,7 +398,7 @@ def _budgets() -> list[Json]:
 
 
 def _shared() -> list[Json]:
-    """kubelet prepares a claim for its first pod, and tells the driver of no other: that one would have no limit, and nobody watched it."""
+    """kubelet prepares a claim for its first pod, and tells the driver of no other, which would have no limit and no watch."""
     users, before = (f"{claim}.?status.?reservedFor.orValue([])" for claim in ("object", "oldObject"))
     has_gpus = f"object.?status.?allocation.?devices.?results.orValue([]).exists(r, r.driver == '{DRIVER}')"
     validations = [

@@ -24,10 +24,10 @@ PREFLIGHT = "preflight"
 _CODES = {
     ((ERROR,), (PREFLIGHT,)): (
         "api backend become bundle clusters control_plane controller deploy_mode facts groups identity image isolation kubernetes "
-        "memory_unit namespace node node_names packages port rights scheduler toolkit unreachable"
+        "memory_unit namespace node_names packages port rights scheduler toolkit unreachable"
     ),
     ((ERROR, WARNING), (PREFLIGHT,)): (
-        "clock disk distribution driver gpus kubelet managers operator os policies python runtime scheduler_nodes strategy variables"
+        "clock disk distribution driver gpus kubelet managers node operator os policies python runtime scheduler_nodes strategy variables"
     ),
     ((WARNING,), (PREFLIGHT,)): "kernel_headers machine_id secure_boot selinux",
     ((NOTE,), (PREFLIGHT,)): "driver_branch old_facts",

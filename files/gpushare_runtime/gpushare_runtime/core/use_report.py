@@ -27,7 +27,7 @@ NOTED_PART: Final = 1 / 16
 NOTED_MIB: Final = 256
 REFRESH_SECONDS: Final = 6 * 3600.0
 """So old a report becomes at most: what was measured since is lost when the plugin ends, and an older one is of a plugin that has."""
-_LATE_SECONDS: Final = 3600.0
+LATE_SECONDS: Final = 3600.0
 """For writes that fail, GPUs that do not answer for a while, and clocks that differ."""
 IDLE_SECONDS: Final = 600.0
 """So long a pod has used nothing before it is written down as idle: a short pause is no news."""
@@ -80,8 +80,8 @@ class UseReport:
         return any(_noted(*size, memory=True) for size in sizes) or any(_noted(*load) for load in loads)
 
     def is_old(self, now: float) -> bool:
-        """Whether nobody renews it any more. now: Unix time."""
-        return now - self.at > REFRESH_SECONDS + _LATE_SECONDS
+        """Whether the node has stopped renewing it. now: Unix time."""
+        return now - self.at > REFRESH_SECONDS + LATE_SECONDS
 
     def to_json(self) -> str:
         """The annotation's value. Of too many pods those with most memory are in it."""

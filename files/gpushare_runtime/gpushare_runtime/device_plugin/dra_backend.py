@@ -120,7 +120,7 @@ class DraBackend:
         return [self.driver.run()], [self.slices.reflector().run(), self.slices.run()]
 
     def _left(self) -> list[HeldEntry]:
-        """What pods had by claims that kubelet has released: their processes may use it still, and kube-scheduler gives it away."""
+        """The memory of pods by claims that kubelet has released: their processes may use it still, and kube-scheduler gives it away."""
         prepared = {pod for claim in self.claims.claims() for pod in claim.pods}
         return [entry for entry in report(self._node).entries if entry.why == ORPHANED and entry.uid not in prepared]
 

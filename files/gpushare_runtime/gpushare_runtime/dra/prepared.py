@@ -186,7 +186,7 @@ class Claims:
 
     async def _save(self, by_uid: Mapping[str, PreparedClaim]) -> None:
         if self._writing is not None:
-            # One that took too long goes on, and both would write the same files.
+            # A write that took too long continues, and both would write the same files.
             await asyncio.wait((self._writing,))
         self._writing = asyncio.ensure_future(in_thread(partial(_write, self._file, self._spec, by_uid, self._unit)))
         await asyncio.shield(self._writing)

@@ -169,7 +169,7 @@ def _stays(share: Share, cluster: Cluster, force: bool) -> str:
 
 
 async def _evict(client: KubeClient, share: Share, dry: bool, deadline: float) -> str:
-    """Why it was not evicted; "" if it was, or is gone. A disruption budget may allow it later; other reasons are of this pod alone."""
+    """Why it was not evicted; "" if it was, or is gone. A disruption budget may allow it later. Other reasons are of this pod alone."""
     while True:
         try:
             await client.evict(share.namespace, share.name, share.uid, dry_run=dry)

@@ -20,9 +20,9 @@ _SCALED: Final = ("Deployment", "ReplicaSet", "StatefulSet")
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A pod with GPUs. kind, owner: of what made it, "" for nobody. ready: whether it says so. known: whether the API server has it, and
-    it is no copy of a static pod."""
+class Owned:
+    """A pod with GPUs. kind, owner: of the object that made it, "" without one. ready: whether kubelet says so. known: whether the API
+    server has it, and not as the copy of a static pod."""
 
     namespace: str
     name: str
@@ -33,13 +33,13 @@ class Holder:
     known: bool
 
 
-def ending(pod: Holder, together: Collection[Holder], waiting: Collection[tuple[str, str]]) -> str:
+def ending(pod: Owned, together: Collection[Owned], waiting: Collection[tuple[str, str]]) -> str:
     """The command, or why there is none. together: all pods of its owner that have GPUs. waiting: (namespace, name) of pods on no node."""
     names = [pod.namespace, pod.name, *([pod.owner] if pod.kind else [])]
     if not pod.known:
         return "none: the API server has no such pod, or its file lies on the node"
     if odd := next((name for name in names if not _NAME.fullmatch(name)), None):
-        return f"none: {quote(odd)} is no name that Kubernetes takes"
+        return f"none: {quote(odd)} is not a name that Kubernetes takes"
     within = f"-n {pod.namespace}"
     if not pod.kind:
         return f"kubectl delete pod {pod.name} {within}"
@@ -61,15 +61,15 @@ def ending(pod: Holder, together: Collection[Holder], waiting: Collection[tuple[
     return f"kubectl annotate pod {pod.name} {within} controller.kubernetes.io/pod-deletion-cost=-1 && {scale}={len(together) - 1}"
 
 
-def _last(pod: Holder, together: Collection[Holder], waiting: Collection[tuple[str, str]]) -> int:
+def _last(pod: Owned, together: Collection[Owned], waiting: Collection[tuple[str, str]]) -> int:
     """The number of the pods before it, where it is the last of a StatefulSet that counts from 0; else 0."""
     first = f"{pod.owner}-0"
-    number, *others = (_ordinal(one) for one in (pod, *(other for other in together if other is not pod)))
+    number, *others = map(_ordinal, (pod, *(other for other in together if other is not pod)))
     counts_from_0 = (pod.namespace, first) in waiting or any(other.name == first for other in together)
     return number if counts_from_0 and number > max(others, default=-1) else 0
 
 
-def _ordinal(pod: Holder) -> int:
+def _ordinal(pod: Owned) -> int:
     """-1 for a name without one."""
     text = pod.name.removeprefix(f"{pod.owner}-")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

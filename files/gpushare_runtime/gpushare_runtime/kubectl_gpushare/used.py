@@ -79,7 +79,7 @@ async def find_address(client: KubeClient) -> str:
 
 
 def instead_of(error: PrometheusError, cluster: Cluster, by_installer: bool) -> str:
-    """A warning that what the nodes publish is shown. The error, raised, where they publish nothing, or somebody has named Prometheus here.
+    """A warning that what the nodes publish is shown. The error, raised, where they publish nothing, or the caller has named Prometheus.
 
     by_installer: whether the installer has set its address, so that the caller has not asked for it.
     """
@@ -101,7 +101,7 @@ def published(cluster: Cluster) -> Used:
 
 
 def _report_of(cluster: Cluster, node: NodeLedger) -> UseReport | None:
-    """None also where the node's device plugin, or the node itself, is away. Nothing but the report's age shows that of one with slices."""
+    """None also where the node's device plugin, or the node itself, is away. Of a node with slices, only the report's age shows it."""
     report = cluster.uses.get(node.name)
     there = node.inventory and closed(node, cluster.infos.get(node.name, UNKNOWN_NODE)) in ("", "S")
     if not there or (report and node.name in cluster.claims.inventories and report.is_old(cluster.now())):

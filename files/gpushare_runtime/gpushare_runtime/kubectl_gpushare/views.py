@@ -19,7 +19,7 @@ from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount, asked
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
-from gpushare_runtime.kubectl_gpushare.endings import Holder, ending
+from gpushare_runtime.kubectl_gpushare.endings import Owned, ending
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
@@ -647,10 +647,10 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     )
     table, nodes, now = _table_of_pods(columns, select), {node.name: node for node in cluster.nodes}, cluster.now()
     since = cluster.used.idle
-    of_owner: dict[tuple[str, tuple[str, str]], dict[str, Holder]] = {}
+    of_owner: dict[tuple[str, tuple[str, str]], dict[str, Owned]] = {}
     for share in _shares(cluster, Selection()):
         key = share.namespace, owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))
-        of_owner.setdefault(key, {})[share.uid] = _holder(share, cluster)
+        of_owner.setdefault(key, {})[share.uid] = _owned(share, cluster)
     waiting = {(wait.pod.namespace, wait.pod.name) for wait in cluster.waiting.values()}
 
     def rank(share: Share) -> tuple[float, str, str]:
@@ -682,10 +682,10 @@ def owner_of(share: Share, info: PodInfo) -> tuple[str, str]:
     return ("Deployment", name.removesuffix(f"-{code}")) if kind == "ReplicaSet" and code and name.endswith(f"-{code}") else (kind, name)
 
 
-def _holder(share: Share, cluster: Cluster) -> Holder:
+def _owned(share: Share, cluster: Cluster) -> Owned:
     info, known = cluster.pods.get(share.uid, UNKNOWN_POD), share.pod is not None and not share.pod.mirror
     kind, name = owner_of(share, info)
-    return Holder(share.namespace, share.name, kind, name, share.uid in cluster.used.idle, info.ready, known)
+    return Owned(share.namespace, share.name, kind, name, share.uid in cluster.used.idle, info.ready, known)
 
 
 @dataclass

@@ -184,12 +184,12 @@ async def test_a_flood_does_not_lock_out_whose_token_was_good(api: Reviews, clie
     # Nobody has come with that one for longer.
     now += viewers.KNOWN_SECONDS
     await flood()
-    with pytest.raises(AccessError, match="has to wait"):
+    with pytest.raises(AccessError):
         await seen(access, OTHER)
     # One that has ended is asked about once.
     del api.rights[OWN]
     assert await seen(access, OWN) == "nobody"
-    with pytest.raises(AccessError, match="has to wait"):
+    with pytest.raises(AccessError):
         await seen(access, OWN)
 
 

