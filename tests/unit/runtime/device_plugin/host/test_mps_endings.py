@@ -22,7 +22,7 @@ from gpushare_runtime.device_plugin.host.mps_endings import EndingClients, patie
 from gpushare_runtime.device_plugin.node.local_pods import Deletion, parse_local_pod
 from unit.fakes.runtime.device_plugin.local_pods import memory, whole
 from unit.fakes.runtime.device_plugin.node import Node
-from unit.fakes.runtime.device_plugin.plugin import GIB, World, admitted, world
+from unit.fakes.runtime.device_plugin.plugin import GIB, MEMORY, World, admitted, world
 from unit.fakes.runtime.kube.fake_api import until
 from unit.fakes.runtime.pods import gpu
 
@@ -225,8 +225,8 @@ async def test_the_plugin_lists_for_gpushare_mps_what_its_watch_and_the_host_sho
     (tmp_path / uuid).mkdir()
     (tmp_path / uuid / "state.json").write_text(json.dumps({"v": 1, "at": int(time.monotonic()), "problem": "", "servers": 1}))
     async with with_pod("mps", tmp_path) as (it, listed):
-        await until(lambda: it.inventory.by_index[0].usable)
-        await it.registered()
+        # With a control daemon that serves, which kubelet learns a moment after the inventory.
+        await until(lambda: it.kubelet.manager.healthy.get(MEMORY))
         await until(lambda: listed() == {})
         pod = memory(it.inventory, 0, 4)
         uid = await admitted(it, pod)
