@@ -37,7 +37,6 @@ class ActionModule(ActionBase):
         source = Path(str(arguments.get("source", ""))).resolve()
         try:
             hashes = artifact(source, str(arguments.get("extra") or ""))
-            requirements = locked_requirements(source, str(arguments.get("extra") or ""))
         except (Failure, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         extra = arguments.pop("pip_extra_args", None) or []
@@ -52,7 +51,7 @@ class ActionModule(ActionBase):
         target = Target(result.pop("python_version", ""), result.pop("machine", ""))
         if not result.pop("missing", False):
             return result
-        wheel = build_wheel(source)
+        wheel, requirements = build_wheel(source), locked_requirements(source, str(arguments.get("extra") or ""))
         paths = place(self, {wheel.filename: wheel.content, "requirements.txt": requirements})
         sent = dict(zip(("wheel_path", "requirements_path"), paths, strict=True))
         if arguments.get("bundle"):

@@ -89,7 +89,7 @@ def foreseen(known: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) 
     given = {option: value for option, value in arguments.items() if option in operation.arguments}
     validator = ArgumentSpecValidator(operation.arguments)
     before, now = (validator.validate(dict(options)).validated_parameters for options in (expected, given))
-    return {**answer, "changed": False} if before == now else None
+    return dict(answer) if before == now else None
 
 
 def batch(read: Read, setting: Read, always: bool) -> list[dict[str, str]]:

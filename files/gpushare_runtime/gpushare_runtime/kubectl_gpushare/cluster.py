@@ -310,7 +310,7 @@ class Cluster:
         """The unit that amounts of every node are in; None where it is unknown or they differ."""
         if not self.knows_nodes:
             return self.sizes.unit if self.sizes else None
-        found = {node.inventory.unit for node in self.nodes if node.inventory}
+        found = {node.inventory.unit for node in self.ledger.nodes.values() if node.inventory}
         return found.pop() if len(found) == 1 else None
 
 

@@ -337,7 +337,7 @@ def _simulate_as_used(arguments: argparse.Namespace, form: Format) -> int:
         try:
             peaks = asyncio.run(read_peaks(arguments.prometheus, arguments.prometheus_token_file, namespace))
         except PrometheusError as error:
-            print(instead_of(error, cluster, getattr(arguments, "prometheus_by_installer", False)), file=sys.stderr)
+            print(instead_of(error, cluster, arguments.prometheus_by_installer), file=sys.stderr)
     if peaks is None:
         if not cluster.knows_nodes:
             need_all(cluster, "simulate --as-used", "simulate --as-used --prometheus URL")

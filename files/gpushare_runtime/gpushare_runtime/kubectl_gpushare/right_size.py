@@ -212,9 +212,8 @@ def gpus_in_use(cluster: Cluster, found: Iterable[Workload], policy: str) -> InU
     policy: by which they are placed. Whole GPUs stay whole, and a pod whose use is not known keeps its request.
     """
     nodes = [node for node in cluster.nodes if node.inventory]
-    units = {node.inventory.unit for node in nodes if node.inventory}
     pods = [(workload, share.pod) for workload in found for share in workload.pods if share.pod]
-    if len(units) != 1 or len(pods) * len(nodes) > MOST_TRIED:
+    if cluster.unit() is None or len(pods) * len(nodes) > MOST_TRIED:
         return None
     now = sum(bool(node.usage().used.get(state.gpu.index)) for node in nodes for state in node.gpu_states)
     as_requested, without = _placed(cluster, nodes, [(workload.units, workload, pod) for workload, pod in pods], policy)

@@ -647,10 +647,10 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     )
     table, nodes, now = _table_of_pods(columns, select), {node.name: node for node in cluster.nodes}, cluster.now()
     since = cluster.used.idle
-    of_owner: dict[tuple[str, tuple[str, str]], dict[str, Owned]] = {}
+    of_owner: dict[tuple[str, str, str], dict[str, Owned]] = {}
     for share in _shares(cluster, Selection()):
-        key = share.namespace, owner_of(share, cluster.pods.get(share.uid, UNKNOWN_POD))
-        of_owner.setdefault(key, {})[share.uid] = _owned(share, cluster)
+        pod = _owned(share, cluster)
+        of_owner.setdefault((pod.namespace, pod.kind, pod.owner), {})[share.uid] = pod
     waiting = {(wait.pod.namespace, wait.pod.name) for wait in cluster.waiting.values()}
 
     def rank(share: Share) -> tuple[float, str, str]:
@@ -658,8 +658,8 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
         return -held * (now - since[share.uid]), share.namespace, share.name
 
     for share in sorted((share for share in selected_shares(cluster, select) if share.uid in since), key=rank):
-        node, info = nodes[share.node], cluster.pods.get(share.uid, UNKNOWN_POD)
-        together = of_owner[share.namespace, owner_of(share, info)]
+        node, pod = nodes[share.node], _owned(share, cluster)
+        together = of_owner[pod.namespace, pod.kind, pod.owner]
         cells = [
             Cell(_text(share.namespace)),
             Cell(_text(share.name)),
@@ -668,7 +668,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
             _memory(cluster, sum(share.by_gpu.values()), node) if share.by_gpu else _NOTHING,
             _used_memory(cluster.used.by_pod.get(share.uid)),
             _idle(since[share.uid], now),
-            Cell(_text(info.owner) or ABSENT),
+            Cell(_text(cluster.pods.get(share.uid, UNKNOWN_POD).owner) or ABSENT),
             Cell(ending(together[share.uid], together.values(), waiting)),
         ]
         table.rows.append(_row_of_pod(share, cells, select))

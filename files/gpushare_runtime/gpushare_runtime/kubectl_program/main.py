@@ -316,6 +316,7 @@ def _add_prometheus(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prometheus", default=os.environ.get("GPUSHARE_PROMETHEUS", ""), metavar="URL",
                         help="where memory in use comes from; default: the variable GPUSHARE_PROMETHEUS, then the installer's")  # fmt: skip
     parser.add_argument("--prometheus-token-file", default="", metavar="FILE", help="bearer token for it")
+    parser.set_defaults(prometheus_by_installer=False)
 
 
 def add_source_options(parser: argparse.ArgumentParser, *, scope: bool = True) -> None:
@@ -436,7 +437,7 @@ def _reader(cluster: Cluster, arguments: argparse.Namespace) -> Callable[[], Awa
         try:
             return await read_used(arguments.prometheus, arguments.prometheus_token_file)
         except PrometheusError as error:
-            said = instead_of(error, cluster, getattr(arguments, "prometheus_by_installer", False))
+            said = instead_of(error, cluster, arguments.prometheus_by_installer)
         # The screen of --watch has no place for it twice.
         if said not in warned:
             warned.add(said)

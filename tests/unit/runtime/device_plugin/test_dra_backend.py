@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -31,6 +34,16 @@ POD = "/api/v1/namespaces/default/pods/p1"
 SLICE = "/apis/resource.k8s.io/v1/resourceslices/gpu1-gpushare.kubernetes-0"
 
 
+@asynccontextmanager
+async def claims_world(folder: Path, **settings: Any) -> AsyncIterator[tuple[World, Path]]:
+    """A plugin with a GPU of 16 GiB that publishes it and has registered, and kubelet's folder of registrations. folder: of CDI specs."""
+    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(folder),), **settings) as it:
+        registry = it.kubelet.directory.parent / "data/plugins_registry"
+        registry.mkdir(parents=True)
+        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+        yield it, registry
+
+
 def test_ids_of_a_claim_are_as_many_as_its_units_and_no_other_claims() -> None:
     first, second = (parse_claim(claim(uid, [(T4, "6Gi"), (A30, "6Gi")]), "gpu1", HERE) for uid in ("c1", "c2"))
     ids = ids_of(first)["aliyun.com/gpu-mem"]
@@ -47,10 +60,7 @@ def test_a_whole_gpu_is_one_unless_a_limit_of_memory_asked_for_all_of_it() -> No
 
 async def test_a_pod_with_a_whole_gpu_has_it_whole_over_a_restart_of_the_plugin(tmp_path: Path) -> None:
     """Else it would have both kinds of ids for it, and count as a pod that is gone."""
-    async with world(16 * GIB, registered=False, backend="dra", isolation="driver", cdi_folders=(str(tmp_path),)) as it:
-        registry = it.kubelet.directory.parent / "data/plugins_registry"
-        registry.mkdir(parents=True)
-        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+    async with claims_world(tmp_path, isolation="driver") as (it, registry):
         gpu = it.inventory.gpus[0]
         await it.api.put(POD, pod("p1", {"w": "c1"}))
         await it.api.put(f"{CLAIMS}/c1", claim("c1", [(gpu, "16Gi")], pods=["p1"], name="mine"))
@@ -92,10 +102,7 @@ async def release(folder: Path, uid: str) -> None:
 
 
 async def test_a_claims_pod_has_its_limit_before_it_starts(tmp_path: Path) -> None:
-    async with world(16 * GIB, registered=False, backend="dra", isolation="driver", cdi_folders=(str(tmp_path),)) as it:
-        registry = it.kubelet.directory.parent / "data/plugins_registry"
-        registry.mkdir(parents=True)
-        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+    async with claims_world(tmp_path, isolation="driver") as (it, registry):
         gpu = it.inventory.gpus[0]
         it.host.pods.add("p1")
         await it.api.put(f"{CLAIMS}/c1", claim("c1", [(gpu, "6Gi")], pods=["p1"]))
@@ -112,10 +119,7 @@ async def test_a_claims_pod_has_its_limit_before_it_starts(tmp_path: Path) -> No
 
 async def test_a_gpu_on_which_a_pod_that_is_gone_has_processes_takes_no_other(tmp_path: Path) -> None:
     """kube-scheduler has given its memory away with the claim."""
-    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
-        registry = it.kubelet.directory.parent / "data/plugins_registry"
-        registry.mkdir(parents=True)
-        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+    async with claims_world(tmp_path) as (it, registry):
         await it.api.put(POD, pod("p1", {"gpushare-m6": "c1"}))
         await it.api.put(f"{CLAIMS}/c1", claim("c1", [(it.inventory.gpus[0], "6Gi")], pods=["p1"]))
         it.live.add("p1")
@@ -139,10 +143,7 @@ async def test_a_gpu_stays_closed_over_a_restart_of_the_plugin_while_a_pod_that_
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no claim is left on the node."""
-    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
-        registry = it.kubelet.directory.parent / "data/plugins_registry"
-        registry.mkdir(parents=True)
-        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+    async with claims_world(tmp_path) as (it, registry):
         await it.api.put(POD, pod("p1", {"gpushare-m6": "c1"}))
         await it.api.put(f"{CLAIMS}/c1", claim("c1", [(it.inventory.gpus[0], "6Gi")], pods=["p1"]))
         it.live.add("p1")
@@ -191,10 +192,7 @@ async def test_the_containers_of_a_claims_pod_are_those_that_use_the_gpu_and_the
 ) -> None:
     monkeypatch.setattr(use_reports, "INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr(use_reports, "WRITE_SECONDS", 0.0)
-    async with world(16 * GIB, registered=False, backend="dra", cdi_folders=(str(tmp_path),)) as it:
-        registry = it.kubelet.directory.parent / "data/plugins_registry"
-        registry.mkdir(parents=True)
-        await until(lambda: len(sockets(registry)) == 1 and SLICE in it.api.objects)
+    async with claims_world(tmp_path) as (it, registry):
         gpu = it.inventory.gpus[0]
         runs = pod("p1", {"gpushare-m6": "c1"})
         runs["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}, "containerID": "containerd://x1"}]
