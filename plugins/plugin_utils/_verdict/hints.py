@@ -19,7 +19,7 @@ _HINTS = tuple(
     (re.compile(words), cure)
     for words, cure in (
         (
-            r"failed to find plugin \\?\"([\w.-]{1,60})\\?\" in path \[(/[\w./-]{1,120})\]",
+            r"failed to find plugin \\?\"(\w[\w.-]{0,59})\\?\" in path \[(/[\w./-]{1,120})\]",
             "install the network plugin {0} into {1}; or, if its network was removed, move the file that names it away: grep -l {0} "
             "/etc/cni/net.d/* (the runtime takes the first file there by name)",
         ),

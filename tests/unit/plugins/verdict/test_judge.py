@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.admission import WRITES
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.proof import NOT_TRIED
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.hints import hint
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import judge, obstructed, placeable, scheduler_name
 
 from blocks import lines
@@ -504,6 +505,11 @@ def test_the_words_of_others_have_a_next_step(world: World, words: str, golden: 
     (found,) = judge(world.evidence()).causes
     assert found.found.endswith(words)
     golden(found.cure)
+
+
+def test_no_command_has_an_option_of_others_in_the_place_of_a_name() -> None:
+    words = 'failed to find plugin "--help" in path [/opt/cni/bin]'
+    assert hint(words) == ""
 
 
 def test_a_kubelet_without_a_certificate_is_told_what_gives_it_one(world: World, golden: Golden) -> None:
