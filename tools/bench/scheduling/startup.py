@@ -55,7 +55,11 @@ async def startup(
             raise RuntimeError(f"the extender knows {health['pods']} pods on {health['nodes']} nodes; expected {pods} on {len(names)}")
         own, resident = extender.process.cpu_seconds(), extender.process.resident_mib()
         bound = [_name(number) for number in range(pods)]
-        after = await rest(client, extender.process, names, bound, rest_seconds) if rest_seconds else []
+        after: list[Rest] = []
+        if rest_seconds:
+            # After a start it lists all pods once more, for what an extender before it may have sent.
+            await extender.binds()
+            after = await rest(client, extender.process, names, bound, rest_seconds)
     finally:
         extender.process.stop()
     return Startup(len(names), pods, round(seconds, 2), round(own, 2), round(resident, 1), after)

@@ -89,6 +89,8 @@ class Ledger:
         self._derived: dict[Hashable, Derived] = {}
         self.classes: Final[Counter[GpuClass]] = Counter()
         """Units of all usable GPUs by class."""
+        self.inventory_changes = 0
+        """How often the GPUs of a node have changed, so that what is known of all of them is not found anew without need."""
 
     def copy(self) -> Ledger:
         """The same of every node, which stays as it is whatever happens to the copy. There nothing is under way or runs out."""
@@ -129,8 +131,9 @@ class Ledger:
     def set_node(self, record: NodeRecord) -> None:
         """This is now the report of a node. Its pods stay."""
         node = self._ensure(record.name)
-        before = node.classes
+        before, inventory = node.classes, node.inventory
         node.set_record(record)
+        self.inventory_changes += node.inventory != inventory
         if before != node.classes:
             self.classes.subtract(before)
             self.classes.update(node.classes)

@@ -17,6 +17,7 @@ from gpushare_runtime.core.node_ledger import NodeRecord
 from gpushare_runtime.core.objects import NodeTexts, PodReader, node_texts, unreadable_node, unreadable_pod
 from gpushare_runtime.core.overuse import NO_EVICTIONS, Evictions
 from gpushare_runtime.core.placement.budgets import Budget, Budgets, read_budget
+from gpushare_runtime.core.placement.gpu_sizes import GpuSizes, sizes_of
 from gpushare_runtime.core.placement.scarcity import Scarcity
 from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, PendingPod, PodRecord
 from gpushare_runtime.daemon.log_line import about
@@ -33,6 +34,9 @@ UNSEEN_SECONDS: Final = 30.0
 """By then the watch has shown a pod that exists. Any other was deleted before the list that lacked it."""
 _SENT_SECONDS: Final = 600.0
 """A pod that this process bound is not a foreign binding within this time, however late its watch event."""
+
+NODES_SECONDS: Final = 0.2
+"""Nodes of a large cluster write all the time, and what they write may be so late: it is not what a pod waits for that was just deleted."""
 
 _MOST_LINES: Final = 10
 
@@ -80,6 +84,7 @@ class ClusterCache:
         self._pending: dict[str, PendingPod | InvalidPod] = {}
         self._evictions: dict[str, Evictions] = {}
         self._sent: dict[str, tuple[AllocatedPod, float]] = {}
+        self._sizes: tuple[int, GpuSizes | None] = 0, None
 
     def _capacity_freed(self, by: str = "") -> None:
         # It is set after the ledger exists.
@@ -94,6 +99,14 @@ class ClusterCache:
     def evictions(self) -> Mapping[str, Evictions]:
         """The evictions that nodes request, by node."""
         return self._evictions
+
+    @property
+    def sizes(self) -> GpuSizes | None:
+        """The sizes of the GPUs of all nodes, None while no GPUs are known."""
+        if self._sizes[0] != (changes := self.ledger.inventory_changes):
+            # All nodes of a large cluster are too many for every question.
+            self._sizes = changes, sizes_of([node.inventory for node in self.ledger.nodes.values() if node.inventory])
+        return self._sizes[1]
 
     def bound(self, uid: str) -> AllocatedPod | None:
         """The pod that the watch has shown on a node with GPUs, and not its end."""
@@ -290,6 +303,7 @@ class ClusterCache:
             unreadable=unreadable_node,
             metadata_only=True,
             condense=condensed,
+            pause=NODES_SECONDS,
         )
         pods = Reflector(
             client,

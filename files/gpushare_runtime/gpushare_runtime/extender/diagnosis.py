@@ -11,7 +11,7 @@ import asyncio
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.placement.explain import Largest, largest_of, too_large
+from gpushare_runtime.core.placement.explain import Largest, too_large
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
@@ -48,7 +48,8 @@ class Advisor:
     def review(self) -> None:
         """Emit the Events that were not emitted yet."""
         pending = self._cluster.pending
-        largest = largest_of(node.inventory for node in self._cluster.ledger.nodes.values() if node.inventory)
+        sizes = self._cluster.sizes
+        largest = sizes.largest if sizes else None
         self._emitted = {uid: advice for uid, advice in self._emitted.items() if uid in pending}
         for pod in pending.values():
             advice = advise(pod, largest)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The states that the watch shows of nodes, on its way to the ledger: of one node at most one state a second, the last one.
+"""The states that the watch shows of nodes, on its way to the ledger: of one node at most one state a second, the last one,
+and none in which nothing of ours differs: a heartbeat, or a report that the ledger does not use.
 
 Reading a node's annotations and placing pods again after it is the most that one event can cost, and a node may write as often as the
 API server lets it. The first state in a second is taken at once, so that a node which writes seldom never waits.
@@ -28,6 +29,8 @@ class NodeStates:
         self._take = take
         self._taken: set[str] = set()
         self._waiting: dict[str, NodeTexts] = {}
+        # Of the last texts that were taken, by node: a hash, because the texts of all nodes of a large cluster are 10 MiB.
+        self._known: dict[str, int] = {}
 
     def event(self, kind: str, texts: NodeTexts) -> None:
         """A node was "ADDED", "MODIFIED" or "DELETED"; what is gone is so at once."""
@@ -36,18 +39,22 @@ class NodeStates:
             self._waiting.pop(name, None)
             self._taken.discard(name)
             self.skipped.pop(name, None)
+            self._known.pop(name, None)
             self._take(kind, NodeRecord(name, None))
+        elif self._known.get(name) == hash(texts):
+            self.skipped[name] += self._waiting.pop(name, None) is not None
         elif name in self._taken:
             self.skipped[name] += name in self._waiting
             self._waiting[name] = texts
         else:
             self._taken.add(name)
-            self._take(kind, read(texts))
+            self._take_now(kind, texts)
 
     def replace(self, listed: list[NodeTexts]) -> list[NodeRecord]:
         """The reports of all nodes by a fresh list. Nothing older waits any more."""
         names = {texts.name for texts in listed}
         self._waiting.clear()
+        self._known.clear()
         self._taken &= names
         for name in self.skipped.keys() - names:
             del self.skipped[name]
@@ -65,7 +72,11 @@ class NodeStates:
         """Take what waits of this node now, if anything does."""
         texts = self._waiting.pop(name, None)
         if texts is not None:
-            self._take("MODIFIED", read(texts))
+            self._take_now("MODIFIED", texts)
+
+    def _take_now(self, kind: str, texts: NodeTexts) -> None:
+        self._known[texts.name] = hash(texts)
+        self._take(kind, read(texts))
 
 
 def condensed(texts: NodeTexts) -> NodeTexts:

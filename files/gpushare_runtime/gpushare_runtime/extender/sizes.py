@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.placement.gpu_sizes import sizes_of
 from gpushare_runtime.extender.cache import ClusterCache
 from gpushare_runtime.kube.client import KubeClient, KubeError, path
 
@@ -49,7 +48,7 @@ class SizesWriter:
             # Another leader may write something else meanwhile.
             self._tried = ""
             return
-        sizes = sizes_of([node.inventory for node in self._cluster.ledger.nodes.values() if node.inventory])
+        sizes = self._cluster.sizes
         text, now = sizes.to_json() if sizes else "", self._clock()
         if not text or (text == self._tried and now - self._tried_at < AGAIN_SECONDS):
             return

@@ -40,6 +40,8 @@ UNREACHABLE: Final = "Unreachable"
 TIMEOUT: Final = "Timeout"
 LOST: Final = "ConnectionLost"
 
+# So that aiohttp stops reading when it has an event or two, until it is asked for them.
+_SMALL_BUFFER: Final = 512
 _OUTSIDE: Final = "KubeClient is used outside of `async with`"
 _PATCH_TYPES: Final = {
     "merge": "application/merge-patch+json",
@@ -210,12 +212,15 @@ class KubeClient:
         accept: str = JSON,
         timeout_seconds: int = 300,
         read_timeout: float = 100.0,
+        pause: float = 0.0,
         **params: object,
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """(type, object) for each change after that resourceVersion, BOOKMARKs too, until the server ends the watch.
 
         timeout_seconds: when the server ends it; read_timeout: seconds of silence after which the connection counts as
-        lost (the server sends a bookmark about every minute). KubeError 410 when the resourceVersion is too old.
+        lost (the server sends a bookmark about every minute); pause: seconds from what was there to the next look, until which
+        the kernel keeps what comes, because most of what an event costs is to be woken for it. KubeError 410 when the
+        resourceVersion is too old.
         """
         query = {
             **params,
@@ -226,10 +231,11 @@ class KubeClient:
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=read_timeout)
         try:
-            async with self._send("GET", path, query, {"Accept": accept}, None, timeout, self._credentials.authorization()) as response:
+            authorization, buffer = self._credentials.authorization(), _SMALL_BUFFER if pause else None
+            async with self._send("GET", path, query, {"Accept": accept}, None, timeout, authorization, buffer) as response:
                 if response.status >= 400:
                     raise _error(response.status, await response.read())
-                async for line in _lines(response.content):
+                async for line in _lines(response.content, pause):
                     yield _event(line)
         except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._no_answer("GET", path, error) from None
@@ -308,6 +314,7 @@ class KubeClient:
         body: bytes | None,
         timeout: aiohttp.ClientTimeout,
         authorization: str | None,
+        buffer: int | None = None,
     ) -> Any:
         if self._session is None:
             raise RuntimeError(_OUTSIDE)
@@ -321,6 +328,7 @@ class KubeClient:
             server_hostname=self._credentials.tls_server_name,
             proxy=self._credentials.proxy,
             allow_redirects=False,
+            read_bufsize=buffer,
         )
 
     def _reload(self, unauthorized: str | None) -> bool:
@@ -367,8 +375,8 @@ async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
-    """The lines of a stream, however long they are and however they are cut into chunks."""
+async def _lines(stream: aiohttp.StreamReader, pause: float) -> AsyncGenerator[bytes, None]:
+    """The lines of a stream, however long they are and however they are cut into chunks. pause: as of `KubeClient.watch`."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         end = chunk.rfind(b"\n")
@@ -381,6 +389,8 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
         for line in lines:
             if line:
                 yield line
+        if pause:
+            await asyncio.sleep(pause)
 
 
 def _event(line: bytes) -> tuple[str, dict[str, Any]]:

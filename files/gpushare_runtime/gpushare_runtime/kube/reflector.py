@@ -33,6 +33,7 @@ class Reflector(Generic[T]):
     interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged; what `unreadable`
     makes of it stands for it, so that nothing older does.
     metadata_only: ask the server for metadata alone. condense: what is kept of each object of a list until the others are there.
+    pause: as of `KubeClient.watch`, for what may be so late.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Reflector(Generic[T]):
         condense: Callable[[T], T] = lambda item: item,
         limit: int = PAGE,
         read_timeout: float = 100.0,
+        pause: float = 0.0,
         backoff: Backoff | None = None,
     ) -> None:
         self.synced = asyncio.Event()
@@ -70,6 +72,7 @@ class Reflector(Generic[T]):
         self._condense = condense
         self._limit = limit
         self._read_timeout = read_timeout
+        self._watch_pause = pause
         self._backoff = backoff or Backoff()
         self._resource_version = ""
         self._last_contact: float | None = None
@@ -199,6 +202,7 @@ class Reflector(Generic[T]):
             accept=accept,
             timeout_seconds=random.randint(240, 480),
             read_timeout=self._read_timeout,
+            pause=self._watch_pause,
             **self._selectors,
         )
         async with aclosing(stream):

@@ -74,6 +74,27 @@ def test_a_node_that_writes_all_the_time_is_read_once_a_second(monkeypatch: pyte
     assert it.cluster.node_states.skipped == {"n": 3 * 98}
 
 
+def test_a_state_in_which_nothing_of_ours_differs_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, read_of = Watched(), []
+    parse = Inventory.from_json
+    monkeypatch.setattr(Inventory, "from_json", lambda text: (read_of.append(text), parse(text))[1])
+    it.event("ADDED", raw("n", 1))
+    for beat in range(3):
+        it.second()
+        it.event("MODIFIED", {"metadata": {**raw("n", 1)["metadata"], "labels": {"beat": str(beat)}}})
+    assert len(read_of) == 1
+    # Such a state is none of the one that a second has.
+    it.event("MODIFIED", raw("n", 2))
+    assert it.units() == 2
+    it.event("MODIFIED", raw("n", 3))
+    it.event("MODIFIED", raw("n", 2))
+    it.second()
+    assert it.units() == 2, "what waited is older than a state that equals the one before it"
+    it.event("DELETED", raw("n", 2))
+    it.event("ADDED", raw("n", 2))
+    assert it.units() == 2
+
+
 def test_the_states_that_were_not_read_are_counted_by_node() -> None:
     it = Watched()
     it.listed(raw("n", 1), raw("m", 1))

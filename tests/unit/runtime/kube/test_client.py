@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -183,8 +184,9 @@ async def test_a_list_that_expires_half_way_says_so(api: FakeApi, client: KubeCl
     assert caught.value.status == 410
 
 
-async def test_watch_lines_of_any_length(api: FakeApi, client: KubeClient) -> None:
-    stream = client.watch("/api/v1/pods", "100")
+@pytest.mark.parametrize("pause", [0.0, 0.01])
+async def test_watch_lines_of_any_length(api: FakeApi, client: KubeClient, pause: float) -> None:
+    stream = client.watch("/api/v1/pods", "100", pause=pause)
     await api.put("/api/v1/namespaces/default/pods/a", pod("a", big="x" * 300_000))
     await api.remove("/api/v1/namespaces/default/pods/a")
     seen = []
@@ -196,6 +198,27 @@ async def test_watch_lines_of_any_length(api: FakeApi, client: KubeClient) -> No
             break
     await stream.aclose()
     assert seen == ["ADDED", "DELETED", "BOOKMARK"]
+
+
+async def test_a_watch_that_looks_seldom_is_woken_once_for_what_came_together(api: FakeApi, client: KubeClient) -> None:
+    stream = client.watch("/api/v1/pods", str(api.version), pause=0.5)
+    first = asyncio.ensure_future(anext(stream))
+    await api.put("/api/v1/namespaces/default/pods/first", pod("first"))
+    await first
+    looked, names = time.monotonic(), []
+    for number in range(100):
+        await api.put(f"/api/v1/namespaces/default/pods/{number}", pod(str(number)))
+    async for kind, value in stream:
+        if kind == "BOOKMARK":
+            continue
+        if not names:
+            assert time.monotonic() - looked >= 0.5
+        names.append(value["metadata"]["name"])
+        if len(names) == 100:
+            break
+    await stream.aclose()
+    assert names == [str(number) for number in range(100)]
+    assert time.monotonic() - looked < 100 * 0.5 / 2, "each look has more than one"
 
 
 async def test_watch_errors(api: FakeApi, client: KubeClient) -> None:
