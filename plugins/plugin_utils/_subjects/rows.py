@@ -158,4 +158,5 @@ def changed(read: Read) -> list[str]:
 def is_done(read: Read, name: str) -> bool:
     """Whether a subject's role has answered on a host in this run, without an error."""
     answer = read(register(name)) or {}
-    return "changed" in answer and not answer.get("failed")
+    # Ansible adds "changed" to the result of a host that it has lost, too.
+    return "changed" in answer and not answer.get("failed") and not answer.get("unreachable")

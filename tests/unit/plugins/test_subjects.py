@@ -21,6 +21,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows
     batch,
     followers,
     foreseen,
+    is_done,
     plans,
     register,
     restored,
@@ -153,6 +154,21 @@ def test_the_device_strategy_is_that_of_the_first_role_that_has_chosen() -> None
     left: dict[str, Any] = {"__container_runtime_strategy": own, "__nvidia_container_toolkit": {"skipped": True}}
     assert strategy(left.get) == own
     assert strategy(left.get, besides="container_runtime") == strategy({}.get) == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "done"),
+    [
+        ({"changed": True}, True),
+        ({"changed": False}, True),
+        ({"changed": False, "failed": True, "msg": "no Python"}, False),
+        ({"changed": False, "unreachable": True, "msg": "no route"}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_role_is_done_on_a_host_that_has_answered_without_an_error(answer: dict[str, Any] | None, done: bool) -> None:
+    assert is_done({"__python_environment": answer}.get, "python_environment") == done
 
 
 def text(role: str) -> str:
