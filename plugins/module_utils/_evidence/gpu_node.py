@@ -29,7 +29,8 @@ from .._runtimes.plan import SilentError
 from .._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
 _OF_GPU = re.compile(r"nvidia\d+|" + CAPS + r"/nvidia-cap\d+")
-_CONTAINER = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+# crio-conmon-<id>.scope is CRI-O's monitor of the container: a process of the host.
+_CONTAINER = re.compile(r"(?<!conmon-)(?<![0-9a-f])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
 _PARAMS = "/proc/driver/nvidia/params"
 # NVIDIA's default of NVreg_DeviceFileMode.
@@ -205,13 +206,17 @@ def strangers(host: Host) -> List[Dict[str, Any]]:
 
 
 def _of_containers(host: Host) -> Dict[str, Tuple[List[int], Optional[str]]]:
-    """Container id to (its processes, by PID; the UID of its pod) of every container that has a process now."""
+    """Container id to (its processes, by PID; the UID of its pod) of every container that has a process now.
+
+    A process whose files are the host's shows what is in the host's /dev: a runtime's helper in the container's group, or one of a
+    privileged container after `chroot /host`. It comes last, and alone it is no container.
+    """
     found: Dict[str, Tuple[List[int], Optional[str]]] = {}
     # Not host.processes: it may have listed them half a minute ago.
-    for process in Host(host.root).processes:
+    for process in sorted(Host(host.root).processes, key=lambda process: process.own):
         groups = host.text(f"/proc/{process.pid}/cgroup") or ""
         ids = [match for line in groups.splitlines() for match in _CONTAINER.findall(line)]
-        if ids:
+        if ids and (ids[-1] in found or not process.own):
             # The outermost pod: below it, a container may name groups as it likes.
             uid = next(iter(uids_in(groups)), None)
             found.setdefault(ids[-1], ([], uid))[0].append(process.pid)

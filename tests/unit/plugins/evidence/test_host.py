@@ -560,6 +560,36 @@ def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> Non
 @pytest.mark.parametrize(
     "group",
     [
+        "/system.slice/crio-conmon-{id}.scope",
+        "/kubepods.slice/kubepods-pod{uid}.slice/crio-conmon-{id}.scope",
+        "/kubepods/pod{uid}/crio-conmon-{id}",
+        "/kubepods.slice/kubepods-pod{uid}.slice/crio-{id}.scope",
+    ],
+)
+def test_a_process_with_the_hosts_files_says_nothing_of_a_container(root: FakeRoot, group: str) -> None:
+    """CRI-O's conmon, and what a runtime leaves in the container's own group: they are older than the container, and see each GPU."""
+    identity = "a1" * 32
+    groups = {40: group, 41: "/kubepods.slice/kubepods-pod{uid}.slice/crio-{id}.scope/container"}
+    root.process(40, "/usr/bin/conmon", "-c", identity)
+    root.process(41, "/app", namespace="pid:[7]")
+    for pid, text in groups.items():
+        root.file(f"/proc/{pid}/cgroup", f"0::{text.format(id=identity, uid=UID.replace('-', '_'))}\n")
+    for node in ("nvidia0", "nvidia1", "kmsg"):
+        root.file(f"/dev/{node}")
+    root.file("/proc/41/root/dev/nvidia0")
+    root.link("/proc/41/fd/7", "/dev/nvidia0")
+    assert gpu_node.containers(Host(str(root))) == {identity: ["nvidia0"]}
+    entry = {"PodUID": UID, "ContainerName": "c", "ResourceName": "aliyun.com/gpu-mem"}
+    root.file(f"{PLUGINS}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    assert gpu_node.strangers(Host(str(root))) == []
+    # The helper outlives it by a moment.
+    root.file("/proc/41/cgroup", "")
+    assert gpu_node.containers(Host(str(root))) == {}
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
         "0::/kubepods/burstable/pod1/{id}",
         "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{id}.scope",
         "12:pids:/system.slice/{other}/kubepods/pod1/{id}\n1:name=systemd:/x",
