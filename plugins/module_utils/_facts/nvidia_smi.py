@@ -36,7 +36,7 @@ CAPABILITIES = "/proc/driver/nvidia-caps/mig-minors"
 #: The folder of their device nodes, below /dev.
 CAPS = "nvidia-caps"
 _LISTED_GPU = re.compile(r"GPU \d+: .*\(UUID: (GPU-[0-9a-f-]{36})\)")
-_LISTED_INSTANCE = re.compile(r"\s+MIG ([0-9a-z.+]{1,30})\s+Device\s+(\d{1,3}): \(UUID: (MIG-[0-9A-Za-z/-]{1,60})\)")
+_LISTED_INSTANCE = re.compile(r"\s+MIG ([!-~]{1,30})\s+Device\s+(\d{1,3}): \(UUID: (MIG-[0-9A-Za-z/-]{1,60})\)")
 # A host with eight GPUs prints 0.4 MB, most of it clocks.
 _LONGEST_OUTPUT = 64 * 1024 * 1024
 _END = "</nvidia_smi_log>"

@@ -102,6 +102,12 @@ def test_mig_instances_are_named_by_the_list_of_nvidia_smi_and_the_driver() -> N
     assert [one.nodes for one in with_instances(parse(read("470_mig")), LISTING, "x\n1 2 3\n").shared] == [None, None]
 
 
+@pytest.mark.parametrize("profile", ["1g.24gb-me", "1g.24gb+me.all", "2g.48gb+gfx", "1c.2g.10gb"])
+def test_an_instance_is_listed_with_any_profile(profile: str) -> None:
+    found = with_instances(parse(read("470_mig")), LISTING.replace("3g.20gb", profile), MINORS)
+    assert (found.gpus[0].mig_devices[0].profile, len(found.shared)) == (profile, 2)
+
+
 def test_580_of_a_gpu_that_shares_the_hosts_memory() -> None:
     found = parse(read("580_no_memory"))
     assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
