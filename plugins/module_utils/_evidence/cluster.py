@@ -195,8 +195,7 @@ def _asks(item: Mapping[str, Any]) -> bool:
 
 
 def _amount(container: Mapping[str, Any], resource: str) -> int:
-    value = ((container.get("resources") or {}).get("limits") or {}).get(resource, 0)
-    return int(value) if str(value).isdigit() else 0
+    return quantity(((container.get("resources") or {}).get("limits") or {}).get(resource, 0)) or 0
 
 
 def _container(index: int, container: Mapping[str, Any]) -> Dict[str, Any]:

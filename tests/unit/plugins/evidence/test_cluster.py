@@ -111,7 +111,7 @@ def test_a_pod_is_ours_by_any_of_its_containers_resources_or_annotations() -> No
     others = [
         asking("others", containers=[NO_GPU], annotations={"note": "y"}),
         asking("bare", containers=[{"name": "n", "resources": None}]),
-        asking("odd", containers=[{"name": "n", "resources": {"limits": {MEMORY: "1Gi"}}}, {"name": "m", "resources": {"limits": None}}]),
+        asking("odd", containers=[{"name": "n", "resources": {"limits": {MEMORY: "0.5"}}}, {"name": "m", "resources": {"limits": None}}]),
     ]
     found = cluster.pods(kubectl(Api([*others, *ours], page=4)))
     assert [one["name"] for one in found] == [one["metadata"]["name"] for one in ours]
@@ -135,7 +135,8 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "spec": {
             "nodeName": "gpu1",
             "schedulerName": "mine",
-            "containers": [{"name": "main", "resources": {"limits": {MEMORY: "3", "aliyun.com/gpu-count": "2"}}}],
+            # The API server writes 2000 as 2k.
+            "containers": [{"name": "main", "resources": {"limits": {MEMORY: "2k", "aliyun.com/gpu-count": "2"}}}],
             "initContainers": [{"name": "first", "securityContext": {"privileged": True}}],
         },
         "status": {
@@ -166,7 +167,7 @@ def test_a_pod_with_everything_and_one_with_nothing_cut_down() -> None:
         "probe": True,
         "annotations": {"gpushare/requeued": "x", "ALIYUN_COM_GPU_MEM_IDX": "1", "scheduler.framework.gpushare.allocation": "{}"},
         "containers": [
-            {"index": 0, "name": "main", "units": 3, "gpus": 2, "privileged": False},
+            {"index": 0, "name": "main", "units": 2000, "gpus": 2, "privileged": False},
             {"index": -1, "name": "first", "units": 0, "gpus": 0, "privileged": True},
         ],
         "running": [{"name": "first", "id": "def", "started": 100.0}, {"name": "odd", "id": "", "started": 100.5}],
