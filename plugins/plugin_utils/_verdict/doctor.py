@@ -19,8 +19,13 @@ from .links import DOCTOR
 
 VERSION = 1
 CODES = frozenset(code for code, (severities, by) in CHECKS.items() if DOCTOR in by)
-_MOST = 100
+# Of one kind. It has at most one GPU more of a resource than a node may have.
+_MOST = 129
 _LONGEST = 1000
+_OF_ANOTHER_RELEASE = (
+    "run site.yml again with the collection of this verify, which installs its runtime; if that changes nothing, read what "
+    "`gpushare-doctor --output json` prints on the host"
+)
 
 T = TypeVar("T")
 
@@ -80,7 +85,8 @@ def read(answer: Mapping[str, str], host: str) -> Doctor:
             registered=_by_name(said["registered"], lambda gpus: _several(gpus, _words)),
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})")
+        # Its program is whole: to build the same again would take it from the daemons for nothing.
+        return Doctor(problem=f"gpushare-doctor answered in another form than {VERSION} ({_words(str(error))})", cure=_OF_ANOTHER_RELEASE)
 
 
 def _finding(said: Mapping[str, Any], host: str) -> Finding:

@@ -16,6 +16,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.doctor import CODES, Doctor, read
 
 from gpushare_runtime import doctor
+from gpushare_runtime.core.bounds import MOST_GPUS
 from gpushare_runtime.doctor import findings, kubelet
 from gpushare_runtime.doctor.findings import VERSION, DoctorFinding, Findings
 from unit.fakes.plugins.verdict import evidence as seen
@@ -41,7 +42,8 @@ def test_what_the_doctor_prints_is_what_is_read() -> None:
     printed.daemons[EXTENDER] = {"runs": True, "listens": "a:1", "metrics": "b:2", "active": "active", "state": "", "says": "", "pid": 7}
     printed.health = {"filter_calls": 3, "unauthorized_calls": 1, "why": ""}
     printed.strangers = [{"name": "x.sock", "pid": 7, "process": "p"}, {"name": "y.sock", "pid": 8, "process": ""}]
-    printed.registered = {"aliyun.com/gpu-mem": ["GPU-1"]}
+    gpus = [f"GPU-{place}" for place in range(MOST_GPUS + 1)]
+    printed.registered = {"aliyun.com/gpu-mem": gpus}
     found = read_text(printed.as_json())
     assert [(one.host, one.check, one.severity, one.found, one.expected, one.cure) for one in found.findings] == [
         ("h", "second_plugin", "error", "f", "e", "c"),
@@ -51,7 +53,7 @@ def test_what_the_doctor_prints_is_what_is_read() -> None:
     assert (daemon.runs, daemon.listens, daemon.metrics) == (True, "a:1", "b:2")
     assert (found.health.filter_calls, found.health.unauthorized_calls, found.health.why) == (3, 1, "")
     assert found.strangers == ("process 7 (p)", "process 8 (unnamed)")
-    assert (found.registered, found.problem) == ({"aliyun.com/gpu-mem": ("GPU-1",)}, "")
+    assert (found.registered, found.problem) == ({"aliyun.com/gpu-mem": tuple(gpus)}, "")
 
 
 def test_what_both_find_is_said_in_the_same_words() -> None:
@@ -70,7 +72,7 @@ def test_what_both_find_is_said_in_the_same_words() -> None:
         {"findings": [seen.finding("second_plugin", "note")]},
         {"findings": [{**seen.finding("second_plugin"), "found": 7}]},
         {"findings": [{"check": "second_plugin", "severity": "error", "found": "x", "expected": "y"}]},
-        {"findings": [seen.finding("second_plugin")] * 101},
+        {"findings": [seen.finding("second_plugin")] * (MOST_GPUS + 2)},
         {"daemons": []},
         {"daemons": {EXTENDER: None}},
         {"daemons": {EXTENDER: {"runs": True, "listens": None, "metrics": ""}}},
@@ -80,13 +82,14 @@ def test_what_both_find_is_said_in_the_same_words() -> None:
         {"health": {"filter_calls": 2**63, "unauthorized_calls": 0, "why": ""}},
         {"strangers": [{"pid": "x", "process": ""}]},
         {"registered": {"a": {"b": 1}}},
-        {"registered": {"a": ["x"] * 101}},
+        {"registered": {"a": ["x"] * (MOST_GPUS + 2)}},
     ],
 )
 def test_an_answer_of_another_form_is_none(change: Json) -> None:
     found = read_text(json.dumps({**answer(), **change}))
     assert found.problem.startswith("gpushare-doctor answered in another form than 1 (")
     assert len(found.problem) < 1100
+    assert found.cure.startswith("run site.yml again")
     assert (found.findings, found.daemons) == ((), {})
 
 
