@@ -16,11 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import (
+    ANNOTATION_ALLOCATION,
+    ANNOTATION_GPUS,
     ANNOTATION_SCHEDULER_CONFIG,
     ANNOTATION_SETTINGS,
     DASHBOARD,
     DRA_HAMI,
     DRA_NVIDIA,
+    DRA_OWN,
     LABEL_NODE,
     RUNTIME_CLASS,
 )
@@ -97,6 +100,30 @@ _OTHER_DRIVERS: Final = (
     f'{{{{- if eq (dig "metadata" "labels" "{LABEL_NODE}" "" $node) "true" }}}}\n'
     '{{- fail (printf "found the DRA driver %s with GPUs of node %s, which has our label; expected no other manager of these GPUs: keep '
     'that driver off the node, or remove the label" .spec.driver .spec.nodeName) }}\n{{- end }}\n{{- end }}\n{{- end }}\n'
+)
+#: What a release that was uninstalled has given. Its pods keep that, and the other back end does not know of it.
+_CLAIMS_LEFT: Final = (
+    '{{- if and .Release.IsInstall (.Capabilities.APIVersions.Has "resource.k8s.io/v1/ResourceClaim") }}\n'
+    '{{- range (lookup "resource.k8s.io/v1" "ResourceClaim" "" "").items }}\n{{- $claim := .metadata }}\n'
+    '{{- range dig "status" "allocation" "devices" "results" (list) . }}\n'
+    f'{{{{- if eq .driver "{DRA_OWN}" }}}}\n'
+    '{{- fail (printf "found the ResourceClaim %s/%s with a GPU of backend: dra; expected none with backend: extender, because its memory '
+    "would be booked twice: install backend: dra again, without which kubelet ends no such pod, end the pods with GPUs, uninstall that "
+    'release, then install this one" $claim.namespace $claim.name) }}\n'
+    "{{- end }}\n{{- end }}\n{{- end }}\n{{- end }}\n"
+)
+#: The same of the extender. All pods are read only where its device plugin has left a node's annotation.
+_SHARES_LEFT: Final = (
+    "{{- if .Release.IsInstall }}\n{{- $nodes := dict }}\n"
+    '{{- range (lookup "v1" "Node" "" "").items }}\n'
+    f'{{{{- if dig "metadata" "annotations" "{ANNOTATION_GPUS}" "" . }}}}\n'
+    "{{- $_ := set $nodes .metadata.name true }}\n{{- end }}\n{{- end }}\n"
+    '{{- if $nodes }}\n{{- range (lookup "v1" "Pod" "" "").items }}\n'
+    f'{{{{- if and (hasKey $nodes (.spec.nodeName | default "")) (dig "metadata" "annotations" "{ANNOTATION_ALLOCATION}" "" .) '
+    '(not (has .status.phase (list "Succeeded" "Failed"))) }}\n'
+    '{{- fail (printf "found the pod %s/%s with a GPU of backend: extender; expected none with backend: dra, because its memory would be '
+    'booked twice: end the pods with GPUs first" .metadata.namespace .metadata.name) }}\n'
+    "{{- end }}\n{{- end }}\n{{- end }}\n{{- end }}\n"
 )
 #: Words of the objects to the expressions that take their place.
 WORDS: Final[Mapping[str, str]] = {
@@ -404,7 +431,7 @@ def templates() -> dict[str, str]:
         "_dashboard-settings.tpl": header + defined("dashboardSettings", settings_of("dashboard", workloads.dashboard_settings)),
         "_extender-settings.tpl": header + defined("extenderSettings", settings_of("extender", workloads.extender_settings)),
         "objects.yaml": f'{header}{{{{- if eq .Values.backend "extender" }}}}\n{_REJECTED}{_rejections(_REJECTED_BY_EXTENDER)}'
-        f"{_documents(FULL)}\n{{{{- end }}}}\n",
+        f"{_CLAIMS_LEFT}{_documents(FULL)}\n{{{{- end }}}}\n",
         "objects-dra.yaml": f'{header}{{{{- if eq .Values.backend "dra" }}}}\n{_rejections(_REJECTED_BY_DRA)}{_OTHER_DRIVERS}'
-        f"{_documents(FULL_BY_CLAIMS)}\n{{{{- end }}}}\n",
+        f"{_SHARES_LEFT}{_documents(FULL_BY_CLAIMS)}\n{{{{- end }}}}\n",
     }

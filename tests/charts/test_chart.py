@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,7 +33,7 @@ SPACE = "gpushare-system"
 #: Container to its name in the value `resources`.
 _CONTAINERS = {"kube-scheduler": "scheduler", "extender": "extender", "device-plugin": "devicePlugin", "dashboard": "dashboard"}
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-SLICES = "resource.k8s.io/v1/ResourceSlice"
+SLICES, CLAIMS = "resource.k8s.io/v1/ResourceSlice", "resource.k8s.io/v1/ResourceClaim"
 
 
 def ask(sets: list[Json]) -> list[Json]:
@@ -49,8 +50,10 @@ def _mutates(kubernetes: str) -> bool:
     return (numbers(kubernetes) or ()) >= (1, 36)
 
 
-def a_set(values: Json, kubernetes: str) -> Json:
-    return {"values": values, "kubernetes": kubernetes, "apis": [MUTATING, SLICES] if _mutates(kubernetes) else []}
+def a_set(values: Json, kubernetes: str, *there: Json) -> Json:
+    """there: the objects of the cluster."""
+    apis = [MUTATING, SLICES, CLAIMS] if _mutates(kubernetes) else []
+    return {"values": values, "kubernetes": kubernetes, "apis": apis, "objects": there}
 
 
 @cache
@@ -143,6 +146,74 @@ def test_only_the_back_end_dra_evicts_the_pods_of_a_gpu_that_fails() -> None:
 def test_an_api_server_without_what_claims_need_is_rejected(missing: str) -> None:
     (answer,) = ask([{**a_set({"backend": "dra"}, "v1.37.2"), "apis": [one for one in (MUTATING, SLICES) if one != missing]}])
     assert f"the API server does not serve {missing}" in answer["error"]
+
+
+def test_the_other_back_end_in_the_namespace_is_rejected() -> None:
+    (answer,) = ask([a_set({"backend": "dra"}, "v1.37.2", an_object("apps/v1", "Deployment", "gpushare-scheduler", SPACE))])
+    assert "found the Deployment gpushare-scheduler of backend: extender" in answer["error"]
+    (answer,) = ask([a_set({}, "v1.37.2", an_object("apps/v1", "Deployment", "gpushare-claims", SPACE))])
+    assert "found the Deployment gpushare-claims of backend: dra" in answer["error"]
+
+
+def an_object(api: str, kind: str, name: str, namespace: str = "", annotations: Json | None = None, **more: Any) -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {}), "annotations": annotations or {}}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
+
+
+def a_claim(driver: str) -> Json:
+    allocation = {"devices": {"results": [{"request": "gpu", "driver": driver, "pool": "gpu1", "device": "gpu-1"}]}}
+    return an_object("resource.k8s.io/v1", "ResourceClaim", "server-m6", "team", status={"allocation": allocation})
+
+
+def test_claims_that_have_gpus_keep_the_extender_off() -> None:
+    waits = an_object("resource.k8s.io/v1", "ResourceClaim", "waits", "team", status={})
+    there, other = (ask([a_set({}, "v1.37.2", waits, a_claim(driver))])[0] for driver in ("gpushare.kubernetes", "gpu.nvidia.com"))
+    assert "found the ResourceClaim team/server-m6 with a GPU of backend: dra" in there["error"]
+    assert other["error"] == ""
+
+
+def a_pod(node: str, phase: str, *annotations: str) -> Json:
+    given = dict.fromkeys(annotations, '{"0": {"0": 6}}')
+    spec = {"nodeName": node} if node else {}
+    return an_object("v1", "Pod", "server", "team", given, spec=spec, status={"phase": phase})
+
+
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+
+
+@pytest.mark.parametrize(
+    ("pod", "rejected"),
+    [
+        (a_pod("gpu1", "Running", ALLOCATION), True),
+        (a_pod("gpu1", "Succeeded", ALLOCATION), False),
+        (a_pod("gpu1", "Running"), False),
+        (a_pod("", "Pending", ALLOCATION), False),
+        # Nobody has published GPUs there: a user has written the annotation.
+        (a_pod("other", "Running", ALLOCATION), False),
+    ],
+)
+def test_pods_with_gpus_of_the_extender_keep_claims_off(pod: Json, rejected: bool) -> None:
+    nodes = (an_object("v1", "Node", "gpu1", annotations={"gpushare/gpus": "{}"}), an_object("v1", "Node", "other"))
+    (answer,) = ask([a_set({"backend": "dra"}, "v1.37.2", pod, *nodes)])
+    assert ("found the pod team/server with a GPU of backend: extender" in answer["error"]) is rejected
+    assert bool(answer["error"]) is rejected
+
+
+@pytest.mark.parametrize(
+    ("label", "driver", "words"),
+    [
+        ("true", "gpu.nvidia.com", "found the DRA driver gpu.nvidia.com with GPUs of node gpu1"),
+        ("false", "gpu.nvidia.com", ""),
+        ("true", "gpushare.kubernetes", ""),
+    ],
+)
+def test_a_driver_of_others_on_a_node_of_ours_is_rejected(label: str, driver: str, words: str) -> None:
+    part = an_object("resource.k8s.io/v1", "ResourceSlice", "one", spec={"driver": driver, "nodeName": "gpu1"})
+    node = an_object("v1", "Node", "gpu1")
+    node["metadata"]["labels"] = {"gpushare.kubernetes/node": label}
+    (answer,) = ask([a_set({"backend": "dra"}, "v1.37.2", part, node)])
+    assert words in answer["error"]
+    assert bool(answer["error"]) is bool(words)
 
 
 def test_the_notes_name_the_daemon_that_is_there() -> None:
