@@ -110,7 +110,7 @@ def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> di
         "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
         "leases": cluster.leases(kubectl) if params["schedulers"] else {},
         "objects": cluster.objects(kubectl, params["objects"]),
-        "admission": admission.admission(kubectl, params["objects"]),
+        "admission": admission.admission(kubectl, params["objects"], params["nodes"]),
         "dra": dra.published(kubectl),
         # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
         "pods": cluster.pods(kubectl),

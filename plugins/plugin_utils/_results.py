@@ -22,6 +22,7 @@ from ..module_utils._facts.node import NodeFacts
 from ..module_utils._facts.nvidia_smi import SmiReport
 from ..module_utils._facts.stopped_unit import StoppedUnit
 from ..module_utils._facts.system import System
+from ..module_utils._facts.unit_limits import PATH, UNIT
 from ..module_utils._identity.token import TokenClaims
 from ..module_utils._packages.model import PackageChange
 from ..module_utils._takeover.operator import ClusterPolicy
@@ -72,6 +73,8 @@ _GPU = {
     "cdi": {"mode": str, "specs": [{"path": str, "gpus": [str], "versions": [str], "missing": [str], "newer": bool}]},
     "strategy": {"cdi": CdiFacts, "toolkit": ToolkitFacts, "now": str, "holders": [str]},
     "cgroups": CgroupDrivers,
+    # Names in commands that people paste.
+    "limits": [{"unit": UNIT, "low": [re.compile(r"[A-Za-z]{1,20}=\d{1,18}")], "drop_ins": [PATH], "whole": bool}],
     "devices": {"nodes": Map(int), "mode": int},
     "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
@@ -295,7 +298,13 @@ RESULTS: Mapping[str, Shape] = {
             "passed_by": [{"uid": str, "by": str}],
             "schedulers": Map(Maybe(_MIRROR)),
             "leases": Map({"holder": str, "alive": bool}),
-            "admission": {"dead": [{"object": str, "webhook": str, "service": str, "writes": [str]}], "changing": [str], "unguarded": str},
+            "admission": {
+                "dead": [{"object": str, "webhook": str, "service": str, "writes": [str]}],
+                "failing": [{"object": str, "webhook": str, "says": str, "writes": [str]}],
+                "changing": [str],
+                "shaping": [str],
+                "unguarded": str,
+            },
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
             "dra": _PUBLISHED,
         }

@@ -224,7 +224,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "record_lost": "its cure ends every pod of the node, those of the suite as well",
     **dict.fromkeys(("kubelet_certificate", "kubelet_root_differs"), "needs a kubelet with another life or folder than the lab's"),
     **dict.fromkeys(("container_not_seen", "node_missing", "not_annotated", "probe_failed", "token_not_renewed"), _LOOKS),
-    **dict.fromkeys(("controllers_not_leading", "node_closed"), "tests/verify/strangers.py"),
+    **dict.fromkeys(("controllers_not_leading", "node_closed", "service_limited"), "tests/verify/strangers.py"),
     "label_without_plugin": "tests/verify/reviewed.py",
     **dict.fromkeys(("dashboard_down", "dashboard_unexpected"), "tests/e2e/test_dashboard_service.py"),
     **dict.fromkeys(

@@ -23,6 +23,8 @@ CONTROLLERS: Final = "/etc/kubernetes/manifests/kube-controller-manager.yaml"
 CALICO: Final = "/etc/cni/net.d/00-calico.conflist"
 ETCD: Final = "/etc/kubernetes/manifests/etcd.yaml"
 THEIRS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+#: In the place of a thread, of a fault that we have thought of.
+OURS: Final = "docs/project/faults.md"
 AUTOSCALER: Final = "ToBeDeletedByClusterAutoscaler"
 
 Plant = Callable[[Cluster, str, contextlib.ExitStack], None]
@@ -128,6 +130,14 @@ def _other_network(cluster: Cluster, node: str, later: contextlib.ExitStack) -> 
 
 def _other_network_removed(cluster: Cluster, node: str) -> None:
     sh(cluster, node, f"rm -f {CALICO}; sleep 5")
+
+
+def _few_files(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """Pods start all the same, and their programs have that limit."""
+    folder = "/etc/systemd/system/containerd.service.d"
+    again = "systemctl daemon-reload; systemctl restart containerd"
+    later.callback(sh, cluster, node, f"rm -f {folder}/90-limits.conf; {again}")
+    sh(cluster, node, f"mkdir -p {folder}; printf '[Service]\\nLimitNOFILE=64\\n' > {folder}/90-limits.conf; {again}")
 
 
 def _tainted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
@@ -285,6 +295,7 @@ OF_A_NODE: Final = (
         "podPidsLimit",
         _kubelet_as_it_was,
     ),
+    Stranger("containerd has few open files", OURS, _few_files, "LimitNOFILE=64"),
 )
 OF_THE_CLUSTER: Final = (
     Stranger(

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The admission of pods and their Bindings, between a user and the scheduler: webhooks and policies of others, and whether ours act.
 
-A webhook that fails closed and whose Service has no ready endpoint stops what it is asked about. Plain JSON, judged on the controller.
+A webhook that fails closed and whose Service has no ready endpoint stops what it is asked about. One that has an endpoint, or a URL, may
+fail all the same: the server's dry run of such a write tells. Plain JSON, judged on the controller.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError
@@ -35,15 +37,19 @@ _THERE = ("Leases", "tokens")
 #: A user who may create pods and is none of ours. ServiceAccounts are not exempt from the policy, whatever they may do.
 _STRANGER = f"system:serviceaccount:{NAMESPACE}:default"
 _POLICY = "gpushare-annotations"
-_MOST, _SHOWN = 50, 120
+_MOST, _SHOWN, _LONGEST_WORDS = 50, 120, 300
+#: The API server's words about a webhook that fails closed (k8s.io/apiserver 0.37.2, pkg/admission/plugin/webhook/errors).
+_FAILED = re.compile(r"failed calling webhook \\?\"([^\"\\]{1,253})\\?\": .+", re.DOTALL)
 
 
-def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequence[str] = ()) -> Dict[str, Any]:
     """dead: webhooks of others that fail closed without a ready endpoint: {"object", "webhook", "service", "writes"}, the last of the names
-    in WRITES that they are asked about. changing: policies and webhooks of others that change Bindings. unguarded: what the API server let
-    a stranger do, "" if our policy acts, or is not wanted.
+    in WRITES that they are asked about. failing: others that fail closed, and did in a dry run: {"object", "webhook", "says", "writes"}.
+    changing, shaping: policies and webhooks of others that may change Bindings, and pods. unguarded: what the API server let a stranger
+    do, "" if our policy acts, or is not wanted. nodes: the first one is good for a dry run.
     """
-    dead, changing = [], []
+    dead, changing, shaping = [], [], []
+    closed: Dict[str, Tuple[str, List[str]]] = {}
     answering: Dict[str, bool] = {}
     labels = _Labels(kubectl)
     for kind in _KINDS:
@@ -53,20 +59,67 @@ def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> Dict[str
                 owner, name = f"{kind[:-1]} {item['metadata']['name']}"[:_SHOWN], str(webhook.get("name"))[:_SHOWN]
                 if kind == _KINDS[0] and _asked(rules, _BINDINGS):
                     changing.append(f"{owner} ({name})")
+                if kind == _KINDS[0] and _asked(rules, WRITES[-1:]):
+                    shaping.append(f"{owner} ({name})")
                 service = (webhook.get("clientConfig") or {}).get("service")
                 writes = _asked(rules, (*_BINDINGS, *WRITES))
-                if not writes or not service or webhook.get("failurePolicy", "Fail") != "Fail":
+                if not writes or webhook.get("failurePolicy", "Fail") != "Fail":
                     continue
-                whose = f"{service.get('namespace')}/{service.get('name')}"
+                whose = f"{service.get('namespace')}/{service.get('name')}" if service else ""
                 # One program mostly has many webhooks.
-                if whose not in answering:
+                if service and whose not in answering:
                     answering[whose] = _answers(kubectl, service)
-                if not answering[whose]:
+                if not service or answering[whose]:
+                    closed[name] = (owner, writes)
+                else:
                     there = labels.match(webhook.get("namespaceSelector") or {})
                     writes = [write for write in writes if there or write not in _THERE]
                     dead += [{"object": owner, "webhook": name, "service": whose, "writes": writes}] if writes else []
-    changing += _policies(kubectl)
-    return {"dead": dead[:_MOST], "changing": changing[:_MOST], "unguarded": _unguarded(kubectl, wanted)}
+    of_bindings, of_pods = _policies(kubectl)
+    return {
+        "dead": dead[:_MOST],
+        "failing": _failing(kubectl, closed, nodes),
+        "changing": [*changing, *of_bindings][:_MOST],
+        "shaping": [*shaping, *of_pods][:_MOST],
+        "unguarded": _unguarded(kubectl, wanted),
+    }
+
+
+def _failing(kubectl: Kubectl, closed: Mapping[str, Tuple[str, List[str]]], nodes: Sequence[str]) -> List[Dict[str, Any]]:
+    """closed: webhook to its object and its writes. Each write that one of them is asked about is tried once, where a dry run can: it
+    changes nothing, and a webhook that has side effects is not called."""
+    asked = {write for _owner, writes in closed.values() for write in writes}
+    found: Dict[str, Dict[str, Any]] = {}
+    for write, arguments, data in _dry_runs(nodes):
+        if write not in asked:
+            continue
+        try:
+            kubectl.text(arguments, data)
+        except KubectlError as error:
+            # All other errors say nothing of webhooks: the pod of this Binding is not there.
+            said = _FAILED.search(str(error))
+            if said is not None and said.group(1)[:_SHOWN] in closed:
+                name = said.group(1)[:_SHOWN]
+                words = "".join(letter if letter.isprintable() else "?" for letter in " ".join(said.group().split()))[:_LONGEST_WORDS]
+                one = found.setdefault(name, {"object": closed[name][0], "webhook": name, "says": words, "writes": []})
+                one["writes"].append(write)
+    return list(found.values())
+
+
+def _dry_runs(nodes: Sequence[str]) -> List[Tuple[str, List[str], Optional[str]]]:
+    """(name in WRITES, kubectl's arguments, its standard input) of writes that change nothing, even if they were real."""
+    nothing = ["--type=merge", "--patch={}", "--dry-run=server"]
+    name = "gpushare-verify-guard"
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": name}}
+    path = f"/api/v1/namespaces/default/pods/{name}/binding?dryRun=All"
+    found: List[Tuple[str, List[str], Optional[str]]] = [
+        ("Bindings", ["create", "--raw", path, "-f", "-"], json.dumps(binding)),
+        ("Leases", ["patch", "lease", "kube-scheduler", f"--namespace={NAMESPACE}", *nothing], None),
+    ]
+    for node in nodes[:1]:
+        found.append(("states of nodes", ["patch", "node", node, "--subresource=status", *nothing], None))
+        found.append(("nodes", ["patch", "node", node, *nothing], None))
+    return found
 
 
 def _asked(rules: Iterable[Mapping[str, Any]], writes: Sequence[Tuple[str, str, str, str]]) -> List[str]:
@@ -126,19 +179,21 @@ def _answers(kubectl: Kubectl, service: Mapping[str, Any]) -> bool:
     return any((endpoint.get("conditions") or {}).get("ready") is not False for endpoint in endpoints)
 
 
-def _policies(kubectl: Kubectl) -> List[str]:
-    """MutatingAdmissionPolicies of others that match Bindings."""
+def _policies(kubectl: Kubectl) -> Tuple[List[str], List[str]]:
+    """MutatingAdmissionPolicies of others that match (Bindings, pods)."""
+    of_bindings: List[str] = []
+    of_pods: List[str] = []
     for version in _VERSIONS:
         items = kubectl.pages(f"{_API}/{version}/mutatingadmissionpolicies", optional=True)
-        found = []
         for item in items:
             name = str(item["metadata"]["name"])
             rules = ((item.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or []
-            if _asked(rules, _BINDINGS) and not name.startswith(PREFIX):
-                found.append(f"MutatingAdmissionPolicy {name}"[:_SHOWN])
+            for writes, found in ((_BINDINGS, of_bindings), (WRITES[-1:], of_pods)):
+                if _asked(rules, writes) and not name.startswith(PREFIX):
+                    found.append(f"MutatingAdmissionPolicy {name}"[:_SHOWN])
         if items:
-            return found
-    return []
+            break
+    return of_bindings, of_pods
 
 
 def _unguarded(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,8 @@ from .._facts.ground import without_room
 from .._facts.kubelet_checkpoint import forgotten
 from .._facts.node import NodeFacts, gather
 from .._facts.nvidia_smi import MINIMUM_DRIVER
-from .._facts.stopped_unit import kubelet_complaint, proxy_of_kubelet, unreached
+from .._facts.stopped_unit import kubelet_complaint, name_of_kubelet, proxy_of_kubelet, unreached
+from .._facts.unit_limits import low_limits
 from .._formats.certificate import life_of
 from .._host import command
 from .._host.container_runtimes import KINDS
@@ -107,6 +108,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
     if facts.cgroups is None:
         raise AssertionError("not gathered")
     runtime = places.runtime_name if places.runtime_name != "auto" else facts.kubelet.runtime or "containerd"
+    units = [name_of_kubelet(host), *([places.runtime_unit or KINDS[runtime].unit] if runtime in KINDS else [])]
     return {
         "nvidia_smi": None if smi is None else smi.as_dict(),
         "driver": None if facts.driver is None else asdict(facts.driver),
@@ -126,6 +128,7 @@ def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
         "strangers": evidence_gpu_node.strangers(host),
         "strategy": _strategy(facts),
         "cgroups": asdict(facts.cgroups),
+        "limits": [asdict(limits) for limits in low_limits(host, units)],
     }
 
 

@@ -141,7 +141,16 @@ class Probes:
         there = {key for key, pod in found.items() if not pod["deleted"]}
         self._create_instead(pods, where, [node for node in pods if where[node] not in there])
         said = " ".join(_OF_KUBECTL.sub("", words).split())
-        return where, "".join(letter if letter.isprintable() else "?" for letter in said)[:_LONGEST_WORDS]
+        rejected = "".join(letter if letter.isprintable() else "?" for letter in said)[:_LONGEST_WORDS]
+        first = next(iter(pods.values()))["metadata"]["namespace"]
+        return where, rejected + self._limits(first)
+
+    def _limits(self, namespace: str) -> str:
+        """For the end of the API server's words, which do not name a LimitRange."""
+        names: List[str] = []
+        with contextlib.suppress(KubectlError):
+            names = self._kubectl.text(["get", "limitranges,resourcequotas", "--namespace", namespace, "-o", "name"]).split()
+        return f"; its limits: {', '.join(names[:_MOST_CHANGES])}"[:_LONGEST_WORDS] if names else ""
 
     def _create_instead(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]], nodes: List[str]) -> None:
         """Create the pods of these nodes in kube-system. KubectlError where it does not take them."""

@@ -52,12 +52,12 @@ class StoppedUnit:
 
 
 def kubelet_unit(host: Host) -> StoppedUnit:
-    return unit_of(host, _name_of_kubelet(host), COMPLAINT)
+    return unit_of(host, name_of_kubelet(host), COMPLAINT)
 
 
 def restless(host: Host) -> Optional[StoppedUnit]:
     """kubelet's service where it ends again and again, and happens to run at this moment; None where it stays."""
-    name = _name_of_kubelet(host)
+    name = name_of_kubelet(host)
     found = parsed(host.printed(host.program("systemctl"), show_command(name, "LoadState", *_STARTS)[1:]))
     uptime = _SECONDS.match(host.text("/proc/uptime") or "")
     # systemd counts its own restarts only, and forgets them with a start by hand.
@@ -70,12 +70,12 @@ def restless(host: Host) -> Optional[StoppedUnit]:
 
 def kubelet_complaint(host: Host) -> str:
     """The last complaint of a kubelet that runs, "" for none: why its node is not Ready, it logs again and again."""
-    return _last_words(host, f"--unit={_name_of_kubelet(host)}", COMPLAINT, failed=False)
+    return _last_words(host, f"--unit={name_of_kubelet(host)}", COMPLAINT, failed=False)
 
 
 def unreached(host: Host) -> str:
     """The last complaint of a kubelet that runs about a call of its API server, "" for none: it logs many others in consequence."""
-    return _last_words(host, f"--unit={_name_of_kubelet(host)}", _OF_SERVER, failed=False)
+    return _last_words(host, f"--unit={name_of_kubelet(host)}", _OF_SERVER, failed=False)
 
 
 def proxy_of_kubelet(host: Host) -> str:
@@ -129,7 +129,8 @@ def start_again(unit: StoppedUnit, default: str) -> str:
     return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if last_words(unit) else "")
 
 
-def _name_of_kubelet(host: Host) -> str:
+def name_of_kubelet(host: Host) -> str:
+    """Its service."""
     named = _BEFORE.search(host.text(f"{UNITS}/{PLUGIN}.service") or "")
     return named.group(1) if named else _KUBELET
 

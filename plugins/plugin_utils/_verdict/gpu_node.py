@@ -114,6 +114,8 @@ def judge_node(
         drivers = two_drivers(CgroupDrivers(**gpu["cgroups"]), gpu["container_runtime"]["name"])
         if drivers is not None:
             found.add(drivers, check="cgroup_drivers_differ")
+    for limits in gpu["limits"]:
+        _limits(found, limits)
     if gpu["without_room"]:
         found.say("disk_full", f"no room in {', '.join(gpu['without_room'])}", ROOM, room_cure(gpu["without_room"]))
     judge_sandbox(found, gpu)
@@ -168,6 +170,19 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
     elif runtime["lacks"]:
         seen, cure = f"a {name} that was not restarted since its files changed ({runtime['lacks']})", f"systemctl restart {unit}"
         found.say("runtime_older_than_file", seen, "the process that the files mean", cure)
+
+
+def _limits(found: VerifyFindings, limits: Mapping[str, Any]) -> None:
+    """Whether kubelet, or the runtime, has limits with which it cannot start pods, or which their programs get, too."""
+    unit, low, paths = limits["unit"], " and ".join(limits["low"]), " ".join(limits["drop_ins"])
+    names = " and ".join(one.partition("=")[0] for one in limits["low"])
+    again = f"systemctl daemon-reload; systemctl restart {unit}"
+    cure = f"remove {names} from {paths or f'its unit (systemctl cat {unit} shows where it stands)'}; then: {again}"
+    if limits["whole"]:
+        cure = f"rm {paths}; then: {again}"
+    if unit.startswith("docker"):
+        cure += ": where live-restore is off, that ends its containers"
+    found.say("service_limited", f"{unit} with {low}{f', of {paths}' if paths else ''}", "limits with which it starts pods", cure)
 
 
 def _devices(found: VerifyFindings, devices: Mapping[str, Any]) -> None:
@@ -237,7 +252,8 @@ def _why_not_ready(kubelet: Mapping[str, Any], found: str) -> tuple[str, str]:
         return words, hint(words)
     cure = (
         "see whether that address is your API server (server: in /etc/kubernetes/kubelet.conf), whether it answers this host (curl -k "
-        "ADDRESS/version; nft list ruleset) and accepts kubelet's certificate: correct what differs; then: systemctl restart kubelet"
+        "ADDRESS/version; nft list ruleset; iptables -S) and accepts kubelet's certificate: correct what differs; then: systemctl restart "
+        "kubelet"
     )
     if proxy:
         words += f"; kubelet runs with the proxy {proxy}, of its environment"

@@ -44,6 +44,20 @@ _HINTS = tuple(
             "it may make no more processes: correct podPidsLimit in kubelet's configuration (/var/lib/kubelet/config.yaml), or TasksMax of "
             "the runtime's service (systemctl show containerd -p TasksMax -p DropInPaths), and start that service again",
         ),
+        (
+            r"no runtime binary found from candidate list: \[(\w[\w. -]{0,59})\]",
+            "ls -lL /usr/bin/{0} /usr/sbin/{0} on that host: install its package, or, where it may not be executed: chmod 0755 that file",
+        ),
+        (
+            r"exec: \\?\"(/[\w./-]{1,120})\\?\": (?:stat [\w./-]+: )?(?:permission denied|no such file)",
+            "ls -lL {0} on that host: install the package that brings it, or, where it may not be executed: chmod 0755 {0}",
+        ),
+        (
+            r"validate CRI v1 \w+ API.*(?:DeadlineExceeded|deadline exceeded)",
+            "the container runtime does not answer in the time that kubelet gives it: is runtimeRequestTimeout in kubelet's configuration "
+            "(/var/lib/kubelet/config.yaml) too short (2m without it)? If it is not set, the runtime hangs: crictl info; then: systemctl "
+            "restart kubelet",
+        ),
         (r"[Rr]ead-only file system", "findmnt -T PATH names the mount of that path: mount -o remount,rw it; dmesg says why"),
         (r"[Nn]o space left on device", "df -h and df -i of the path that it names: remove files there"),
         (

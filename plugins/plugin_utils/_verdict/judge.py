@@ -319,15 +319,17 @@ def _labelled(evidence: Evidence, labelled: Iterable[str]) -> list[Finding]:
 def _admission(admission: Mapping[str, Any]) -> list[Finding]:
     """Findings about the admission of pods and Bindings."""
     found = VerifyFindings("")
-    for webhook in admission["dead"]:
+    silent = [
+        (one, f"with no ready endpoint of {one['service']}", f"bring the pods of the Service {one['service']} back")
+        for one in admission["dead"]
+    ]
+    silent += [(one, f"and fails: {one['says']}", "correct what that message names") for one in admission["failing"]]
+    for webhook, why, first in silent:
         severity, what = next(
             (_STOPPED[write] for write in webhook["writes"] if write in _STOPPED), (WARNING, "what it is asked about waits")
         )
-        cure = (
-            f"bring the pods of the Service {webhook['service']} back; or, if its program is gone for good, remove its configuration: "
-            f"kubectl delete {webhook['object']}"
-        )
-        seen = f"webhook {webhook['webhook']}, which fails closed, with no ready endpoint of {webhook['service']}: {what}"
+        cure = f"{first}; or, if its program is gone for good, remove its configuration: kubectl delete {webhook['object']}"
+        seen = f"webhook {webhook['webhook']}, which fails closed, {why}; {what}"
         found.say("webhook_silent", seen, "an answer, or none that is needed", cure, severity)
     if admission["changing"]:
         seen = f"Bindings that {few(admission['changing'], _NAMED)} may change"
@@ -390,18 +392,18 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         planes = _planes(evidence) if pod["scheduling"] == proof.NOT_TRIED else {}
         says = [f"{at}: {words}" for at, plane in planes.items() for words in [plane["plane"]["scheduler"]["says"]] if words]
         last = f"; the scheduler's last error, on {'; '.join(says)}" if says else ""
-        cure = "do what the message states; journalctl -u gpushare-extender has the extender's part"
-        found.say(
-            "probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}{_by_admission(pod)}", f"it on {node}", cure
-        )
+        changed, by = _by_admission(evidence, pod)
+        cure = by or "do what the message states; journalctl -u gpushare-extender has the extender's part"
+        found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}{changed}", f"it on {node}", cure)
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
         # kubelet's log says the same.
         has_event = any(words.startswith(proof.LAST_EVENT) for words in pod["waiting"])
         first = "correct what its last Event names" if has_event else f"journalctl -u kubelet on {node} says why"
-        cure = f"{hint(why) or first}; then verify with -e gpushare_verify_probe=always"
-        found.say("probe_not_running", f"probe pod {name} placed and not running: {why}{_by_admission(pod)}", "it to run", cure)
+        changed, by = _by_admission(evidence, pod)
+        cure = f"{hint(why) or by or first}; then verify with -e gpushare_verify_probe=always"
+        found.say("probe_not_running", f"probe pod {name} placed and not running: {why}{changed}", "it to run", cure)
         return 0
     if not any(container["units"] for container in pod["containers"]):
         cure = f"see which webhook or policy changes pods in {pod['namespace']}; it changes those of users there, too"
@@ -417,10 +419,18 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     return int(checked == 1 and len(found.list) == before)
 
 
-def _by_admission(pod: Mapping[str, Any]) -> str:
-    """For the end of what was found of a probe pod, "" where it is as it was created."""
+def _by_admission(evidence: Evidence, pod: Mapping[str, Any]) -> tuple[str, str]:
+    """(words for the end of what was found, a cure) of a probe pod; "" where it is as it was created."""
     changes = "; ".join(pod.get("changed", ()))
-    return f"{_CHANGED_BY}{changes}" if changes else ""
+    if not changes:
+        return "", ""
+    shaping = () if isinstance(evidence.cluster, str) else evidence.cluster["admission"]["shaping"]
+    who = f"{few(shaping, _NAMED)} may; " if shaping else ""
+    cure = (
+        f"where that change keeps it from the node: keep who made it off pods with GPUs, or remove it ({who}a LimitRange: kubectl get "
+        f"limitrange -n {pod['namespace']}); else do what the message states"
+    )
+    return f"{_CHANGED_BY}{changes}", cure
 
 
 def _moved(found: VerifyFindings, pod: Mapping[str, Any], ours: str) -> None:

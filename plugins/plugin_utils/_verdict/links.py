@@ -87,7 +87,10 @@ LINKS: tuple[Link, ...] = (
     Link(
         "others' admission",
         "Webhooks, policies and quotas of others let pods and their Bindings pass, and leave them as they are.",
-        ("their configurations in the API, and the endpoints of their Services", "the creation of a probe pod in users' namespace"),
+        (
+            "their configurations in the API, and the endpoints of their Services",
+            "dry runs of what webhooks are asked about, and the creation of a probe pod in users' namespace",
+        ),
         (_graded("webhook_silent"), _warnings("bindings_changed probe_rejected")),
     ),
     Link(
@@ -148,7 +151,7 @@ LINKS: tuple[Link, ...] = (
         (
             _errors("cgroup_drivers_differ default_runtime_missing default_runtime_not_running runtime_file_broken runtime_silent"),
             _graded("sandbox_image_missing"),
-            _warnings("runtime_older_than_file"),
+            _warnings("runtime_older_than_file service_limited"),
         ),
     ),
     Link(

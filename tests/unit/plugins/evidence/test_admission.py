@@ -32,9 +32,13 @@ class Lists:
         self.lists = lists
         self.rejection = rejection
         self.created: list[tuple[list[str], Json]] = []
+        self.tried: list[list[str]] = []
 
     def __call__(self, argv: list[str], data: str | None = None) -> tuple[int, str, str]:
         words = argv[4:]
+        if words[0] == "patch" or (words[1] == "--raw" and words[0] == "create"):
+            self.tried.append(words)
+            return int(bool(self.rejection)), "", self.rejection
         if words[0] == "create":
             self.created.append((words, json.loads(data or "")))
             return int(bool(self.rejection)), "", self.rejection
@@ -86,7 +90,25 @@ def endpoint(ready: bool | None) -> Json:
 def test_a_webhook_that_fails_closed_without_an_endpoint(hook: Json, slices: list[Json], writes: list[str] | None) -> None:
     found = admission.admission(Lists({WEBHOOKS: [hook], SLICES: slices}).kubectl, [])
     expected = {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "writes": writes}
-    assert found == {"dead": [] if writes is None else [expected], "changing": [], "unguarded": ""}
+    assert (found["dead"], found["failing"]) == ([] if writes is None else [expected], [])
+
+
+FAILED = 'Error from server (InternalError): Internal error occurred: failed calling webhook "{}": failed to call webhook: Post "https://10.0.0.9"'
+
+
+def test_a_webhook_that_fails_at_its_url_is_found_by_dry_runs_of_what_it_is_asked_about() -> None:
+    hooks = {WEBHOOKS: [webhook(["nodes/status", "nodes"], operation="UPDATE", clientConfig={"url": "https://10.0.0.9"})]}
+    api = Lists(hooks, FAILED.format("check"))
+    (found,) = admission.admission(api.kubectl, [], ["gpu1", "gpu2"])["failing"]
+    assert (found["object"], found["writes"]) == ("validatingwebhookconfiguration theirs", ["states of nodes", "nodes"])
+    assert found["says"].startswith('failed calling webhook "check": failed to call webhook')
+    assert all("--dry-run=server" in words and "gpu1" in words for words in api.tried), "no other write is tried"
+    # One of another object, and another error, say nothing of it.
+    for words in (FAILED.format("other"), "nodes is forbidden"):
+        assert not admission.admission(Lists(hooks, words).kubectl, [], ["gpu1"])["failing"]
+    binding = Lists({WEBHOOKS: [webhook(["pods/binding"], clientConfig={"url": "https://10.0.0.9"})]}, FAILED.format("check"))
+    assert admission.admission(binding.kubectl, [])["failing"]
+    assert ["dryRun=All" in words[2] for words in binding.tried] == [True], "nothing is bound"
 
 
 def test_who_may_change_bindings() -> None:
@@ -98,6 +120,7 @@ def test_who_may_change_bindings() -> None:
     hook = webhook(["bindings"], failurePolicy="Ignore")
     found = admission.admission(Lists({MUTATING: [hook], POLICIES: policies, WEBHOOKS: [hook]}).kubectl, [])
     assert found["changing"] == ["mutatingwebhookconfiguration theirs (check)", "MutatingAdmissionPolicy theirs"]
+    assert found["shaping"] == ["MutatingAdmissionPolicy pods"]
 
 
 def test_a_policy_that_does_not_act_is_found_by_a_dry_run() -> None:

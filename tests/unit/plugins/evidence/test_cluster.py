@@ -533,6 +533,7 @@ class Users:
         self.pods = dict.fromkeys(pods, False)
         self.rejects = rejects or {}
         self.stuck = stuck
+        self.limits = ""
         self.asked: list[list[str]] = []
 
     def __call__(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
@@ -546,6 +547,9 @@ class Users:
             query = parse_qs(urlsplit(arguments[2]).query)
             assert query["labelSelector"] == ["gpushare.kubernetes/probe=verify"]
             return 0, json.dumps({"items": self._items(set(self.pods))}), ""
+        if arguments[1].startswith("limitranges"):
+            assert arguments[3] == "default"
+            return 0, self.limits, ""
         assert arguments[:2] == ["get", "pods"]
         assert arguments[4:6] == ["--selector", "gpushare.kubernetes/probe=verify"]
         return 0, json.dumps({"kind": "List", "items": self._items({key for key in self.pods if key[0] == arguments[3]})}), ""
@@ -616,6 +620,10 @@ def test_probe_pods_that_a_namespace_does_not_take_run_in_kube_system_with_the_s
     assert {node: pod["namespace"] for node, pod in placed.pods.items()} == {"gpu1": "default", "gpu2": "kube-system"}
     golden(placed.rejected)
     assert len(placed.rejected) == 300
+    # A rejection by a LimitRange does not name it.
+    api = Users(rejects={name("gpu1"): "maximum cpu usage per Container is 2"})
+    api.limits = "limitrange/team\nresourcequota/gpus\n"
+    assert probes_of(api, "gpu1").rejected.endswith("is 2; its limits: limitrange/team, resourcequota/gpus")
 
 
 def test_a_pod_that_kube_system_does_not_take_either_is_an_error() -> None:

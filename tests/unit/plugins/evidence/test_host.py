@@ -209,6 +209,7 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "containers": ("containers",),
         # No container runtime answers at this folder.
         "cgroups": {"kubelet": "", "runtime": "", "handler": ""},
+        "limits": [],
         "strategy": {
             "cdi": {
                 "kubelet": "",

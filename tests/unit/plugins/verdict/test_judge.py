@@ -497,6 +497,9 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: dict[str, An
         "mkdir /var/log/pods/a: read-only file system",
         "write /run/a: no space left on device",
         "accept4: too many open files",
+        "error locating runtime: no runtime binary found from candidate list: [runc]",
+        'fork/exec: exec: "/usr/sbin/runc": permission denied',
+        'validate CRI v1 runtime API for endpoint "unix:///a": rpc error: code = DeadlineExceeded desc = context deadline exceeded',
         'Failed to pull image "pause:3": dial tcp: lookup registry.k8s.io: no such host',
     ],
 )
@@ -725,6 +728,22 @@ def test_what_concerns_others_more_than_us_is_a_warning(world: World) -> None:
     world.cluster["admission"]["changing"] = ["MutatingAdmissionPolicy theirs"]
     assert softer(world) == [("", "bindings_changed", "warning"), ("", "webhook_silent", "warning")]
     assert judge(world.evidence()).ok
+
+
+def test_a_webhook_that_fails_is_told_with_the_servers_words(world: World, golden: Golden) -> None:
+    hook = {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "says": 'failed calling webhook "check": EOF'}
+    world.cluster["admission"]["failing"] = [{**hook, "writes": ["states of nodes", "nodes"]}]
+    (finding,) = judge(world.evidence()).findings
+    assert (finding.check, finding.severity) == ("webhook_silent", "error")
+    golden(f"{finding.found}: {finding.cure}")
+
+
+def test_who_may_have_changed_a_probe_pod_is_named(world: World, golden: Golden) -> None:
+    world.cluster["admission"]["shaping"] = ["MutatingAdmissionPolicy zones"]
+    changes = {"changed": ['nodeSelector {"tier": "gold"}'], "scheduling": "0/3 nodes are available"}
+    probed(world, {**probe_pod(), "running": [], "node": "", **changes})
+    (finding,) = (one for one in judge(world.evidence()).findings if one.check == "probe_not_scheduled")
+    golden(f"{finding.found}: {finding.cure}")
 
 
 def test_a_scheduler_that_does_not_lead_is_told_with_its_own_words(world: World) -> None:

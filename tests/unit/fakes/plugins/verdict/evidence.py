@@ -152,6 +152,7 @@ def gpu_host() -> Json:
         "strangers": [],
         "containers": {CONTAINER: ["nvidia0"], "d" * 64: []},
         "cgroups": {"kubelet": "systemd", "runtime": "systemd", "handler": "nvidia"},
+        "limits": [],
         "strategy": {
             "cdi": {"kubelet": "", "runtime": "containerd 1.6.20 does not take CDI devices from kubelet"},
             "toolkit": {"environment": False, "mounts": True, "problem": "", "no_cgroups": False, "version": ""},
@@ -302,7 +303,7 @@ def leases() -> Json:
 
 
 def admission() -> Json:
-    return {"dead": [], "changing": [], "unguarded": ""}
+    return {"dead": [], "failing": [], "changing": [], "shaping": [], "unguarded": ""}
 
 
 def cluster() -> Json:
