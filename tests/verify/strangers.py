@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Faults that people have reported in public threads, none of which has a code of its own in verify: it must find each all the same.
+"""Faults that people have reported in public threads, and some of ours, none of which has a code of its own in verify: it must find each.
 
 A draw plants one of the cluster and one on each GPU node at once. Read on 2026-11-29; the sentences here are our own.
 """
@@ -140,6 +140,11 @@ def _few_files(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None
     sh(cluster, node, f"mkdir -p {folder}; printf '[Service]\\nLimitNOFILE=64\\n' > {folder}/90-limits.conf; {again}")
 
 
+def _no_runc(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    later.callback(sh, cluster, node, "chmod 0755 /usr/sbin/runc")
+    cluster.on(node, "chmod", "0644", "/usr/sbin/runc")
+
+
 def _tainted(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
     later.callback(sh, cluster, CONTROL_PLANE, f"KUBECONFIG=/etc/kubernetes/admin.conf kubectl taint nodes {node} {AUTOSCALER}- || :")
     cluster.kubectl("taint", "nodes", node, f"{AUTOSCALER}=1540453142:NoSchedule")
@@ -163,21 +168,48 @@ def _quota_removed(cluster: Cluster, node: str) -> None:
 def _other_scheduler(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
     """Their admission gives every pod of users a scheduler that is not there any more."""
     later.callback(_other_scheduler_removed, cluster, node)
+    _shape_pods(cluster, "schedulers", 'Object{spec: Object.spec{schedulerName: "yunikorn"}}')
+
+
+def _gated(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """The program that would take the gate away is not there any more."""
+    later.callback(_gates_removed, cluster, node)
+    gate = 'Object.spec.schedulingGates{name: "queues.example.com/admission"}'
+    _shape_pods(cluster, "queues", f"Object{{spec: Object.spec{{schedulingGates: [{gate}]}}}}")
+
+
+def _shape_pods(cluster: Cluster, name: str, expression: str) -> None:
+    """A policy of others that changes every pod of users."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     users = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]}
-    change = {
-        "patchType": "ApplyConfiguration",
-        "applyConfiguration": {"expression": 'Object{spec: Object.spec{schedulerName: "yunikorn"}}'},
-    }
+    change = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}
     spec = {"matchConstraints": {"resourceRules": [rule], "namespaceSelector": users}, "reinvocationPolicy": "Never", "mutations": [change]}
-    cluster.api.create(THEIRS, {"metadata": {"name": "schedulers"}, "spec": spec})
-    binding = {"metadata": {"name": "schedulers"}, "spec": {"policyName": "schedulers"}}
+    cluster.api.create(THEIRS, {"metadata": {"name": name}, "spec": spec})
+    binding = {"metadata": {"name": name}, "spec": {"policyName": name}}
     cluster.api.create(THEIRS.replace("policies", "policybindings"), binding)
 
 
 def _other_scheduler_removed(cluster: Cluster, node: str) -> None:
+    _policy_removed(cluster, "schedulers")
+
+
+def _gates_removed(cluster: Cluster, node: str) -> None:
+    _policy_removed(cluster, "queues")
+
+
+def _policy_removed(cluster: Cluster, name: str) -> None:
     for kind in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
-        cluster.kubectl("delete", kind, "schedulers", "--ignore-not-found")
+        cluster.kubectl("delete", kind, name, "--ignore-not-found")
+
+
+def _webhook_by_url(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
+    """It fails closed, and nothing listens there."""
+    path = THEIRS.replace("mutatingadmissionpolicies", "validatingwebhookconfigurations")
+    later.callback(cluster.kubectl, "delete", "validatingwebhookconfiguration", "nodeguard", "--ignore-not-found")
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"]}
+    how = {"sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 2}
+    hook = {"name": "nodeguard.example.com", "clientConfig": {"url": "https://127.0.0.1:9/"}, "rules": [rule], **how}
+    cluster.api.create(path, {"metadata": {"name": "nodeguard"}, "webhooks": [hook]})
 
 
 def _etcd_full(cluster: Cluster, node: str, later: contextlib.ExitStack) -> None:
@@ -296,6 +328,14 @@ OF_A_NODE: Final = (
         _kubelet_as_it_was,
     ),
     Stranger("containerd has few open files", OURS, _few_files, "LimitNOFILE=64"),
+    Stranger("runc may not be executed", OURS, _no_runc, "runc"),
+    Stranger(
+        "kubelet gives the runtime a millisecond",
+        OURS,
+        _kubelet("runtimeRequestTimeout: 1ms\n"),
+        "runtimeRequestTimeout",
+        _kubelet_as_it_was,
+    ),
 )
 OF_THE_CLUSTER: Final = (
     Stranger(
@@ -308,6 +348,8 @@ OF_THE_CLUSTER: Final = (
         "yunikorn",
         _other_scheduler_removed,
     ),
+    Stranger("a policy holds every pod back, and its program is gone", OURS, _gated, "MutatingAdmissionPolicy queues", _gates_removed),
+    Stranger("a webhook by URL on states of nodes does not answer", OURS, _webhook_by_url, "nodeguard"),
     Stranger(
         "etcd's database is full", "https://github.com/kubernetes/kops/issues/4005", _etcd_full, "database space exceeded", _etcd_has_room
     ),

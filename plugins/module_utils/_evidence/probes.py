@@ -46,7 +46,7 @@ class Placed:
     """Probe pods that were waited for. pods: node to its pod, cut down, with what others have changed in it; None for one that is gone.
 
     rejected: the API server's words about the first of those that their namespace did not take, "" for none. moved: node to its pod that
-    others have given to another scheduler there. For both, `pods` has those that were made in kube-system instead.
+    others have given to another scheduler there, or hold back by a gate. For both, `pods` has those that were made in kube-system instead.
     """
 
     pods: Dict[str, Optional[Dict[str, Any]]]
@@ -160,13 +160,14 @@ class Probes:
             where.update((node, (NAMESPACE, where[node][1])) for node in nodes)
 
     def _moved(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]]) -> Dict[str, Dict[str, Any]]:
-        """Node to its pod that is another scheduler's now. It would hide faults of the node: one in kube-system takes its place."""
+        """Node to its pod that is another scheduler's now, or that a gate holds back. It would hide faults of the node: one in kube-system
+        takes its place."""
         keys = {node: key for node, key in where.items() if key[0] != NAMESPACE}
         found = self._found({namespace for namespace, _name in keys.values()}, _by_key(pods, keys))
         moved = {
             node: found[key]
             for node, key in keys.items()
-            if key in found and found[key]["scheduler"] != pods[node]["spec"]["schedulerName"]
+            if key in found and (found[key]["scheduler"] != pods[node]["spec"]["schedulerName"] or _gated(found[key]))
         }
         # Where that takes none either, the first ones are judged.
         with contextlib.suppress(KubectlError):
@@ -220,6 +221,10 @@ def changed(wanted: Mapping[str, Any], item: Mapping[str, Any]) -> List[str]:
     more = [str(container.get("name")) for container in (item["spec"].get("containers") or [])[1:]]
     found += [f"a further container {', '.join(more)}"] if more else []
     return ["".join(letter if letter.isprintable() else "?" for letter in words)[:_LONGEST_CHANGE] for words in found[:_MOST_CHANGES]]
+
+
+def _gated(pod: Mapping[str, Any]) -> bool:
+    return any(words.startswith("schedulingGates ") for words in pod["changed"])
 
 
 def _differing(wanted: Mapping[str, Any], found: Mapping[str, Any], filled: Collection[str]) -> List[str]:

@@ -34,6 +34,7 @@ from .certificates import near_end
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
+from .hints import hint
 
 _VERBS = ("filterVerb", "bindVerb")
 _IN_TIME = "one that is renewed in time"
@@ -116,9 +117,9 @@ def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, M
     found = VerifyFindings("")
     locks: dict[str, list[str]] = {}
     for host, seen in planes.items():
-        lock = _lock(seen)
-        if lock is not None and (lock.namespace, lock.by) == (NAMESPACE, "leases"):
-            locks.setdefault(lock.name, []).append(host)
+        lock = lock_of(seen)
+        if lock:
+            locks.setdefault(lock, []).append(host)
     for name, hosts in locks.items():
         lease = leases.get(name)
         if lease is not None and lease["holder"] and lease["alive"]:
@@ -134,7 +135,9 @@ def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, M
             "back, which starts it again"
         )
         words = f"; last errors: {'; '.join(says)}" if says else ""
-        found.say("scheduler_not_leading", f"the Lease {NAMESPACE}/{name}: {why}, so no pod is placed{words}", "a leader", cure)
+        found.say(
+            "scheduler_not_leading", f"the Lease {NAMESPACE}/{name}: {why}, so no pod is placed{words}", "a leader", hint(words) or cure
+        )
     return found
 
 
@@ -152,7 +155,7 @@ def judge_controllers(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[s
         "Correct what its last error names; crictl logs and journalctl -u kubelet say why its container does not start"
     )
     seen = f"the Lease {NAMESPACE}/{CONTROLLERS}: {why}, so no Deployment, Job or StatefulSet makes pods{words}"
-    found.say("controllers_not_leading", seen, "a leader", cure)
+    found.say("controllers_not_leading", seen, "a leader", hint(words) or cure)
     return found
 
 
@@ -165,14 +168,15 @@ def files_of(seen: Mapping[str, Any]) -> tuple[SchedulerManifest, str]:
     return manifest, "" if config is None else config["text"]
 
 
-def _lock(seen: Mapping[str, Any]) -> scheduler_config.SchedulerLock | None:
-    """The lock of this control plane's scheduler; None without leader election, or where its files say nothing."""
+def lock_of(seen: Mapping[str, Any]) -> str:
+    """The Lease of this control plane's scheduler in kube-system; "" where it has none there, or its files say nothing."""
     try:
         manifest, text = files_of(seen)
         config = _yaml.load(text) if CONFIG in manifest.flags else {}
-        return scheduler_config.lease(manifest, config if isinstance(config, dict) else {}, releases.release_of(manifest.image, ""))
+        lock = scheduler_config.lease(manifest, config if isinstance(config, dict) else {}, releases.release_of(manifest.image, ""))
     except (yaml.YAMLError, SchedulerError, AttributeError):
-        return None
+        return ""
+    return lock.name if lock is not None and (lock.namespace, lock.by) == (NAMESPACE, "leases") else ""
 
 
 def _others(found: VerifyFindings, others: Mapping[str, str], path: str, manifest: SchedulerManifest) -> None:

@@ -46,7 +46,8 @@ _HINTS = tuple(
         ),
         (
             r"no runtime binary found from candidate list: \[(\w[\w. -]{0,59})\]",
-            "ls -lL /usr/bin/{0} /usr/sbin/{0} on that host: install its package, or, where it may not be executed: chmod 0755 that file",
+            "ls -lL /usr/bin/{0} /usr/sbin/{0} on that host: where it is not there, install its package; where it may not be executed: "
+            "chmod 0755 $(ls /usr/bin/{0} /usr/sbin/{0} /usr/local/sbin/{0} 2>/dev/null)",
         ),
         (
             r"exec: \\?\"(/[\w./-]{1,120})\\?\": (?:stat [\w./-]+: )?(?:permission denied|no such file)",
@@ -57,6 +58,11 @@ _HINTS = tuple(
             "the container runtime does not answer in the time that kubelet gives it: is runtimeRequestTimeout in kubelet's configuration "
             "(/var/lib/kubelet/config.yaml) too short (2m without it)? If it is not set, the runtime hangs: crictl info; then: systemctl "
             "restart kubelet",
+        ),
+        (
+            r"is forbidden: User \\?\"system:(kube-scheduler|kube-controller-manager|node:[\w.-]{1,253})\\?\" cannot",
+            "system:{0} has lost a right that Kubernetes gives it: kube-apiserver writes its own roles and bindings again when it starts: "
+            "move kube-apiserver.yaml out of the folder of static pods and back after 20 s; for a node, is Node in --authorization-mode?",
         ),
         (r"[Rr]ead-only file system", "findmnt -T PATH names the mount of that path: mount -o remount,rw it; dmesg says why"),
         (r"[Nn]o space left on device", "df -h and df -i of the path that it names: remove files there"),

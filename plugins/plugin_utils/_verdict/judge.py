@@ -23,7 +23,7 @@ from ...module_utils._scheduler import proof, scheduler_config
 from ...module_utils._scheduler.manifest import SchedulerError
 from .. import _yaml
 from .container_gpus import free_units, judge_containers, judge_strangers
-from .control_plane import files_of, judge_controllers, judge_leader, judge_plane
+from .control_plane import files_of, judge_controllers, judge_leader, judge_plane, lock_of
 from .daemons import SITE, ReleaseHashes, judge_dashboard, judge_doctor, judge_files, judge_runtime
 from .doctor import ExtenderReport, read
 from .findings import PASSABLE, Verdict, VerifyFindings, of_verify, verdict
@@ -58,8 +58,8 @@ class Evidence:
 
     probed: what the hosts answered again, during the probe. probes: node to its probe pod, or why there are none. namespace: the one that
     they were meant for; rejected: what the API server said where it did not take one there. moved: node to its pod that others gave to
-    another scheduler there. unproven: node to why no probe pod was placed there, as `reason` (full, no_image, unknown or obstructed) and
-    `found`. required: whether the user demands probe pods (gpushare_verify_probe: always).
+    another scheduler there, or hold back by a gate. unproven: node to why no probe pod was placed there, as `reason` (full, no_image,
+    unknown or obstructed) and `found`. required: whether the user demands probe pods (gpushare_verify_probe: always).
     """
 
     hosts: Mapping[str, Mapping[str, Any] | str]
@@ -370,7 +370,9 @@ def _probes(evidence: Evidence) -> tuple[int, list[Finding]]:
     for node, pod in evidence.probes.items():
         of_node = VerifyFindings(host_of.get(node, ""))
         told = pod if node in moved else evidence.moved.get(node)
-        if told is not None:
+        if told is not None and told["scheduler"] == ours:
+            _not_placed(of_node, evidence, node, told)
+        elif told is not None:
             _moved(of_node, told, ours)
         if node not in moved:
             proven += _probe(of_node, evidence, host_of.get(node, ""), node, pod)
@@ -388,13 +390,7 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
         return 0
     name = f"{pod['namespace']}/{pod['name']}"
     if not pod["node"]:
-        # Of a scheduler that has tried it, the words about this pod say more.
-        planes = _planes(evidence) if pod["scheduling"] == proof.NOT_TRIED else {}
-        says = [f"{at}: {words}" for at, plane in planes.items() for words in [plane["plane"]["scheduler"]["says"]] if words]
-        last = f"; the scheduler's last error, on {'; '.join(says)}" if says else ""
-        changed, by = _by_admission(evidence, pod)
-        cure = by or "do what the message states; journalctl -u gpushare-extender has the extender's part"
-        found.say("probe_not_scheduled", f"probe pod {name} not placed: {pod['scheduling']}{last}{changed}", f"it on {node}", cure)
+        _not_placed(found, evidence, node, pod)
         return 0
     if not pod["running"]:
         why = "; ".join(filter(None, [pod["message"], *pod["waiting"]])) or f"its phase is {pod['phase']}"
@@ -417,6 +413,34 @@ def _probe(found: VerifyFindings, evidence: Evidence, host: str, node: str, pod:
     # Everything that runs was seen: the hosts answered again after it was running.
     checked = _containers(found, evidence.seen[host], second["gpu"]["containers"], float("inf"), [pod])
     return int(checked == 1 and len(found.list) == before)
+
+
+def _not_placed(found: VerifyFindings, evidence: Evidence, node: str, pod: Mapping[str, Any]) -> None:
+    # Of a scheduler that has tried it, the words about this pod say more.
+    planes = _planes(evidence) if pod["scheduling"] == proof.NOT_TRIED else {}
+    says = [f"{at}: {words}" for at, plane in planes.items() for words in [plane["plane"]["scheduler"]["says"]] if words]
+    last = f"; the scheduler's last error, on {'; '.join(says)}" if says else ""
+    changed, by = _by_admission(evidence, pod)
+    leads, way = _by_another(evidence) if planes else ("", "")
+    cure = by or way or hint(last) or "do what the message states; journalctl -u gpushare-extender has the extender's part"
+    seen = f"probe pod {pod['namespace']}/{pod['name']} not placed: {pod['scheduling']}{last}{leads}{changed}"
+    found.say("probe_not_scheduled", seen, f"it on {node}", cure)
+
+
+def _by_another(evidence: Evidence) -> tuple[str, str]:
+    """(words for the end of what was found, a cure) of a probe pod that no scheduler has tried; "" where ours leads, as far as is known."""
+    planes = _planes(evidence)
+    hosts = {_short(name) for host, seen in planes.items() for name in (host, seen["node_name"])}
+    leases = {} if isinstance(evidence.cluster, str) else evidence.cluster["leases"]
+    for name in dict.fromkeys(lock for seen in planes.values() if (lock := lock_of(seen))):
+        holder = (leases.get(name) or {"holder": ""})["holder"].partition("_")[0]
+        if holder and _short(holder) not in hosts:
+            cure = (
+                f"if {holder!r} is no control plane, it is another scheduler with the same lock (kubectl get pods -A -o wide names it): "
+                "give it a Lease of its own (leaderElection.resourceName of its configuration, or --leader-elect-resource-name), or stop it"
+            )
+            return f"; the Lease {NAMESPACE}/{name} is held by {holder!r}, and by none of {', '.join(planes)}", cure
+    return "", ""
 
 
 def _by_admission(evidence: Evidence, pod: Mapping[str, Any]) -> tuple[str, str]:

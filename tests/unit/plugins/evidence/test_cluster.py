@@ -524,7 +524,7 @@ def test_what_settles_at_once() -> None:
 
 class Users:
     """An API server with pods in several namespaces. rejects: words about pods, by their names, which kube-system alone takes. stuck: pods
-    with a finalizer. gives: pods, by their names, to another scheduler, outside of kube-system."""
+    with a finalizer. gives: pods, by their names, to another scheduler, outside of kube-system; gates: those held back."""
 
     def __init__(
         self, *pods: tuple[str, str], rejects: dict[str, str] | None = None, stuck: tuple[str, ...] = (), gives: tuple[str, ...] = ()
@@ -534,6 +534,7 @@ class Users:
         self.rejects = rejects or {}
         self.stuck = stuck
         self.limits = ""
+        self.gates: tuple[str, ...] = ()
         self.asked: list[list[str]] = []
 
     def __call__(self, argv: list[str], data: str | None) -> tuple[int, str, str]:
@@ -581,6 +582,8 @@ class Users:
             item = api_pod(one, memory=1, **RUNNING)
             item["metadata"]["namespace"] = namespace
             item["spec"]["schedulerName"] = "theirs" if one in self.gives and namespace != "kube-system" else "default-scheduler"
+            if one in self.gates and namespace != "kube-system":
+                item["spec"]["schedulingGates"] = [{"name": "queue"}]
             if self.pods[namespace, one]:
                 item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             items.append(item)
@@ -610,6 +613,10 @@ def test_a_probe_pod_that_is_given_to_another_scheduler_has_one_in_kube_system_b
     taken = Users(("kube-system", name("gpu2")), gives=(name("gpu2"),))
     placed = probes_of(taken, "gpu2")
     assert (placed.pods["gpu2"]["scheduler"], [*placed.moved]) == ("theirs", ["gpu2"])
+    held = Users()
+    held.gates = (name("gpu1"),)
+    placed = probes_of(held, "gpu1", "gpu2")
+    assert ([*placed.moved], placed.pods["gpu1"]["namespace"]) == (["gpu1"], "kube-system"), "a gate holds it back"
 
 
 def test_probe_pods_that_a_namespace_does_not_take_run_in_kube_system_with_the_servers_words(golden: Golden) -> None:

@@ -488,6 +488,13 @@ def test_why_a_probe_pod_does_not_run_is_said(world: World, change: dict[str, An
     assert found.looked_at["probe pods"] == 0
 
 
+def test_who_leads_in_the_place_of_our_scheduler_is_said_of_a_probe_pod_that_none_has_tried(world: World, golden: Golden) -> None:
+    probed(world, {**probe_pod(), "running": [], "node": "", "scheduling": NOT_TRIED})
+    world.cluster["leases"]["kube-scheduler"]["holder"] = "volcano-7c9f_3b2a"
+    (finding,) = judge(world.evidence()).causes
+    golden(f"{finding.found}: {finding.cure}")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -582,6 +589,12 @@ def test_behind_others_admission_a_node_is_judged_by_a_probe_pod_of_kube_system(
         world.more.update(moved={"node-1": theirs})
         found = judge(world.evidence())
         assert ({one.check for one in found.findings}, found.looked_at["probe pods"]) == (checks, proven)
+    gates = {"changed": ['schedulingGates [{"name": "queue"}]'], "scheduling": "Scheduling is blocked due to non-empty scheduling gates"}
+    probed(world, probe_pod())
+    world.more.update(moved={"node-1": {**theirs, **gates, "scheduler": probe_pod()["scheduler"]}})
+    found = judge(world.evidence())
+    assert [(one.check, "schedulingGates" in one.found) for one in found.causes] == [("probe_not_scheduled", True)]
+    assert found.looked_at["probe pods"] == 1
 
 
 def test_a_namespace_that_takes_no_probe_pods_is_a_warning_and_the_node_is_proven(world: World, golden: Golden) -> None:
@@ -754,6 +767,10 @@ def test_a_scheduler_that_does_not_lead_is_told_with_its_own_words(world: World)
     assert "on cp1: error retrieving resource lock: Unauthorized" in found.found
     world.cp["plane"]["scheduler"]["server_says"] = "full"
     assert judge(world.evidence()).findings[0].found.endswith(": full")
+    # Kubernetes' own rights of it: no file of the scheduler is at fault.
+    forbidden = 'leases.coordination.k8s.io "kube-scheduler" is forbidden: User "system:kube-scheduler" cannot get resource "leases"'
+    world.cp["plane"]["scheduler"].update(says=forbidden, server_says="")
+    assert "kube-apiserver writes its own roles" in judge(world.evidence()).findings[0].cure
     # One that runs without leader election has no Lease.
     configured(world, CONFIG + "leaderElection:\n  leaderElect: false\n")
     assert judge(world.evidence()).ok
