@@ -56,6 +56,9 @@ PAGES: Final = {
     **{f"readme-{colours}": ("#/nodes", colours, 980, 640) for colours in ("light", "dark")},
     **{f"phone-{colours}": ("#/nodes", colours, 400, 526) for colours in ("light", "dark")},
 }
+# Those of the README, which have to be read at a glance: of the first nodes only, which have no trouble.
+FIRST: Final = dict.fromkeys(("explain", "explain-phone", "readme-light", "readme-dark", "phone-light", "phone-dark"), 3)
+_ALL: Final = 6
 _H100: Final = "gpu-nvidia-h100-80gb-hbm3"
 
 
@@ -113,8 +116,8 @@ def on_a_terminal(command: list[str], columns: int = COLUMNS) -> str:
 
 
 def printed(name: str) -> str:
-    """What the command of a picture prints about the six nodes, below the command itself."""
-    nodes, pods = six_nodes()
+    """What the command of a picture prints about its nodes, below the command itself."""
+    nodes, pods = six_nodes(FIRST.get(name, _ALL))
     items = [{"kind": "Node", **one} for one in nodes] + [{"kind": "Pod", **one} for one in pods]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "six-nodes.json")
@@ -189,11 +192,12 @@ def draw_terminals() -> None:
         (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDTHS.get(name, COLUMNS)))
 
 
-def draw_pages() -> None:
+def draw_pages(first: int) -> None:
+    """The pages that show so many nodes."""
     loop = Loop()
     cluster = Cluster(loop)
     try:
-        nodes, pods = six_nodes()
+        nodes, pods = six_nodes(first)
         cluster.put(*nodes, *pods)
         browser = Browser(loop)
         try:
@@ -202,6 +206,8 @@ def draw_pages() -> None:
                 config.write_text(kubeconfig(cluster.api.url).replace(": here", ": training"))
                 os.environ["PYTHONPATH"] = str(RUNTIME)
                 for name, (path, colours, width, height) in PAGES.items():
+                    if FIRST.get(name, _ALL) != first:
+                        continue
                     with kubectl_dashboard("--kubeconfig", str(config)) as running, browser.page(running.url, width, height) as page:
                         page.scheme(colours)
                         least = min(len(nodes), height // 320)
@@ -242,7 +248,8 @@ def main() -> int:
     draw_terminals()
     draw_diagrams()
     if not arguments.terminal:
-        draw_pages()
+        for first in (_ALL, *{FIRST[name] for name in PAGES if name in FIRST}):
+            draw_pages(first)
     for file in files():
         print(f"{file.relative_to(ROOT)}: {file.stat().st_size // 1024 + 1} KiB")
     return 0

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A made-up cluster for pictures: six nodes with eight GPUs each, of which one has failed, one is cordoned, and one has memory of a pod
-that is gone; three pods wait. Nodes and pods are those of the Kubernetes API, so that the product's own programs read them."""
+"""A made-up cluster for pictures: six nodes with eight GPUs each; three pods wait. On the last three nodes one GPU has failed, one is
+cordoned, and one has memory of a pod that is gone; the first three are the cluster of a picture without trouble. Nodes and pods are those
+of the Kubernetes API, so that the product's own programs read them."""
 
 from __future__ import annotations
 
@@ -39,16 +40,16 @@ L40S: Final = ("NVIDIA L40S", 44)
 #: Node to its model and the pods of each GPU; "-" for none.
 NODES: Final[dict[str, tuple[tuple[str, int], str]]] = {
     "gpu1": (A100, "LLL LLLE TT TDDD LTD LLLO NNNN LLE"),
-    "gpu2": (A100, "TT TT W LLE TDE LL NNNE -"),
-    "gpu3": (A100, "LLLE LLL TLD TNN DDD T EE LE"),
+    "gpu2": (A100, "LLLE LLL TLD TNN DDD T EEE LE"),
+    "gpu3": (L40S, "DDD LDO NNNN EEEEE LE DD OO N"),
     "gpu4": (A100, "TT LLLO DDDD LTE W NNN S L"),
-    "gpu5": (L40S, "DDD LDO NNNN EEEEE LE DD OO N"),
+    "gpu5": (A100, "TT TT W LLE TDE LL NNNE -"),
     "gpu6": (L40S, "DDDO LNE NNE LDE EEE DO N O"),
 }
 FAILED: Final = ("gpu4", 6, "XID 79")
-CORDONED: Final = ("gpu2", 7)
+CORDONED: Final = ("gpu5", 7)
 #: Node, GPU, pod and GiB.
-ORPHANED: Final = ("gpu3", 6, "research/train-gone", 20)
+ORPHANED: Final = ("gpu6", 6, "research/train-gone", 20)
 #: Namespace, name, GiB, minutes: the pod that `explain` explains is the first.
 WAITING: Final = (("serving", "llama-70b", 70, 42), ("research", "sweep-large", 90, 120), ("vision", "video-index", 66, 3))
 
@@ -70,11 +71,11 @@ def _gpus(name: str, model: str, units: int) -> tuple[Gpu, ...]:
     return tuple(made)
 
 
-def six_nodes() -> tuple[list[Json], list[Json]]:
-    """Nodes and pods."""
+def six_nodes(first: int = 6) -> tuple[list[Json], list[Json]]:
+    """Nodes and pods. first: how many of the nodes, from the beginning."""
     now = datetime.now(timezone.utc)
     nodes, pods, count = [], [], Counter[str]()
-    for at, (name, ((model, units), places)) in enumerate(NODES.items(), 1):
+    for at, (name, ((model, units), places)) in enumerate(list(NODES.items())[:first], 1):
         inventory = Inventory(GIB, _gpus(name, model, units), strategy="cdi")
         nodes.append(_created(node(name, f"10.0.0.{at}", gpus=inventory), now, timedelta(days=40)))
         for index, kinds in enumerate(places.split()):
@@ -88,7 +89,9 @@ def six_nodes() -> tuple[list[Json], list[Json]]:
                 pods.append(_created(made, now, timedelta(hours=hours)))
     name, index, gone, units = ORPHANED
     left = {f"GPU-{name}-{index}": {"uid": "uid-gone", "pod": gone, "units": units, "why": "orphaned"}}
-    nodes[list(NODES).index(name)]["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": left})
+    for one in nodes:
+        if one["metadata"]["name"] == name:
+            one["metadata"]["annotations"]["gpushare/held"] = json.dumps({"v": 1, "gpus": left})
     for namespace, word, mem, minutes in WAITING:
         pods.append(_created(pod(word, None, mem=mem, namespace=namespace, phase="Pending"), now, timedelta(minutes=minutes)))
     _explain(nodes, pods)

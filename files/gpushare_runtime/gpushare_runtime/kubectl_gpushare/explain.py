@@ -384,7 +384,8 @@ def _waits_for(reported: str, fitting: int) -> str:
 
 
 def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> Conclusion:
-    """The end of a cordon first, then a request at least half as large, then the end of the fewest pods, then other changes."""
+    """A wait for processes first, then a request at least half as large, then the end of a cordon, which somebody has decided, then the
+    end of the fewest pods, then other changes."""
     ranked = [(*_rank(request, verdict.node, cure), verdict.node, cure) for verdict in found for cure in verdict.cures]
     if not ranked:
         return Conclusion("fits on no node, and no single change would help")
@@ -396,14 +397,15 @@ def _rank(request: Request, node: str, cure: Cure) -> tuple[int, int, str]:
     """(class, cost within it, the words of the cure where its node is not known)."""
     if cure.kind == "smaller":
         enough = 2 * cure.number >= (request.whole_gpus or request.per_gpu)
-        return 1 if enough else 3, -cure.number, cure.text
+        return 1 if enough else 4, -cure.number, cure.text
     if cure.kind in ("uncordon", "uncordon-node"):
-        return 0, 0, cure.text if cure.kind == "uncordon-node" else f"kubectl gpushare uncordon {node} {cure.number}"
+        command = cure.text if cure.kind == "uncordon-node" else f"kubectl gpushare uncordon {node} {cure.number}"
+        return 2, 0, f"{command}, if whoever cordoned it agrees"
     if cure.kind == "processes":
-        return 0, 1, f"{cure.text} (nvidia-smi on {node} lists them)"
+        return 0, 0, f"{cure.text} (nvidia-smi on {node} lists them)"
     if cure.kind == "end":
-        return 2, len(cure.pods), cure.text
-    return 4, 0, f"{cure.text} of {node}" if cure.kind == "repair" else cure.text
+        return 3, len(cure.pods), cure.text
+    return 5, 0, f"{cure.text} of {node}" if cure.kind == "repair" else cure.text
 
 
 def grouped(found: Sequence[NodeVerdict]) -> list[tuple[list[str], NodeVerdict]]:
@@ -450,9 +452,9 @@ def _number(name: str) -> int:
 
 
 def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
-    """One row per kind of verdict, with its nodes. each: one row per node."""
-    columns = (Column("NODES"), Column("FITS"), Column("GPU"), Column("REASON", flexible=True))
-    table = Table(columns, legend=[NOT_JUDGED])
+    """One row per kind of verdict, with its nodes, and a column for GPUs where it fits on any. each: one row per node."""
+    gpus = [Column("GPU")] if any(verdict.fits for verdict in verdicts) else []
+    table = Table((Column("NODES"), Column("FITS"), *gpus, Column("REASON", flexible=True)), legend=[NOT_JUDGED])
     for nodes, verdict in [([verdict.node], verdict) for verdict in verdicts] if each else grouped(verdicts):
         where = f" on {verdict.node}" if len(nodes) > 1 else ""
         cures = f"; it fits{where} if you {', or '.join(cure.text for cure in verdict.cures)}" if verdict.cures else ""
@@ -460,7 +462,7 @@ def table_of(verdicts: Sequence[NodeVerdict], each: bool = False) -> Table:
         cells = [
             Cell(names),
             Cell("yes", GOOD) if verdict.fits else Cell("no", BAD),
-            Cell(",".join(map(str, verdict.gpus)) if verdict.gpus and len(nodes) == 1 else ABSENT),
+            *(Cell(",".join(map(str, verdict.gpus)) if verdict.gpus and len(nodes) == 1 else ABSENT) for _ in gpus),
             Cell(as_text("; ".join(filter(None, (f"{verdict.words}{cures}", verdict.kept))), 4096)),
         ]
         table.rows.append(TableRow(f"node/{names}", cells))

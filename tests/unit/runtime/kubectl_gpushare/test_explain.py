@@ -81,7 +81,7 @@ def test_for_whom_gpus_are_kept(golden: Golden) -> None:
         one["metadata"]["annotations"] = {"gpushare.request/models": "T4"}
     found = explain(read_all(nodes, named), asks(mem=16))
     assert [(one.node, one.kept) for one in found] == [("n0", ""), *((name, "kept for pods that name T4") for name in ("n1", "n2"))]
-    golden(table_of(found).rows[1].cells[3].text)
+    golden(table_of(found).rows[1].cells[-1].text)
     wants = read_pending({**named[0], "metadata": {**named[0]["metadata"], "name": "own", "uid": "own"}})
     assert isinstance(wants, PendingPod)
     assert all(not one.kept for one in explain(read_all(nodes, named), wants))
@@ -313,6 +313,21 @@ def test_a_scheduler_that_is_not_ours_is_named(scheduler: str, reported: str, wo
     (one,) = cluster.waiting.values()
     assert isinstance(one.pod, PendingPod)
     assert headline(one.pod, explain(cluster, one.pod), one.reported, cluster.largest(), one.scheduler).startswith(words)
+
+
+@pytest.mark.parametrize("cordoned", ["GPU", "node"])
+def test_a_cordon_stays_where_a_smaller_request_would_do(cordoned: str) -> None:
+    """Somebody has decided it, and a colleague who reads "cheapest change" does not know why."""
+    full, spare = pod("p", "a", gpu=0, mem=10), node("b", "10.0.0.2", 16)
+    if cordoned == "GPU":
+        cluster = one_node(full, pod("q", "a", gpu=1, mem=16), gpu2={"cordoned": True})
+    else:
+        spare["spec"] = {"unschedulable": True}
+        cluster = read_all([node("a", "10.0.0.1", 16), spare], [full])
+    for mem, words in ((8, "ask for at most 6 GiB"), (14, "kubectl ")):
+        found = headline(asks(mem=mem), explain(cluster, asks(mem=mem)), "", cluster.largest())
+        assert found.startswith(f"fits on no node; cheapest change: {words}")
+    assert found.endswith(", if whoever cordoned it agrees")
 
 
 def test_a_cordon_is_the_cheapest_change_and_no_node_is_said(golden: Golden) -> None:
