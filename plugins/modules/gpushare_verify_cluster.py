@@ -72,8 +72,8 @@ pods:
   returned: with O(what=place), not in check mode
   type: dict
 moved:
-  description: The probe pod by node that others have given to another scheduler in O(namespace), or hold back by a gate. RV(pods) has another one for
-    it.
+  description:
+    - The probe pod by node that others have given to another scheduler in O(namespace), or hold back. RV(pods) has another one for it.
   returned: with O(what=place), not in check mode
   type: dict
 rejected:
