@@ -215,22 +215,25 @@ def test_nothing_is_allocated_for_the_template_itself(empty: Cluster) -> None:
     around["spec"]["resourceClaims"] = [{"name": "gpushare-m1000000000", "resourceClaimTemplateName": "gpushare"}]
     with pytest.raises(ApiError, match=f"named after its amount.*{MEMORY}"):
         empty.create(around)
-    alone = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": "alone"},
-        "spec": template("x")["spec"]["spec"],
-    }
-    empty.api.create(f"{MADE}/resourceclaims", alone)
-    try:
-        by_claim = pod("by-claim")
-        by_claim["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "alone"}]
-        by_claim["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-        empty.create(by_claim)
-        assert "cannot allocate all claims" in empty.until_unschedulable("by-claim")
-    finally:
-        empty.clear()
-        empty.api.delete(f"{MADE}/resourceclaims/alone")
+    alone = {**claim_of_all(), "metadata": {"name": "alone"}, "spec": template("x")["spec"]["spec"]}
+    assert "resourceClaimTemplateName" in forbidden(lambda: empty.api.create(f"{MADE}/resourceclaims", alone, **DRY))
+
+
+def test_a_claim_stays_that_of_its_pod(empty: Cluster) -> None:
+    """Neither a tenant nor an administrator takes it away while the pod runs, or hands it on."""
+    empty.create(pod("has-it", memory=1), pod("wants-it"))
+    empty.until_running("has-it", "wants-it")
+    (found,) = claims(empty)
+    place = f"{MADE}/resourceclaims/{found['metadata']['name']}"
+    wants = empty.api.get(f"{PODS}/wants-it")["metadata"]
+    owner = {**found["metadata"]["ownerReferences"][0], "name": "wants-it", "uid": wants["uid"]}
+    user = {"resource": "pods", "name": "wants-it", "uid": wants["uid"]}
+    for at, change, words in (
+        (place, {"metadata": {"finalizers": None}}, "keeps the finalizer"),
+        (place, {"metadata": {"ownerReferences": [owner]}}, "from the claim's creation on"),
+        (f"{place}/status", {"status": {"reservedFor": [user]}}, "resourceClaimTemplateName"),
+    ):
+        assert words in forbidden(partial(empty.api.patch, at, change, **DRY))
 
 
 def test_templates_are_kept_in_each_namespace(cluster: Cluster, without: str) -> None:

@@ -21,6 +21,7 @@ from unit.fakes.plugins.cluster.manifests import of_role
 
 Json = dict[str, Any]
 
+_POLICIES = ("AdmissionPolicy", "AdmissionPolicyBinding")
 WRITER = "system:serviceaccount:legacy:scheduler"
 _ACCOUNT = "system:serviceaccount:kube-system:"
 
@@ -95,13 +96,13 @@ def policies() -> tuple[Json, ...]:
 @cache
 def policies_by_claims() -> tuple[Json, ...]:
     """The policies of the back end dra that make claims of limits, and those that reject what no claim can say."""
-    return tuple(made for made in admission("GiB") if made["kind"].endswith(("AdmissionPolicy", "AdmissionPolicyBinding")))
+    return tuple(made for made in admission("GiB") if made["kind"].endswith(_POLICIES))
 
 
 @cache
-def policies_of_slices() -> tuple[Json, ...]:
-    """The policy of the back end dra for the ResourceSlices."""
-    return tuple(made for made in objects(Values(image="x", scheduler_image="x")) if made["metadata"]["name"] == "gpushare-dra-slices")
+def every_policy_by_claims() -> tuple[Json, ...]:
+    """Those, and the policies of the daemons of the back end dra."""
+    return tuple(made for made in objects(Values(image="x", scheduler_image="x")) if made["kind"].endswith(_POLICIES))
 
 
 @cache

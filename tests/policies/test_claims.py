@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,7 +19,20 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import TEMPLATE
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, DRIVER, GPUS, MEMORY, template
 
-from policies.engine import KUBELET, POD_PLUGIN, TENANT, UNBOUND, Answer, Json, Request, Who, ask, policies_by_claims, policies_of_slices
+from policies.engine import (
+    KUBELET,
+    POD_PLUGIN,
+    SCHEDULER,
+    TENANT,
+    UNBOUND,
+    Answer,
+    Json,
+    Request,
+    Who,
+    ask,
+    every_policy_by_claims,
+    policies_by_claims,
+)
 from policies.hostile import pods
 
 NUMBER = int(os.environ.get("GPUSHARE_PODS", "10000"))
@@ -193,7 +207,7 @@ def _slice(node: str, pool: str, driver: str = DRIVER) -> Json:
     ],
 )
 def test_who_may_write_which_slices(who: Who, made: Json | None, before: Json | None, words: str) -> None:
-    (answer,) = ask([Request(who, "resourceslices", made, before, group="resource.k8s.io")], policies_of_slices())
+    (answer,) = ask([Request(who, "resourceslices", made, before, group="resource.k8s.io")], every_policy_by_claims())
     assert answer.failed == ""
     assert words in answer.denied if words else answer.denied == ""
 
@@ -216,7 +230,12 @@ def claims() -> list[tuple[str, Json]]:
             {
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceClaim",
-                "metadata": {"name": "p-x", "namespace": "default", "annotations": {"resource.kubernetes.io/pod-claim-name": name}},
+                "metadata": {
+                    "name": "p-x",
+                    "namespace": "default",
+                    "annotations": {"resource.kubernetes.io/pod-claim-name": name},
+                    "ownerReferences": _of("p"),
+                },
                 "spec": spec,
             },
         )
@@ -275,29 +294,103 @@ def test_a_quota_or_a_limit_range_of_memory_is_rejected_and_one_of_devices_is_no
         assert bool(says) == bool(answer.denied), (each, answer.denied)
 
 
-def test_a_claim_with_gpus_is_reserved_for_one_pod_and_claims_of_other_drivers_for_many() -> None:
-    """kube-scheduler adds each pod before it binds it."""
+RESOURCES = "resource.k8s.io"
+PROTECTION = "resource.kubernetes.io/delete-protection"
 
-    def reserved(*kinds: str, driver: str = "gpushare.kubernetes") -> Json:
-        request = {"name": "gpu", "exactly": {"deviceClassName": "x", "allocationMode": "ExactCount", "count": 1}}
-        result = {"request": "gpu", "driver": driver, "pool": "gpu1", "device": "gpu-1"}
-        users = [{"resource": kind, "name": f"p{place}", "uid": f"u{place}"} for place, kind in enumerate(kinds)]
-        return {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "c", "namespace": "default"},
-            "spec": {"devices": {"requests": [request]}},
-            "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": users},
-        }
 
-    free, one, two = reserved(), reserved("pods"), reserved("pods", "pods")
-    group = reserved("podgroups")
-    others = reserved("pods", "pods", driver="gpu.example.org")
-    unallocated = {**free, "status": {}}
-    cases = [(unallocated, one, True), (free, two, False), (one, two, False), (two, one, True), (two, two, True), (two, free, True)]
-    cases += [(unallocated, group, False), (reserved("pods", driver="gpu.example.org"), others, True)]
-    requests = [Request(TENANT, "resourceclaims/status", now, before, group="resource.k8s.io") for before, now, _ in cases]
-    for (_, now, passes), answer in zip(cases, ask(requests, policies_by_claims()), strict=True):
+def _claim(*users: str, kind: str = "pods", driver: str = DRIVER, allocated: bool = True, asks: str = "x", **metadata: Any) -> Json:
+    """users: UIDs for which it is reserved. asks: for a class."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": asks, "allocationMode": "ExactCount", "count": 1}}
+    result = {"request": "gpu", "driver": driver, "pool": "gpu1", "device": "gpu-1"}
+    status = {"allocation": {"devices": {"results": [result]}}} if allocated else {}
+    return {
+        "apiVersion": f"{RESOURCES}/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default", **metadata},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {**status, "reservedFor": [{"resource": kind, "name": uid, "uid": uid} for uid in users]},
+    }
+
+
+def _of(*uids: str, kind: str = "Pod") -> list[Json]:
+    return [{"apiVersion": "v1", "kind": kind, "name": uid, "uid": uid} for uid in uids]
+
+
+def _judged(where: str, who: Who, cases: Sequence[tuple[Json | None, Json, str]]) -> None:
+    """cases: (the object before, the object, words of the rejection, "" for none)."""
+    requests = [Request(who, where, now, before, group=RESOURCES) for before, now, _ in cases]
+    for (before, now, words), answer in zip(cases, ask(requests, every_policy_by_claims()), strict=True):
         assert not answer.failed
-        assert ("write resourceClaimTemplateName" in answer.denied) != passes, (now, answer.denied)
-        assert bool(answer.denied) != passes
+        assert words in answer.denied, (before, now, answer.denied)
+        assert bool(answer.denied) == bool(words), (before, now, answer.denied)
+
+
+def test_a_claim_with_gpus_is_reserved_for_the_pod_that_owns_it_and_claims_of_other_drivers_for_any() -> None:
+    """kube-scheduler reserves a claim before it binds a pod, and Kubernetes' controller ends that once the API server has no such pod.
+
+    kubelet may have the former pod still.
+    """
+    no, owned, two = "write resourceClaimTemplateName", {"ownerReferences": _of("a")}, {"ownerReferences": _of("a", "b")}
+    fresh = _claim(allocated=False, **owned)
+    cases = [
+        (fresh, _claim("a", **owned), ""),
+        (_claim("a", **owned), _claim(**owned), ""),
+        (_claim(**owned), _claim("a", **owned), ""),
+        (_claim("a", **owned), fresh, ""),
+        (_claim("a", **owned), _claim("b", **owned), no),
+        (_claim(**owned), _claim("b", **owned), no),
+        (fresh, _claim("b", **owned), no),
+        (_claim("a", **owned), _claim("a", "b", **owned), no),
+        (_claim("a", **two), _claim("b", **two), no),
+        (fresh, _claim("a", kind="podgroups", **owned), no),
+        (_claim(allocated=False), _claim("a"), no),
+        (_claim(allocated=False), _claim("a", ownerReferences=_of("a", kind="ConfigMap")), no),
+        # From before these policies.
+        (_claim("a"), _claim(), ""),
+        (_claim("a", "b"), _claim("b"), ""),
+        (_claim("a", "b"), _claim("c"), no),
+        (_claim("a", driver="gpu.example.org"), _claim("a", "b", driver="gpu.example.org"), ""),
+        (_claim("a", driver="gpu.example.org"), _claim("b", driver="gpu.example.org"), ""),
+    ]
+    _judged("resourceclaims/status", SCHEDULER, cases)
+
+
+def test_a_pod_owns_its_claim_from_the_creation_on() -> None:
+    """Otherwise a tenant hands a claim on. The garbage collector takes owners away."""
+    no, later = "write resourceClaimTemplateName", "from the claim's creation on"
+    ours, other = {"asks": TEMPLATE, "allocated": False}, {"driver": "gpu.example.org"}
+    none, one, two = _claim(), _claim(ownerReferences=_of("a")), _claim(ownerReferences=_of("a", "b"))
+    crowd = _claim(ownerReferences=_of(*(f"u{place}" for place in range(10000))))
+    cases: list[tuple[Json | None, Json, str]] = [
+        (None, _claim(**ours), no),
+        (None, _claim(**ours, ownerReferences=_of("a", "b")), no),
+        (None, _claim(**ours, ownerReferences=_of("a", kind="PodGroup")), no),
+        (None, _claim(**ours, ownerReferences=_of("a")), ""),
+        (None, _claim(allocated=False), ""),
+        (none, one, later),
+        (one, two, later),
+        (one, _claim(ownerReferences=_of("b")), later),
+        (_claim(allocated=False), _claim(allocated=False, ownerReferences=_of("b")), later),
+        (two, one, ""),
+        (one, none, ""),
+        (one, _claim(ownerReferences=_of("a"), labels={"a": "b"}), ""),
+        (_claim(**other), _claim(**other, ownerReferences=_of("x", kind="RayCluster")), ""),
+        (crowd, crowd, ""),
+        (crowd, none, ""),
+        (none, crowd, later),
+    ]
+    _judged("resourceclaims", TENANT, cases)
+
+
+def test_a_claim_that_has_gpus_keeps_its_finalizer() -> None:
+    """A tenant who takes it off deletes the claim while the pod runs: kube-scheduler and quotas count nothing then."""
+    kept, no = {"finalizers": ["a/b", PROTECTION]}, "keeps the finalizer"
+    cases = [
+        (_claim(**kept), _claim(finalizers=["a/b"]), no),
+        (_claim(**kept), _claim(), no),
+        (_claim(**kept), _claim(finalizers=[PROTECTION]), ""),
+        (_claim(), _claim(labels={"a": "b"}), ""),
+        (_claim(**kept, allocated=False), _claim(allocated=False), ""),
+        (_claim(**kept, driver="gpu.example.org"), _claim(driver="gpu.example.org"), ""),
+    ]
+    _judged("resourceclaims", TENANT, cases)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ...module_utils._cluster.names import ANNOTATION_SETTINGS, CLAIMS, DRA_OWN, LABEL_NODE, NAMESPACE, PLUGIN, PLUGINS_REGISTRY, TEMPLATE
 from . import accounts, policies, workloads
-from .policies import API, CREATE, DELETE, FEW, SCHEDULER, UPDATE, Daemons, Json, list_of, must, policy, with_bindings
+from .policies import API, CLAIM_FINALIZER, CREATE, DELETE, FEW, SCHEDULER, UPDATE, Daemons, Json, list_of, must, policy, with_bindings
 from .values import Values
 
 #: Of ResourceSlices, of their devices' attributes, and of the class. A test compares the names with the runtime's.
@@ -97,7 +97,7 @@ def admission(memory_unit: str) -> list[Json]:
         *_mutating("requests", _requests()),
         *_rejected(),
         *_budgets(),
-        *_shared(),
+        *_owned(),
     ]
 
 
@@ -310,7 +310,7 @@ def _rejected() -> list[Json]:
     known = list_of([*_RULES, *_UNKNOWN_TO_CLAIMS])
     # Admission refers to an entry of such a name as to the claim that it makes.
     named = f"{claims}.filter(r, r.name.matches('^gpushare-m[0-9]'))"
-    own = f"write a ResourceClaim of the class {CLASS} yourself (docs/use/dra.md)"
+    own = f"write a ResourceClaimTemplate of the class {CLASS} yourself (docs/use/dra.md)"
     validations = [
         must(
             f"{_CONTAINERS}.size() <= {_MOST_CONTAINERS}",
@@ -397,18 +397,51 @@ def _budgets() -> list[Json]:
     return with_bindings([policy("dra-budgets", [CREATE, UPDATE], ["resourcequotas", "limitranges"], {}, validations)])
 
 
-def _shared() -> list[Json]:
-    """kubelet prepares a claim for its first pod, and tells the driver of no other, which would have no limit and no watch."""
+def _has_gpus(claim: str) -> str:
+    return f"{claim}.?status.?allocation.?devices.?results.orValue([]).exists(r, r.driver == '{DRIVER}')"
+
+
+def _owned() -> list[Json]:
+    """A claim's memory is for the pod that owns it, from the claim's creation to its end.
+
+    kubelet prepares a claim for its first pod, and tells the driver of no other: neither beside the first one nor after it, before it has
+    ended that one. Such a pod would have no limit and no watch.
+    """
     users, before = (f"{claim}.?status.?reservedFor.orValue([])" for claim in ("object", "oldObject"))
-    has_gpus = f"object.?status.?allocation.?devices.?results.orValue([]).exists(r, r.driver == '{DRIVER}')"
-    validations = [
+    owners, former = (f"{claim}.metadata.?ownerReferences.orValue([])" for claim in ("object", "oldObject"))
+    one = f"{owners}.size() == 1 && {owners}[0].apiVersion == 'v1' && {owners}[0].kind == 'Pod'"
+    asks = f"s, s.?deviceClassName.orValue('') == '{CLASS}'"
+    asks_ours = (
+        f"object.spec.devices.?requests.orValue([]).exists(r, r.?exactly.?deviceClassName.orValue('') == '{CLASS}' "
+        f"|| r.?firstAvailable.orValue([]).exists({asks}))"
+    )
+    lost = f"!('{CLAIM_FINALIZER}' in object.metadata.?finalizers.orValue([])) && '{CLAIM_FINALIZER}' in oldObject.metadata.?finalizers"
+    why = (
+        "a ResourceClaim with memory of GPUs is for the one pod that owns it: write resourceClaimTemplateName instead of resourceClaimName "
+        "in the pods, so that each has a claim of its own (docs/use/dra.md)"
+    )
+    reserved = must(f"{users}.all(u, u in {before} || ({one} && u.resource == 'pods' && u.uid == {owners}[0].uid))", why)
+    made = must(f"request.operation != 'CREATE' || !{asks_ours} || ({one})", why)
+    kept = [
         must(
-            f"{users}.size() <= {before}.size() || ({users}.size() == 1 && {users}[0].resource == 'pods')",
-            "a ResourceClaim with memory of GPUs is for one pod: write resourceClaimTemplateName instead of resourceClaimName in the pods, "
-            "so that each has a claim of its own (docs/use/dra.md)",
-        )
+            f"request.operation == 'CREATE' || {owners} == {former} "
+            f"|| ({owners}.size() <= {FEW} && {owners}.all(o, o.kind != 'Pod' || o.uid in variables.former))",
+            "a pod owns a ResourceClaim from the claim's creation on: make another claim for another pod",
+        ),
+        # Kubernetes' controller deallocates a claim first. Without it a tenant deletes the claim under a pod that runs.
+        must(
+            f"request.operation == 'CREATE' || !({lost}.orValue([])) || !{_has_gpus('oldObject')}",
+            f"a ResourceClaim that has GPUs keeps the finalizer {CLAIM_FINALIZER}: delete its pod, and Kubernetes deletes the claim",
+        ),
     ]
-    return with_bindings([policy("dra-shared", [UPDATE], ["resourceclaims/status"], {"has-gpus": has_gpus}, validations, group=_GROUP)])
+    uids = {"name": "former", "expression": f"oldObject == null ? [] : {former}.map(o, o.uid)"}
+    has_gpus = {"has-gpus": _has_gpus("object")}
+    return with_bindings(
+        [
+            policy("dra-shared", [UPDATE], ["resourceclaims/status"], has_gpus, [reserved], group=_GROUP),
+            policy("dra-owned", [CREATE, UPDATE], ["resourceclaims"], {}, [made, *kept], [uids], group=_GROUP),
+        ]
+    )
 
 
 # The daemons, and what their accounts may do.

@@ -60,7 +60,7 @@ _OF_KUBE_SCHEDULER = ("PodScheduled", "DisruptionTarget")
 #: By which kube-scheduler tells the controllers of volumes what it has chosen (component-helpers, storage/volume/helpers.go, v1.37.2).
 _SELECTED_NODE, _BOUND_BY = "volume.kubernetes.io/selected-node", "pv.kubernetes.io/bound-by-controller"
 #: That of ResourceClaims with devices (api/resource/v1/types.go, v1.37.2).
-_CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
+CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
 #: Of what kubelet mounts into a pod as its token.
 POD_TOKEN_SECONDS = 3607
 _ANNOTATIONS: tuple[Json, ...] = (
@@ -597,8 +597,8 @@ def _resource_claims(daemons: Daemons) -> Json:
     )
     finalizers = (
         f"object.metadata.?finalizers.orValue([]).size() <= {FEW} && oldObject.metadata.?finalizers.orValue([]).size() <= {FEW} "
-        f"&& object.metadata.?finalizers.orValue([]).filter(f, f != {_text(_CLAIM_FINALIZER)}) "
-        f"== oldObject.metadata.?finalizers.orValue([]).filter(f, f != {_text(_CLAIM_FINALIZER)})"
+        f"&& object.metadata.?finalizers.orValue([]).filter(f, f != {_text(CLAIM_FINALIZER)}) "
+        f"== oldObject.metadata.?finalizers.orValue([]).filter(f, f != {_text(CLAIM_FINALIZER)})"
     )
     return policy(
         "scheduler-resource-claims",
@@ -613,7 +613,7 @@ def _resource_claims(daemons: Daemons) -> Json:
             ),
             must(
                 f"variables.now == variables.before && {metadata} && {finalizers}",
-                f"the scheduler of gpushare may change only the finalizer {_CLAIM_FINALIZER} of a ResourceClaim's metadata",
+                f"the scheduler of gpushare may change only the finalizer {CLAIM_FINALIZER} of a ResourceClaim's metadata",
             ),
         ],
         _ANNOTATIONS,
