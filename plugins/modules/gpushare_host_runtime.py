@@ -77,9 +77,10 @@ from ..module_utils._facts import kubernetes
 from ..module_utils._host import command
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
+from ..module_utils._host.rancher import KINDS
 from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
 from ..module_utils._runtimes.images import ImagesError, importer, lacking, listed
-from ..module_utils._runtimes.rancher import KINDS, PROGRAMS, Rancher, RancherError, RancherState
+from ..module_utils._runtimes.rancher import PROGRAMS, Rancher, RancherError, RancherState
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 

@@ -13,18 +13,20 @@ from typing import Optional, Tuple
 from .._formats.certificate import certificates
 from .._formats.yaml_scalars import scalars
 from .._host.host import Host
+from .._host.rancher import RancherService
 
 _KEY = "authentication.x509.clientCAFile"
-_USUAL = ("/etc/kubernetes/pki/ca.crt", "/var/lib/rancher/rke2/agent/client-ca.crt", "/var/lib/rancher/k3s/agent/client-ca.crt")
+_USUAL = "/etc/kubernetes/pki/ca.crt"
 
 
-def authorities(host: Host, config: Optional[str]) -> Tuple[str, ...]:
-    """SHA-256 (hexadecimal) of each certificate authority that kubelet believes, sorted. config: kubelet's configuration file.
+def authorities(host: Host, config: Optional[str], rancher: Optional[RancherService] = None) -> Tuple[str, ...]:
+    """SHA-256 (hexadecimal) of each certificate authority that kubelet believes, sorted. config: kubelet's configuration file. rancher: the
+    host's k3s or RKE2.
 
     Empty on a host that has joined no cluster.
     """
     named = scalars(host.text(config) or "").get(_KEY) if config else None
-    for path in (named, *_USUAL):
+    for path in (named, _USUAL, None if rancher is None else f"{rancher.data}/agent/client-ca.crt"):
         found = hashes(host.text(path) or "") if path else ()
         if found:
             return found

@@ -14,20 +14,20 @@ from typing import Dict, List, Optional, Tuple
 from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
-from .._host.host import Host, RunningProcess, flag, flags
+from .._host.host import Host, flag, flags
+from .._host.rancher import service
 from .._host.systemd import environment, words
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
 _RANCHER_SAYS = re.compile(r"(?:k3s|rke2) version (v[0-9][^\s]*)")
 DEFAULT_ROOT = "/var/lib/kubelet"
 _DEFAULT_CONFIG = "/var/lib/kubelet/config.yaml"
-_K3S_CONFIG = "/etc/rancher/k3s/config.yaml"
 _FLAG_FILES = (
     ("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("/etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
     ("/etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
 )
-_MANIFESTS = ("/etc/kubernetes/manifests", "/var/lib/rancher/rke2/agent/pod-manifests")
+_MANIFESTS = "/etc/kubernetes/manifests"
 _COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _ADMIN = ("/etc/kubernetes/admin.conf", "/etc/rancher/rke2/rke2.yaml", "/etc/rancher/k3s/k3s.yaml")
 _DRIVER = 40
@@ -135,10 +135,12 @@ def kubelet(host: Host, found: Distribution) -> KubeletFacts:
     process = host.process("kubelet")
     argv = list(process.argv) if process else ["kubelet", *_flags_of_files(host)]
     basics = from_argv(process.pid if process else None, argv, host.hostname)
-    binary = host.program_of(process, "kubelet")
+    own = service(host, found.name)
+    binary = host.program_of(process, "kubelet") or (None if own is None else host.program(f"{own.data}/bin/kubelet"))
     config = flag(argv, "config") or next(iter(host.existing((_DEFAULT_CONFIG, "/etc/kubernetes/kubelet-config.yaml"))), None)
     values = scalars(host.text(config) or "") if config else {}
-    values.update(_drop_ins(host, flag(argv, "config-dir"), (".conf",)))
+    # "Set kubelet parameters via a configuration file" (kubernetes.io).
+    values.update(host.yaml_scalars(flag(argv, "config-dir") or "", (".conf",)))
     version = host.answer(binary, ["--version"], _KUBELET_SAYS)
     endpoint = _endpoint(argv, values, version)
     return KubeletFacts(
@@ -182,18 +184,17 @@ def runtimes(host: Host, found: Distribution) -> Tuple[Runtime, ...]:
     return tuple(runtime for runtime in known if runtime is not None)
 
 
-def control_plane(host: Host) -> ControlPlane:
+def control_plane(host: Host, found: Distribution) -> ControlPlane:
     """The manifests of the control plane, and how its API is reached from here."""
-    manifests = {}
-    for folder in _MANIFESTS:
+    manifests, own = {}, service(host, found.name)
+    for folder in (_MANIFESTS, *([] if own is None else [f"{own.data}/agent/pod-manifests"])):
         for name in host.names(folder):
             component = name.rsplit(".", 1)[0]
             if component in _COMPONENTS and name.endswith((".yaml", ".yml", ".json")):
                 manifests[component] = f"{folder}/{name}"
-    rancher = (process for process in host.processes if host.runs(process, "k3s") or host.runs(process, "rke2"))
-    server = any(process.argv[1:2] == ("server",) for process in rancher)
+    is_server = own is not None and own.is_server
     return ControlPlane(
-        present="kube-apiserver" in manifests or server or host.process("kube-apiserver") is not None,
+        present="kube-apiserver" in manifests or is_server or host.process("kube-apiserver") is not None,
         manifests=manifests,
         kubeconfig=next(iter(host.existing(_ADMIN)), None),
         kubectl=host.program("kubectl"),
@@ -202,19 +203,16 @@ def control_plane(host: Host) -> ControlPlane:
 
 
 def _k3s(host: Host, found: Distribution) -> KubeletFacts:
-    process: Optional[RunningProcess] = host.process("k3s", "k3s-server", "k3s-agent")
-    argv = list(process.argv) if process else []
-    values = scalars(host.text(_K3S_CONFIG) or "")
-    values.update(_drop_ins(host, f"{_K3S_CONFIG}.d", (".yaml", ".yml")))
-    name = flag(argv, "node-name") or values.get("node-name")
-    # A switch, which needs no value.
-    docker = bool({"--docker", "--docker=true"}.intersection(argv)) or values.get("docker") == "true"
-    endpoint = flag(argv, "container-runtime-endpoint") or values.get("container-runtime-endpoint")
-    endpoint = endpoint or ("unix:///run/k3s/cri-dockerd/cri-dockerd.sock" if docker else f"unix://{_K3S_SOCKET}")
+    own = service(host, found.name)
+    options = {} if own is None else own.options
+    name, docker = options.get("node-name"), options.get("docker") in _ON
+    endpoint = options.get("container-runtime-endpoint") or (
+        "unix:///run/k3s/cri-dockerd/cri-dockerd.sock" if docker else f"unix://{_K3S_SOCKET}"
+    )
     binary = host.program("k3s")
     return KubeletFacts(
-        installed=process is not None or binary is not None,
-        running=process is not None,
+        installed=binary is not None or (own is not None and own.installed),
+        running=own is not None and own.runs,
         version=found.version,
         binary=binary,
         node_name=(name or host.hostname).strip().lower(),
@@ -225,16 +223,6 @@ def _k3s(host: Host, found: Distribution) -> KubeletFacts:
         runtime=runtime_of(endpoint),
         feature_gates={},
     )
-
-
-def _drop_ins(host: Host, folder: Optional[str], endings: Tuple[str, ...]) -> Dict[str, str]:
-    """The values of the files of a folder that win over those of the main file, in the order of their names: kubelet's --config-dir
-    (kubernetes.io, "Set kubelet parameters via a configuration file") and k3s' config.yaml.d (docs.k3s.io, "Configuration Options")."""
-    found: Dict[str, str] = {}
-    for name in host.names(folder) if folder else ():
-        if name.endswith(endings):
-            found.update(scalars(host.text(f"{folder}/{name}") or ""))
-    return found
 
 
 def _flags_of_files(host: Host) -> List[str]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from .._host.host import Host
+from .._host.rancher import service
 from . import device_strategy
 from .authority import authorities
 from .cgroup_drivers import CgroupDrivers, cgroup_drivers
@@ -115,11 +116,11 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     node = kubelet(host, what)
     installed = runtimes(host, what) if "runtimes" in subsets else None
     below = (system(host), pythons(host)) if "system" in subsets else None
-    unit = restless(host) if node.running else kubelet_unit(host)
+    unit = restless(host, what.name) if node.running else kubelet_unit(host, what.name)
     return NodeFacts(
         distribution=what,
         kubelet=node if unit is None else replace(node, running=False),
-        control_plane=control_plane(host),
+        control_plane=control_plane(host, what),
         system=below[0] if below else None,
         kernel=kernel(host) if "system" in subsets else None,
         pythons=below[1] if below else None,
@@ -135,7 +136,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         sharing=sharing(host) if "managers" in subsets or "sharing" in subsets else None,
         cdi=None if installed is None else device_strategy.cdi(host, node, installed),
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
-        authorities=authorities(host, node.config) if "system" in subsets else None,
+        authorities=authorities(host, node.config, service(host, what.name)) if "system" in subsets else None,
         cgroups=None if installed is None else cgroup_drivers(host, node, installed),
         kubelet_unit=unit,
     )

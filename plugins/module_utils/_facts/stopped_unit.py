@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Optional, Pattern, Tuple
+from typing import List, Mapping, Optional, Pattern, Tuple
 
 from .._cluster.names import PLUGIN
 from .._formats.credentials import without_credentials
 from .._host.host import Host
 from .._host.logged import told
+from .._host.rancher import KINDS
 from .._host.systemd import UNITS, parsed, show_command
 
 _KUBELET = "kubelet.service"
+#: The services in which other distributions run kubelet, which their own installation brings.
+_OF_OTHERS: Mapping[str, Tuple[str, ...]] = {
+    **{name: kind.units for name, kind in KINDS.items()},
+    "k0s": ("k0sworker.service", "k0scontroller.service"),
+    "microk8s": ("snap.microk8s.daemon-kubelite.service",),
+}
 #: The device plugin's unit names kubelet's, which gpushare_kubelet_unit may have told it.
 _BEFORE = re.compile(r"^Before=([\w@.-]{1,80}\.service)$", re.MULTILINE)
 _NAME = re.compile(r"[\w@.-]{1,80}\.service")
@@ -35,7 +42,9 @@ _OF_SERVER = re.compile(r"E\d{4} (?!.*\bevent\.go:).*\b(?:Get|Post|Put|Patch) \\
 #: The same of container runtimes, which log in the form of logrus, and of programs in Go that end.
 COMPLAINT_OF_RUNTIME = re.compile(r".*\blevel=(?:fatal|panic)\b|panic: |fatal error: |.*\bfailed to\b")
 _LINES, _SHOWN, _PROXY = 200, 320, 120
-_ACTIVE, _MASKED, _GAVE_UP = "active", "masked", "start-limit-hit"
+_ACTIVE, _MASKED, _NOT_FOUND, _GAVE_UP = "active", "masked", "not-found", "start-limit-hit"
+#: Distributions in one program log in both forms.
+_COMPLAINT_OF_OTHERS = re.compile(f"{COMPLAINT.pattern}|{COMPLAINT_OF_RUNTIME.pattern}")
 
 
 @dataclass(frozen=True)
@@ -51,20 +60,25 @@ class StoppedUnit:
     says: str = ""
 
 
-def kubelet_unit(host: Host) -> StoppedUnit:
-    return unit_of(host, name_of_kubelet(host), COMPLAINT)
+def kubelet_unit(host: Host, distribution: str = "") -> StoppedUnit:
+    """Of the services in which this distribution may run kubelet, the one that systemd knows."""
+    found = [unit_of(host, name, complaint) for name, complaint in _services(host, distribution)]
+    return next((unit for unit in found if unit.load != _NOT_FOUND), found[0])
 
 
-def restless(host: Host) -> Optional[StoppedUnit]:
+def restless(host: Host, distribution: str = "") -> Optional[StoppedUnit]:
     """kubelet's service where it ends again and again, and happens to run at this moment; None where it stays."""
-    name = name_of_kubelet(host)
+    return next(filter(None, (_restless(host, *unit) for unit in _services(host, distribution))), None)
+
+
+def _restless(host: Host, name: str, complaint: Pattern[str]) -> Optional[StoppedUnit]:
     found = parsed(host.printed(host.program("systemctl"), show_command(name, "LoadState", *_STARTS)[1:]))
     uptime = _SECONDS.match(host.text("/proc/uptime") or "")
     # systemd counts its own restarts only, and forgets them with a start by hand.
     starts, since = (int(found.get(key, "")) if _COUNT.fullmatch(found.get(key, "")) else 0 for key in _STARTS)
     if uptime is None or starts < _MANY_STARTS or float(uptime.group()) - since / 1e6 > _STAYS_SECONDS:
         return None
-    says = _last_words(host, f"--unit={name}", COMPLAINT, failed=False)
+    says = _last_words(host, f"--unit={name}", complaint, failed=False)
     return StoppedUnit(name, found.get("LoadState", "")[:_SHOWN], "restarting", f"restart {starts}", says=says)
 
 
@@ -123,10 +137,18 @@ def start_again(unit: StoppedUnit, default: str) -> str:
     short = name.rpartition(".")[0]
     if unit.load == _MASKED:
         return f"systemctl unmask {short}; systemctl start {short}"
-    if unit.load == "not-found":
+    other = next((distribution for distribution, units in _OF_OTHERS.items() if name in units), "")
+    if unit.load == _NOT_FOUND and other:
+        return f"start the service of {other}: systemctl list-units --all '*{other}*' names it"
+    if unit.load == _NOT_FOUND:
         return f"install the package that brings {name}; then: systemctl enable --now {short}"
     first = f"systemctl reset-failed {short}; " if unit.result == _GAVE_UP else ""
     return f"{first}systemctl restart {short}" + ("; if it does not stay, correct what its last words name" if last_words(unit) else "")
+
+
+def _services(host: Host, distribution: str) -> List[Tuple[str, Pattern[str]]]:
+    others = _OF_OTHERS.get(distribution)
+    return [(name, _COMPLAINT_OF_OTHERS) for name in others] if others else [(name_of_kubelet(host), COMPLAINT)]
 
 
 def name_of_kubelet(host: Host) -> str:

@@ -15,6 +15,7 @@ import stat
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from .._formats.yaml_scalars import scalars
 from .command import Outcome, RunWithin
 from .command import run as run_command
 
@@ -159,6 +160,14 @@ class Host:
     def line(self, path: str) -> Optional[str]:
         """The file's content without white space around it, None if that is nothing."""
         return (self.text(path) or "").strip() or None
+
+    def yaml_scalars(self, folder: str, endings: Tuple[str, ...]) -> Dict[str, str]:
+        """The plain values in the folder's files with these endings, as of one file: of the last one by name that has it."""
+        found: Dict[str, str] = {}
+        for name in self.names(folder) if folder else ():
+            if name.endswith(endings):
+                found.update(scalars(self.text(f"{folder}/{name}") or ""))
+        return found
 
     def names(self, path: str) -> List[str]:
         """The names in the folder, sorted."""

@@ -13,13 +13,14 @@ import os
 import posixpath
 import time
 from dataclasses import dataclass
-from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import IO, Any, Callable, Dict, List, Optional
 
 from .._formats import toml
 from .._formats.failure import Failure
 from .._host import files
 from .._host.command import RunWithin
 from .._host.host import Host
+from .._host.rancher import KINDS, service
 from .._host.systemd import parsed, show_command
 
 RUNTIME = "nvidia"
@@ -31,30 +32,6 @@ _ASK_SECONDS = 20.0
 _IMPORT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class RancherKind:
-    """k3s or RKE2. A host has one of the units. folder: of its agent's files. ctr: its own client of containerd."""
-
-    units: Tuple[str, ...]
-    folder: str
-    ctr: Tuple[str, ...]
-
-    @property
-    def config(self) -> str:
-        return f"{self.folder}/etc/containerd/config.toml"
-
-    @property
-    def archive(self) -> str:
-        """Ours, in the folder whose archives are imported at each start."""
-        return f"{self.folder}/images/gpushare.tar"
-
-
-KINDS: Mapping[str, RancherKind] = {
-    "k3s": RancherKind(("k3s.service", "k3s-agent.service"), "/var/lib/rancher/k3s/agent", ("k3s", "ctr")),
-    "rke2": RancherKind(("rke2-server.service", "rke2-agent.service"), "/var/lib/rancher/rke2/agent", ("ctr",)),
-}
 
 
 class RancherError(Failure):
@@ -92,6 +69,11 @@ class Rancher:
     ) -> None:
         self._host, self._name, self._run, self._clock, self._sleep = host, name, run, clock, sleep
         self.kind = KINDS[name]
+        found = service(host, name)
+        self._data = found.data if found is not None else self.kind.data
+        self.config = f"{self._data}/agent/etc/containerd/config.toml"
+        #: Ours, in the folder whose archives are imported at each start.
+        self.image = f"{self._data}/agent/images/gpushare.tar"
 
     def state(self, image: str = "") -> RancherState:
         """RancherError where no service of it runs, or its containerd cannot be asked."""
@@ -104,7 +86,7 @@ class Rancher:
 
     def knows(self) -> bool:
         """Whether the configuration of containerd that it has written has the runtime."""
-        return knows(self._host.text(self.kind.config) or "")
+        return knows(self._host.text(self.config) or "")
 
     def restart(self, unit: str, wanted: bool, seconds: float) -> None:
         """Its containers go on: both units have KillMode=process. RancherError unless containerd's configuration is as wanted in time."""
@@ -122,7 +104,7 @@ class Rancher:
         while self.knows() is not wanted or not self._host.is_socket(ADDRESS):
             if self._clock() > deadline:
                 raise RancherError(
-                    f"found {'no' if wanted else 'still the'} runtime {RUNTIME} in {self.kind.config} within {seconds:.0f} s after a "
+                    f"found {'no' if wanted else 'still the'} runtime {RUNTIME} in {self.config} within {seconds:.0f} s after a "
                     f"restart of {unit}; {self._name} has not written that file again, see whether you have a config.toml.tmpl"
                 )
             self._sleep(_PAUSE_SECONDS)
@@ -130,14 +112,14 @@ class Rancher:
     def archived(self) -> str:
         """SHA-256 of the archive with the image that lies there, "" without one."""
         try:
-            with open(self._host.outside(self.kind.archive), "rb") as file:
+            with open(self._host.outside(self.image), "rb") as file:
                 return _sum(file)
         except FileNotFoundError:
             return ""
 
     def archive(self, path: str, sha256: str) -> None:
         """Place the one that has arrived. RancherError where it has another sum, OSError where there is no room."""
-        place = self._host.outside(self.kind.archive)
+        place = self._host.outside(self.image)
         os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
         # Not one that the distribution would import half-written.
         staged = place + ".gpushare-staged"
@@ -153,14 +135,14 @@ class Rancher:
             files.remove(staged)
 
     def has_archive(self) -> bool:
-        return self._host.exists(self.kind.archive)
+        return self._host.exists(self.image)
 
     def remove_archive(self) -> None:
         """There may be none."""
-        files.remove(self._host.outside(self.kind.archive))
+        files.remove(self._host.outside(self.image))
 
     def bring(self) -> None:
-        archive = self.kind.archive
+        archive = self.image
         done = self._run([*self._ctr(), "images", "import", archive], _IMPORT_SECONDS)
         if not done.ok:
             raise RancherError(
@@ -171,7 +153,7 @@ class Rancher:
         return image in self._asked([*self._ctr(), "images", "list", "--quiet"]).split()
 
     def _ctr(self) -> List[str]:
-        program = self._host.program(self.kind.ctr[0])
+        program = self._host.program(f"{self._data}/bin/{self.kind.ctr[0]}") or self._host.program(self.kind.ctr[0])
         if program is None:
             raise RancherError(f"found no program {self.kind.ctr[0]}; expected that of {self._name}. See its installation")
         return [program, *self.kind.ctr[1:], "--address", ADDRESS, "--namespace", "k8s.io"]

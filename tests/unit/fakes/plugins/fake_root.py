@@ -126,6 +126,27 @@ def gpu(root: FakeRoot, version: str = "535.261.03") -> FakeRoot:
     return root
 
 
+def rancher(root: FakeRoot, *command: str, version: str = "v1.32.2+k3s1", active: str = "active", files: str = "") -> FakeRoot:
+    """k3s or RKE2 as they install themselves. command: such as "k3s", "server", "--docker"; version "" for none that runs.
+
+    files: of variables, as systemd's unit names them.
+    """
+    name, role, *arguments = command
+    folder, own = f"/var/lib/rancher/{name}/data/1a2b/bin", {"k3s": ("k3s", "k3s-agent"), "rke2": ("rke2-server", "rke2-agent")}[name]
+    root.program(f"/usr/local/bin/{name}", f"{name} version {version} (381620ef)\ngo version go1.23.6")
+    if active == "active":
+        # Both write a title over their arguments: one word.
+        root.process(50, f"/usr/local/bin/{name} {role}", program=f"{folder}/{name}")
+    unit = own[role != "server"]
+    start = f"ExecStart={{ path=/usr/local/bin/{name} ; argv[]=/usr/local/bin/{' '.join([name, role, *arguments])} ; ignore_errors=no ; }}"
+    named = f"EnvironmentFiles=/etc/default/{unit} (ignore_errors=yes)\nEnvironmentFiles={files or '/none'} (ignore_errors=yes)"
+    answers = f"LoadState=loaded\nActiveState={active}\nSubState=dead\nResult=success\nInvocationID=\n{start}\nEnvironment=\n{named}"
+    script = f'[ "$2" = {unit}.service ] && echo "{answers}" || printf "LoadState=not-found\\nActiveState=inactive\\n"\n'
+    root.at("/usr/bin/systemctl").write_text("#!/bin/sh\n" + script)
+    root.at("/usr/bin/systemctl").chmod(0o755)
+    return root
+
+
 def control_plane(root: FakeRoot) -> FakeRoot:
     """What kubeadm leaves on a control plane."""
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"):

@@ -18,13 +18,15 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.driver import PciGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubernetes import runtime_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import SUBSETS, NodeFacts, gather, strategy
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import StoppedUnit
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.system import Python
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import run
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host, flag
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.rancher import service
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet
+from unit.fakes.plugins.fake_root import FakeRoot, control_plane, debian, gpu, kubelet, rancher
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -258,8 +260,7 @@ def test_which_runtime_an_endpoint_means(endpoint: str | None, name: str | None)
 
 
 def test_k3s(root: FakeRoot) -> None:
-    debian(root).program("/usr/local/bin/k3s", "k3s version v1.30.2+k3s1 (aa4794b3)\ngo version go1.22.4")
-    root.process(50, "/usr/local/bin/k3s", "server")
+    rancher(debian(root), "k3s", "server", version="v1.30.2+k3s1")
     root.file("/etc/rancher/k3s/config.yaml", "node-name: Edge-1\ntls-san:\n  - a.example\n")
     root.file("/etc/rancher/k3s/k3s.yaml")
     root.file("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "version = 2\n")
@@ -273,14 +274,50 @@ def test_k3s(root: FakeRoot) -> None:
 
 
 def test_later_files_of_a_folder_win_over_the_main_one(root: FakeRoot) -> None:
-    debian(root).program("/usr/local/bin/k3s", "k3s version v1.30.2+k3s1 (aa4794b3)\n")
-    root.process(50, "/usr/local/bin/k3s", "server")
+    rancher(debian(root), "k3s", "server")
     root.file("/etc/rancher/k3s/config.yaml", "node-name: edge-1\ndocker: false\n")
     root.file("/etc/rancher/k3s/config.yaml.d/20.yaml", "node-name: edge-3\ndocker: True\n")
     root.file("/etc/rancher/k3s/config.yaml.d/10.yml", "node-name: edge-2\n")
     root.file("/etc/rancher/k3s/config.yaml.d/30.off", "node-name: edge-4\n")
     found = facts(root)
     assert (found.kubelet.node_name, found.kubelet.runtime) == ("edge-3", "docker")
+
+
+def test_options_of_k3s_are_those_of_its_unit_and_its_files_not_of_its_title(root: FakeRoot) -> None:
+    """Arguments win over files, and files over variables. The title of an agent may say that it is a server (k3s issue 10616)."""
+    variables = "/etc/systemd/system/k3s-agent.service.env"
+    rancher(debian(root), "k3s", "agent", "--docker", "--node-name", "Edge-3", files=variables)
+    root.file("/proc/50/cmdline", b"/usr/local/bin/k3s server\0")
+    root.file(variables, "K3S_NODE_NAME=edge-1\nK3S_DATA_DIR='/data/k3s'\nK3S_CONFIG_FILE=/etc/k3s.yaml\n")
+    root.file("/etc/k3s.yaml", "node-name: edge-2\n")
+    root.file("/data/k3s/agent/client-ca.crt", "-----BEGIN CERTIFICATE-----\nYWJj\n-----END CERTIFICATE-----\n")
+    found = facts(root)
+    assert (found.kubelet.node_name, found.kubelet.runtime, found.control_plane.present) == ("edge-3", "docker", False)
+    assert len(found.authorities or ()) == 1
+    own = service(Host(str(root)), "k3s")
+    assert own is not None
+    assert (own.runs, own.options["node-name"], own.data) == (True, "Edge-3", "/data/k3s")
+
+
+@pytest.mark.parametrize(("command", "is_server"), [(("k3s", "server"), True), (("rke2", "agent"), False), (("rke2", "server"), True)])
+def test_a_service_of_others_is_a_server_by_its_unit_and_else_by_its_process(
+    root: FakeRoot, command: tuple[str, str], is_server: bool
+) -> None:
+    rancher(debian(root), *command)
+    assert facts(root).control_plane.present is is_server
+    root.at("/usr/bin/systemctl").unlink()
+    assert facts(root).control_plane.present is is_server
+
+
+def test_the_files_of_rke2_are_found_in_its_data_dir(root: FakeRoot) -> None:
+    rancher(debian(root), "rke2", "server", "-d", "/data/rke2", active="inactive")
+    root.file("/etc/rancher/rke2/config.yaml", "node-name: gpu1\n")
+    root.program("/data/rke2/bin/kubelet", "Kubernetes v1.33.1+rke2r1")
+    root.file("/data/rke2/agent/pod-manifests/kube-scheduler.yaml")
+    found = facts(root)
+    assert (found.kubelet.running, found.kubelet.version) == (False, "v1.33.1+rke2r1")
+    assert found.control_plane.manifests == {"kube-scheduler": "/data/rke2/agent/pod-manifests/kube-scheduler.yaml"}
+    assert found.kubelet_unit == StoppedUnit("rke2-server.service", "loaded", "inactive", "dead", "success", "")
 
 
 def test_kubelets_config_dir_wins_over_its_configuration_file(root: FakeRoot) -> None:

@@ -14,6 +14,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped
     kubelet_complaint,
     kubelet_unit,
     proxy_of_kubelet,
+    restless,
     start_again,
     stopped,
     unit_of,
@@ -64,6 +65,25 @@ def test_the_proxy_of_kubelet_is_read_without_its_password(tmp_path: Path, envir
     assert proxy_of_kubelet(Host(str(root))) == proxy
 
 
+@pytest.mark.parametrize("distribution", ["k3s", "rke2", "k0s", "microk8s"])
+def test_kubelet_of_a_distribution_in_one_program_is_its_own_service(tmp_path: Path, distribution: str) -> None:
+    """Which may fail again and again, and logs in the forms of both."""
+    root, name = debian(FakeRoot(tmp_path)), {"k3s": "k3s-agent", "rke2": "rke2-agent", "k0s": "k0sworker"}.get(distribution)
+    name = f"{name or 'snap.microk8s.daemon-kubelite'}.service"
+    there = (
+        f"LoadState=loaded\nActiveState=failed\nResult=exit-code\nInvocationID={'a1' * 16}\nNRestarts=9\nExecMainStartTimestampMonotonic=1"
+    )
+    root.at("/usr/bin/systemctl").write_text(f"#!/bin/sh\n[ $2 = {name} ] && echo '{there}' || echo LoadState=not-found\n")
+    root.at("/usr/bin/systemctl").chmod(0o755)
+    root.program("/usr/bin/journalctl", 'level=fatal msg="invalid token"\nlevel=info msg=down')
+    root.file("/proc/uptime", "5.0 1.0\n")
+    found = kubelet_unit(Host(str(root)), distribution)
+    assert (found.name, found.says) == (name, 'level=fatal msg="invalid token"')
+    again = restless(Host(str(root)), distribution)
+    assert again is not None
+    assert (again.name, again.says) == (name, 'level=fatal msg="invalid token"')
+
+
 def test_a_masked_kubelet_is_unmasked(tmp_path: Path, golden: Golden) -> None:
     found = look(tmp_path, LoadState="masked", ActiveState="inactive", SubState="dead", Result="success", InvocationID="")
     seen, cure = stopped(found)
@@ -90,6 +110,8 @@ def test_a_kubelet_that_was_stopped_has_no_last_words_of_a_start_before(tmp_path
     [
         ({"result": "start-limit-hit"}, "systemctl reset-failed kubelet; systemctl restart kubelet"),
         ({"load": "not-found"}, "install the package that brings kubelet.service; then: systemctl enable --now kubelet"),
+        ({"name": "k3s.service", "load": "not-found"}, "start the service of k3s: systemctl list-units --all '*k3s*' names it"),
+        ({"name": "rke2-agent.service"}, "systemctl restart rke2-agent"),
         ({"name": "x; rm -r /.service"}, "systemctl restart kubelet"),
         ({"name": "snap.kubelet.service"}, "systemctl restart snap.kubelet"),
         ({}, "systemctl restart kubelet"),

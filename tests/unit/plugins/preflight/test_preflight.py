@@ -53,7 +53,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tree import REPOSITORY
-from unit.fakes.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet
+from unit.fakes.plugins.fake_root import NVIDIA_SMI, FakeRoot, control_plane, debian, gpu, kubelet, rancher
 from unit.golden import Golden
 
 GPU_NODE = WantedHost(gpu_node=True, control_plane=False)
@@ -339,7 +339,7 @@ PLANE_FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]]
         lambda r: [r.file("/etc/kubernetes/kubelet.env"), r.file("/etc/kubernetes/kubelet-config.yaml")],
         [("distribution", "warning")],
     ),
-    ("k3s", lambda r: r.process(50, "/usr/local/bin/k3s", "server"), [("distribution", "error")]),
+    ("k3s", lambda r: rancher(r, "k3s", "server"), [("distribution", "error")]),
 ]
 
 
@@ -987,16 +987,15 @@ def test_the_token_of_a_hosts_metrics_is_its_own(values: dict[str, dict[str, Any
 
 def test_a_gpu_node_of_another_distribution_is_rejected_before_its_containerd_is_looked_for(tmp_path: Path) -> None:
     root = gpu(debian(FakeRoot(tmp_path)))
-    root.process(50, "/usr/local/bin/k3s", "agent")
+    rancher(root, "k3s", "agent")
     assert ("distribution", "error") in found(root)
     both = replace(GPU_NODE, control_plane=True)
     assert [check for check, _severity in found(root, both)].count("distribution") == 1
 
 
-def rancher(root: FakeRoot, version: str = "v1.32.2+k3s1", *arguments: str) -> FakeRoot:
-    """A server of k3s with GPUs, as it installs itself."""
-    gpu(debian(root), MENDED).program("/usr/local/bin/k3s", f"k3s version {version} (381620ef)\ngo version go1.23.6")
-    root.process(50, "/usr/local/bin/k3s", "server", *arguments)
+def k3s(root: FakeRoot, version: str = "v1.32.2+k3s1", *arguments: str, active: str = "active") -> FakeRoot:
+    """A server of k3s with GPUs."""
+    rancher(gpu(debian(root), MENDED), "k3s", "server", *arguments, version=version, active=active)
     root.file("/etc/rancher/k3s/k3s.yaml")
     root.link("/usr/local/bin/kubectl", "k3s")
     return root
@@ -1019,11 +1018,16 @@ PODS = replace(GPU_NODE, mode="kubernetes", control_plane=True)
 def test_hosts_of_k3s_are_taken_where_the_daemons_are_pods(
     tmp_path: Path, version: str, arguments: tuple[str, ...], expected: list[Any]
 ) -> None:
-    assert found(rancher(FakeRoot(tmp_path), version, *arguments), PODS) == expected
+    assert found(k3s(FakeRoot(tmp_path), version, *arguments), PODS) == expected
+
+
+def test_k3s_that_does_not_run_is_started_by_its_own_service(tmp_path: Path) -> None:
+    (why,) = reasons(k3s(FakeRoot(tmp_path), active="inactive"), PODS)
+    assert (why.check, why.found, why.cure) == ("kubelet", "no kubelet that runs (k3s.service inactive: dead)", "systemctl restart k3s")
 
 
 def test_services_on_k3s_are_rejected_with_the_mode_to_set(tmp_path: Path) -> None:
-    (why,) = [one for one in reasons(rancher(FakeRoot(tmp_path)), GPU_NODE) if one.check == "distribution"]
+    (why,) = [one for one in reasons(k3s(FakeRoot(tmp_path)), GPU_NODE) if one.check == "distribution"]
     assert (why.found, why.expected) == ("Kubernetes by k3s with gpushare_deploy_mode: systemd", "kubeadm")
     assert "set gpushare_deploy_mode: kubernetes" in why.cure
 

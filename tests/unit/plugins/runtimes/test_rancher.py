@@ -13,14 +13,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.action import gpushare_host_runtime
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.rancher import (
-    ADDRESS,
-    KINDS,
-    PROGRAMS,
-    Rancher,
-    RancherError,
-    knows,
-)
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.rancher import ADDRESS, PROGRAMS, Rancher, RancherError, knows
 
 from unit.fakes.plugins.fake_root import FakeRoot
 from unit.fakes.plugins.runtimes.k3s_config import FOUND_V2, FOUND_V3, V2, V3
@@ -33,14 +26,14 @@ class Machine:
     """A host with one of the two, which writes containerd's configuration when its service starts."""
 
     def __init__(self, folder: Path, name: str, unit: str, kill_mode: str = "process", writes_at: float = 0.0) -> None:
-        self.root, self.kind, self.unit, self.kill_mode, self.writes_at = FakeRoot(folder), KINDS[name], unit, kill_mode, writes_at
+        self.root, self.unit, self.kill_mode, self.writes_at = FakeRoot(folder), unit, kill_mode, writes_at
         self.images: list[str] = []
         self.asked: list[list[str]] = []
         self.now = 0.0
         self.root.program("/usr/local/bin/k3s" if name == "k3s" else "/var/lib/rancher/rke2/bin/ctr")
         self.root.socket(ADDRESS)
-        self.root.file(self.kind.config, V3)
         self.rancher = Rancher(Host(str(self.root)), name, self._run, lambda: self.now, self._sleep)
+        self.root.file(self.rancher.config, V3)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -49,7 +42,7 @@ class Machine:
     def _write(self) -> None:
         if self.now >= self.writes_at:
             has = any(self.root.at(path).exists() for path in PROGRAMS)
-            self.root.file(self.kind.config, V3 + (FOUND_V3 if has else ""))
+            self.root.file(self.rancher.config, V3 + (FOUND_V3 if has else ""))
 
     def _run(self, argv: list[str], timeout: float) -> Outcome:
         if argv[:2] == ["systemctl", "show"]:
@@ -87,7 +80,7 @@ def test_one_restart_makes_it_see_the_runtime_and_its_own_ctr_imports(tmp_path: 
     machine.rancher.restart(state.unit, True, 60)
     machine.rancher.bring()
     assert [call for call in machine.asked if call[0] == "systemctl"] == [["systemctl", "restart", unit]]
-    assert machine.asked[-1] == [*ctr, "--address", ADDRESS, "--namespace", "k8s.io", "images", "import", machine.kind.archive]
+    assert machine.asked[-1] == [*ctr, "--address", ADDRESS, "--namespace", "k8s.io", "images", "import", machine.rancher.image]
     # Again: nothing to do.
     state = machine.rancher.state(IMAGE)
     assert (state.is_due, state.has_image) == (False, True)
@@ -97,6 +90,18 @@ def test_one_restart_makes_it_see_the_runtime_and_its_own_ctr_imports(tmp_path: 
     assert (state.program, state.is_due) == ("", True)
     machine.rancher.restart(state.unit, False, 60)
     assert not machine.rancher.state().is_due
+
+
+def test_a_data_dir_of_ones_own_has_its_files_and_its_ctr(tmp_path: Path) -> None:
+    root = FakeRoot(tmp_path)
+    root.file("/etc/rancher/rke2/config.yaml", "data-dir: /data/rke2\n")
+    machine = Machine(tmp_path, "rke2", "rke2-agent.service")
+    root.program("/data/rke2/bin/ctr")
+    machine.rancher.bring()
+    assert machine.rancher.config == "/data/rke2/agent/etc/containerd/config.toml"
+    assert machine.asked == [
+        ["/data/rke2/bin/ctr", "--address", ADDRESS, "--namespace", "k8s.io", "images", "import", "/data/rke2/agent/images/gpushare.tar"]
+    ]
 
 
 def test_the_operators_toolkit_is_one_too(tmp_path: Path) -> None:
@@ -143,7 +148,7 @@ def test_the_archive_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None
     sent.write_bytes(b"damaged")
     with pytest.raises(RancherError, match=r"arrived with SHA-256 .*, expected 0000; run again"):
         machine.rancher.archive(str(sent), "0000")
-    place = machine.root.at(machine.kind.archive)
+    place = machine.root.at(machine.rancher.image)
     assert (place.read_bytes(), [path.name for path in place.parent.iterdir()]) == (b"two", ["gpushare.tar"])
     assert machine.rancher.has_archive()
     machine.rancher.remove_archive()
