@@ -143,14 +143,14 @@ class Probes:
         said = " ".join(_OF_KUBECTL.sub("", words).split())
         rejected = "".join(letter if letter.isprintable() else "?" for letter in said)[:_LONGEST_WORDS]
         first = next(iter(pods.values()))["metadata"]["namespace"]
-        return where, rejected + self._limits(first)
+        return where, "; ".join([rejected, *self._limits(first)])
 
-    def _limits(self, namespace: str) -> str:
-        """For the end of the API server's words, which do not name a LimitRange."""
+    def _limits(self, namespace: str) -> List[str]:
+        """The LimitRanges and quotas of a namespace, as words about them, which the API server does not always name."""
         names: List[str] = []
         with contextlib.suppress(KubectlError):
             names = self._kubectl.text(["get", "limitranges,resourcequotas", "--namespace", namespace, "-o", "name"]).split()
-        return f"; its limits: {', '.join(names[:_MOST_CHANGES])}"[:_LONGEST_WORDS] if names else ""
+        return [f"the namespace has {', '.join(names[:_MOST_CHANGES])}"[:_LONGEST_WORDS]] if names else []
 
     def _create_instead(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]], nodes: List[str]) -> None:
         """Create the pods of these nodes in kube-system. KubectlError where it does not take them."""
@@ -175,8 +175,12 @@ class Probes:
         return moved
 
     def _explained(self, pod: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-        """The pod, with the last Warning about it where it does not run: its Events go with it."""
-        if pod is None or pod["running"] or not pod["node"]:
+        """The pod, with the last Warning about it where it does not run, its Events go with it, and with who may give it resources."""
+        if pod is None or pod["running"]:
+            return pod
+        if any(words.startswith("resources.") for words in pod["changed"]):
+            pod = dict(pod, changed=[*pod["changed"], *self._limits(pod["namespace"])])
+        if not pod["node"]:
             return pod
         fields = f"involvedObject.kind=Pod,involvedObject.name={pod['name']},type=Warning"
         text = self._kubectl.text(["get", "events", "--namespace", pod["namespace"], "--field-selector", fields, "-o", "json"])

@@ -274,7 +274,10 @@ def _closed(found: VerifyFindings, name: str, node: Mapping[str, Any]) -> None:
         cure = f"if the program that has set it has ended, or has forgotten it: kubectl taint nodes {name} {key}-"
         ways.append((f"with the taint {key}", cure))
     for key in sorted(_OF_KUBELET.intersection(node["taints"])):
-        cure = f"make room on the host (df -h; free -m); kubelet takes the taint away: kubectl describe node {name}"
+        cure = (
+            f"make room on the host (df -h; free -m), or, where it has room, correct evictionHard in kubelet's configuration "
+            f"(/var/lib/kubelet/config.yaml); kubelet takes the taint away: kubectl describe node {name}"
+        )
         ways.append((f"with the taint {key}", cure))
     for way, cure in ways:
         found.say("node_closed", f"node {name} {way}, so it takes no new pods", "it open to pods", cure)
