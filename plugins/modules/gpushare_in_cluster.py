@@ -113,7 +113,7 @@ from ..module_utils._host.answering import answering
 from ..module_utils._in_cluster.facts import gather, when_told
 from ..module_utils._in_cluster.handover import Handover
 from ..module_utils._in_cluster.pods import Image
-from ..module_utils._in_cluster.ready import beside, wait
+from ..module_utils._in_cluster.ready import Awaited, beside, wait
 from ..module_utils._in_cluster.replicas import findings, live, move
 from ..module_utils._in_cluster.trial import DevicePluginNeeds, Trial
 from ..module_utils._in_cluster.verify import verify
@@ -140,18 +140,19 @@ def trial(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
 
 def scheduler(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
     """Wait for the scheduler's pods."""
-    return _proof([], [], [] if check else _late(kubectl, params, True), LATE)
+    return _proof([], [], [] if check else wait(kubectl, _awaited(params, True), params["start_timeout"]), LATE)
 
 
 def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
     """Wait for all pods, and verify each node. told: warnings."""
-    late = [] if check else _late(kubectl, params, False)
+    awaited = _awaited(params, False)
+    late = [] if check else wait(kubectl, awaited, params["start_timeout"])
     if late or check:
         return _proof([], [], late, LATE)
     apart = params["scheduler"] == "own" and not params["on_gpu_nodes"] and params["backend"] != BY_CLAIMS
     displaced = findings(kubectl, params["namespace"]) if apart else []
     nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"], params["nodes"])
-    told = [*told, *beside(kubectl, params["namespace"], params["backend"], params["nodes"])]
+    told = [*told, *beside(kubectl, awaited)]
     return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "told": told}
 
 
@@ -186,9 +187,9 @@ def _image(params: dict) -> Image:
     return Image(params["image"], params["namespace"], params["runtime_class"], params["scheduler"], params["backend"])
 
 
-def _late(kubectl: cluster_kubectl.Kubectl, params: dict, only_scheduler: bool) -> list:
-    default, backend, nodes = params["scheduler"] == "default", params["backend"], params["nodes"]
-    return wait(kubectl, params["namespace"], params["start_timeout"], only_scheduler, default, backend, nodes)
+def _awaited(params: dict, scheduler_only: bool) -> Awaited:
+    default = params["scheduler"] == "default"
+    return Awaited(params["namespace"], params["backend"], default, scheduler_only, tuple(params["nodes"]))
 
 
 def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl, KubectlError
@@ -21,53 +22,56 @@ SELECT = "app.kubernetes.io/part-of=gpushare"
 _WRITTEN, _OF_POD = "deprecated.daemonset.template.generation", "pod-template-generation"
 
 
+@dataclass(frozen=True)
+class Awaited:
+    """The installation that must serve.
+
+    nodes: that must be served, none for all with our label. scheduler_only: nodes are served by services for now.
+    """
+
+    namespace: str
+    backend: str = BY_EXTENDER
+    default_scheduler: bool = False
+    scheduler_only: bool = False
+    nodes: Sequence[str] = ()
+
+
 def wait(
     kubectl: Kubectl,
-    namespace: str,
+    awaited: Awaited,
     seconds: float,
-    scheduler_only: bool = False,
-    default_scheduler: bool = False,
-    backend: str = BY_EXTENDER,
-    nodes: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> List[str]:
-    """The parts that are still not ready after that many seconds; nothing if all is. scheduler_only: nodes are served by services for
-    now. nodes: that must be served, none for all with our label."""
+    """The parts that are still not ready after that many seconds, and why; nothing if all is."""
     deadline = clock() + seconds
     while True:
-        left = unready(kubectl, namespace, scheduler_only, default_scheduler, backend, nodes)
+        left = unready(kubectl, awaited)
         if not left:
             return []
         if clock() > deadline:
-            return [*left, *reasons(kubectl, namespace)]
+            return [*left, *reasons(kubectl, awaited.namespace)]
         sleep(POLL_SECONDS)
 
 
-def unready(
-    kubectl: Kubectl,
-    namespace: str,
-    scheduler_only: bool = False,
-    default_scheduler: bool = False,
-    backend: str = BY_EXTENDER,
-    nodes: Sequence[str] = (),
-) -> List[str]:
-    """Which of the workloads, and which nodes, do not serve yet. nodes: as in `wait`."""
+def unready(kubectl: Kubectl, awaited: Awaited) -> List[str]:
+    """The workloads, and the nodes, that do not serve yet."""
+    namespace, by_claims, nodes = awaited.namespace, awaited.backend == BY_CLAIMS, awaited.nodes
     place = ["--namespace", namespace, "--ignore-not-found"]
-    wanted = [("DaemonSet", EXTENDER) if default_scheduler else ("Deployment", CLAIMS if backend == BY_CLAIMS else SCHEDULER)]
-    wanted += [] if scheduler_only else [("DaemonSet", PLUGIN)]
+    wanted = [("DaemonSet", EXTENDER) if awaited.default_scheduler else ("Deployment", CLAIMS if by_claims else SCHEDULER)]
+    wanted += [] if awaited.scheduler_only else [("DaemonSet", PLUGIN)]
     # Only where it was asked for is there a dashboard.
-    asked = [*wanted, *([] if scheduler_only else [("Deployment", DASHBOARD)])]
+    asked = [*wanted, *([] if awaited.scheduler_only else [("Deployment", DASHBOARD)])]
     found = kubectl.items(["get", *(f"{kind.lower()}s.apps/{name}" for kind, name in asked), *place])
     there = {(str(item["kind"]), str(item["metadata"]["name"])) for item in found}
     left = [f"{kind} {namespace}/{name} is not there" for kind, name in wanted if (kind, name) not in there]
     # A dead node of others counts in the status of the DaemonSet.
-    pods = _plugin_pods(kubectl, namespace) if nodes and not scheduler_only else []
+    pods = _plugin_pods(kubectl, namespace) if nodes and not awaited.scheduler_only else []
     left += [words for words in (_unready(item, nodes, pods) for item in found) if words]
-    if left or scheduler_only:
+    if left or awaited.scheduler_only:
         return left
     names = list(nodes) or [str(item["metadata"]["name"]) for item in _labelled(kubectl)]
-    if backend == BY_CLAIMS:
+    if by_claims:
         return claims.broken(kubectl, names, namespace)
     return [
         f"node {node['metadata']['name']}: kubelet does not have what the device plugin has published"
@@ -76,9 +80,10 @@ def unready(
     ]
 
 
-def beside(kubectl: Kubectl, namespace: str, backend: str, nodes: Sequence[str]) -> List[str]:
-    """Troubles of what this run was not about: nodes with our label beside these, and namespaces that take no template."""
-    served = {_node_of(pod) for pod in _plugin_pods(kubectl, namespace) if is_ready(pod)} if nodes else set()
+def beside(kubectl: Kubectl, awaited: Awaited) -> List[str]:
+    """Troubles of what this run was not about: nodes with our label beside those of it, and namespaces that take no template."""
+    nodes = awaited.nodes
+    served = {_node_of(pod) for pod in _plugin_pods(kubectl, awaited.namespace) if is_ready(pod)} if nodes else set()
     others = [item["metadata"] for item in (_labelled(kubectl) if nodes else ())]
     names = [str(metadata["name"]) for metadata in others if LABEL_ON_HOST not in (metadata.get("labels") or {})]
     without = sorted(set(names) - set(nodes) - served)
@@ -86,7 +91,7 @@ def beside(kubectl: Kubectl, namespace: str, backend: str, nodes: Sequence[str])
         f"found that no pod of the device plugin serves {few(without)}, which have the label {LABEL_NODE}=true and are not in "
         f"gpushare_cluster_nodes; expected GPU nodes, so bring them back, or remove the label: kubectl label node NAME {LABEL_NODE}-"
     ]
-    return found * bool(without) + (claims.without_templates(kubectl) if backend == BY_CLAIMS else [])
+    return found * bool(without) + (claims.without_templates(kubectl) if awaited.backend == BY_CLAIMS else [])
 
 
 def _labelled(kubectl: Kubectl) -> List[Dict[str, Any]]:

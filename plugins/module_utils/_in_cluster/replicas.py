@@ -15,7 +15,7 @@ from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY, SCHEDUL
 from .._formats.failure import Failure
 from .._formats.quantity import quantity
 from .pods import is_ready
-from .ready import wait
+from .ready import Awaited, wait
 
 #: Of the Deployment's pods.
 _TOLERATED = "node-role.kubernetes.io/control-plane"
@@ -95,7 +95,7 @@ def move(
     moved: List[str] = []
     while live(kubectl, namespace):
         # Another Deployment than before replaces them itself.
-        late = wait(kubectl, namespace, seconds, scheduler_only=True, clock=clock, sleep=sleep)
+        late = wait(kubectl, Awaited(namespace, scheduler_only=True), seconds, clock, sleep)
         left = sorted(live(kubectl, namespace).items())
         if not left:
             break

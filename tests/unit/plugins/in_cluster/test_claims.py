@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.claims import broken, lacks, offers, waiting
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import Ended, Image
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import beside, unready
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import Awaited, beside, unready
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verdict import judge_claim
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.verify import verify
 from ansible_collections.gpushare.kubernetes.plugins.modules.gpushare_api import of_nodes
@@ -79,9 +79,9 @@ def test_another_namespace_that_takes_no_template_is_told_and_waited_for_by_nobo
     full, ends = {"name": "full"}, {"name": "old", "deletionTimestamp": "2026-11-30T00:00:00Z"}
     kubectl = Fake(cluster(spaces=[{"metadata": one} for one in ({"name": "default"}, full, ends)])).kubectl
     assert broken(kubectl, ["gpu1"], SPACE) == []
-    (said,) = beside(kubectl, SPACE, "dra", [])
+    (said,) = beside(kubectl, Awaited(SPACE, "dra"))
     assert "full; expected" in said
-    assert beside(Fake(cluster()).kubectl, SPACE, "dra", []) == []
+    assert beside(Fake(cluster()).kubectl, Awaited(SPACE, "dra")) == []
 
 
 def test_it_is_waited_for_as_for_workloads() -> None:
@@ -92,8 +92,8 @@ def test_it_is_waited_for_as_for_workloads() -> None:
         named("DaemonSet", "gpushare-device-plugin", SPACE, spec={}, status=status),
     ]
     answers = {"get deployments.apps/gpushare-claims": workloads, **cluster(slices=[])}
-    assert len(unready(Fake(answers).kubectl, SPACE, backend="dra")) == 1
-    assert unready(Fake({**answers, **cluster()}).kubectl, SPACE, backend="dra") == []
+    assert len(unready(Fake(answers).kubectl, Awaited(SPACE, "dra"))) == 1
+    assert unready(Fake({**answers, **cluster()}).kubectl, Awaited(SPACE, "dra")) == []
 
 
 def wish(name: str, request: Json, allocation: Json | None = None, pod: str = "") -> Json:

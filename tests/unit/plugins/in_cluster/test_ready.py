@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import beside, unready, wait
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.ready import Awaited, beside, unready, wait
 
 from unit.fakes.plugins.in_cluster.kubectl import Fake, Json, named
 
@@ -44,16 +44,16 @@ def cluster(*workloads: Json, units: str = "16", **more: Any) -> Fake:
 
 
 def test_it_serves() -> None:
-    assert unready(cluster(deployment(), daemon_set()).kubectl, SPACE) == []
+    assert unready(cluster(deployment(), daemon_set()).kubectl, Awaited(SPACE)) == []
 
 
 def test_beside_the_scheduler_of_the_cluster_it_serves_without_one_of_its_own() -> None:
     extender = {**daemon_set(), "metadata": {**daemon_set()["metadata"], "name": "gpushare-extender"}}
     fake = Fake({"get daemonsets.apps": [extender, daemon_set()], "get nodes": [node()]})
-    assert unready(fake.kubectl, SPACE, default_scheduler=True) == []
+    assert unready(fake.kubectl, Awaited(SPACE, default_scheduler=True)) == []
     nowhere = {**extender, "status": {**extender["status"], "desiredNumberScheduled": 0}}
     fake = Fake({"get daemonsets.apps": [nowhere]})
-    found = unready(fake.kubectl, SPACE, scheduler_only=True, default_scheduler=True)
+    found = unready(fake.kubectl, Awaited(SPACE, default_scheduler=True, scheduler_only=True))
     assert found == ["DaemonSet gpushare-system/gpushare-extender: no node has the label of a control plane"]
 
 
@@ -72,13 +72,13 @@ def test_beside_the_scheduler_of_the_cluster_it_serves_without_one_of_its_own() 
     ],
 )
 def test_it_does_not_serve(workloads: tuple[Json, ...], units: str, words: str) -> None:
-    (said,) = unready(cluster(*workloads, units=units).kubectl, SPACE)
+    (said,) = unready(cluster(*workloads, units=units).kubectl, Awaited(SPACE))
     assert words in said
 
 
 def test_a_dashboard_that_was_asked_for_serves_too() -> None:
     page = named("Deployment", "gpushare-dashboard", SPACE, spec={"replicas": 1}, status={"observedGeneration": 1, "replicas": 1})
-    (said,) = unready(cluster(deployment(), daemon_set(), page).kubectl, SPACE)
+    (said,) = unready(cluster(deployment(), daemon_set(), page).kubectl, Awaited(SPACE))
     assert said.startswith("Deployment gpushare-system/gpushare-dashboard: 0 of 1 ")
 
 
@@ -100,7 +100,7 @@ def test_a_dead_node_that_the_run_is_not_about_keeps_nobody_waiting(pods: list[J
     plugin = daemon_set(desiredNumberScheduled=2)
     plugin["metadata"]["annotations"] = {"deprecated.daemonset.template.generation": "3"}
     fake = cluster(deployment(), plugin, **{"get pods": pods})
-    found = unready(fake.kubectl, SPACE, nodes=["gpu1"])
+    found = unready(fake.kubectl, Awaited(SPACE, nodes=["gpu1"]))
     assert found == ([f"DaemonSet gpushare-system/gpushare-device-plugin: {words}"] if words else [])
 
 
@@ -109,10 +109,10 @@ def test_nodes_that_the_run_is_not_about_are_told_where_no_pod_serves_them() -> 
     nodes = [node(), {"metadata": {"name": "dead"}}, {"metadata": {"name": "other"}}, on_host]
     pods = [of_plugin("dead", ready="Unknown"), of_plugin("other")]
     fake = Fake({"get nodes": nodes, "get pods": pods})
-    (said,) = beside(fake.kubectl, SPACE, "extender", ["gpu1"])
+    (said,) = beside(fake.kubectl, Awaited(SPACE, nodes=["gpu1"]))
     assert (" dead, " in said, "other" in said, "gpushare.kubernetes/node-" in said) == (True, False, True)
     # Without names all with the label are judged.
-    assert beside(fake.kubectl, SPACE, "extender", []) == []
+    assert beside(fake.kubectl, Awaited(SPACE)) == []
 
 
 def test_after_the_time_the_pods_say_why() -> None:
@@ -127,7 +127,7 @@ def test_after_the_time_the_pods_say_why() -> None:
         deployment(availableReplicas=0), daemon_set(), **{"get pods": [pod], "get events": [event], "logs": "ERROR node: waiting\n"}
     )
     times = iter(range(100))
-    said = wait(fake.kubectl, SPACE, 3, clock=lambda: float(next(times)), sleep=lambda _: None)
+    said = wait(fake.kubectl, Awaited(SPACE), 3, clock=lambda: float(next(times)), sleep=lambda _: None)
     assert "0 of 2 pods serve" in said[0]
     assert (
         said[1]
