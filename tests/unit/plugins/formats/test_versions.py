@@ -14,6 +14,11 @@ NEWER = [
     ("1", None, True),
     (None, None, False),
     ("1000", "999", True),
+    ("1.10", "1.9", True),
+    # As a program prints it.
+    (" v1.36.3-rc.1\n", "1.36.2", True),
+    (" v1.36.3-rc.1\n", "1.36.3", False),
+    ("none", None, False),
 ]
 
 

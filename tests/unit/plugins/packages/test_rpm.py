@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages import dnf, zypper
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._packages.dnf import Dnf
@@ -56,6 +57,33 @@ def test_only_zypper_is_done_with_a_status_that_tells_more(status: int, fails: l
         except PackagesError:
             found.append(name)
     assert found == fails
+
+
+# In two repositories, installed only, from nowhere, and of another name.
+SEARCH = """<?xml version='1.0'?><stream><search-result><solvable-list>
+  <solvable kind="package" name="a" edition="0:1.9-1" repository="r"/><solvable kind="package" name="a" edition="1.10-1" repository="r"/>
+  <solvable kind="package" name="a" edition="1.10-1" repository="s"/><solvable kind="package" name="b" edition="4-1" repository="r"/>
+  <solvable kind="package" name="a" edition="2-1" repository="(System Packages)"/><solvable kind="package" name="a" edition="3-1"/>
+</solvable-list></search-result></stream>"""
+
+
+@pytest.mark.parametrize(("status", "found"), [(0, ["1.10-1", "1.9-1"]), (106, ["1.10-1", "1.9-1"]), (104, []), (6, [])])
+def test_zypper_has_the_versions_that_repositories_have(status: int, found: list[str]) -> None:
+    assert zypper.Zypper(Commands(SEARCH, status)).available("a") == found
+
+
+def test_dnf_has_the_versions_that_repositories_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dnf, "CONFIG", str(tmp_path / "dnf.conf"))
+    assert Dnf(Commands("a\t0:1.9-1\na\t3:1.10-1\na\t3:1.10-1\nb\t0:4-1\n")).available("a") == ["3:1.10-1", "1.9-1"]
+
+
+@pytest.mark.parametrize("manager", [Dnf, zypper.Zypper])
+def test_repositories_that_do_not_answer_are_no_repositories_without_the_package(
+    manager: type[Dnf | zypper.Zypper], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dnf, "CONFIG", str(tmp_path / "dnf.conf"))
+    with pytest.raises(Rejected, match="no such key"):
+        manager(Commands(status=1)).available("a")
 
 
 def test_no_stream_is_enabled_by_an_installation() -> None:

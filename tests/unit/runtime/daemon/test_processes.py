@@ -27,10 +27,10 @@ def test_of_this_host() -> None:
 @pytest.mark.parametrize(
     ("stat", "status", "start", "user"),
     [
-        (f"7 (a ) b) S {' '.join('1' * 18)} 4711 9", "Name:\tx\nUid:\t0\t1000\t0\t0\nGid:\t0\t1001\t0\t0\n", 4711, (1000, 1001)),
-        ("7 (a", "Uid:\t0\n", None, None),
+        (f"7 (a ) b) S {' '.join('1' * 18)} 4711", "Name:\tx\nUid:\t0\t1000\t0\t0\nGid:\t0\t1001\t0\t0\n", 4711, (1000, 1001)),
+        ("7 (a", "Uid:\t0\t0\t0\t0\n", None, None),
         (f"7 (a) S {' '.join('1' * 18)} x", "Uid:\t0\tx\t0\t0\nGid:\t0\t0\t0\t0\n", None, None),
-        ("", "", None, None),
+        ("", "Uid:\t0\nGid:\t0\n", None, None),
     ],
 )
 def test_what_proc_says(tmp_path: Path, stat: str, status: str, start: int | None, user: tuple[int, int] | None) -> None:

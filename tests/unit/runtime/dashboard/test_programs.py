@@ -186,7 +186,7 @@ def test_the_browser_gets_the_address_by_a_file_that_only_its_user_can_read(file
     assert len(re.findall(r"#token=[\w-]{43}\n", shown[0])) == 1
 
 
-def test_two_starts_have_two_tokens(file: Path) -> None:
+def test_two_starts_have_two_tokens_and_leave_nothing_behind(file: Path) -> None:
     async def start() -> str:
         shown: list[str] = []
         task = asyncio.ensure_future(
@@ -195,7 +195,12 @@ def test_two_starts_have_two_tokens(file: Path) -> None:
         await until(lambda: shown[0])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return shown[0].split("#token=")[1].split()[0]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        address, token = shown[0].split()[0].split("#token=")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(local.ADDRESS, urlsplit(address).port)
+        return token
 
     assert asyncio.run(start()) != asyncio.run(start())
 
