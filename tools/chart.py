@@ -37,8 +37,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.tabl
 #: Of the pods whose settings are an annotation: their name, and the word of the template.
 _SETTINGS_OF: Final = {SCHEDULER: "x-extender-settings", PLUGIN: "x-plugin-settings", DASHBOARD: "x-dashboard-settings"}
 _NO_VERSION = (
-    "found a version of Kubernetes without its third number; expected one such as v1.36.3, which kube-scheduler's image has: "
-    "set schedulerImage, or kubeVersion of Argo CD"
+    "found a version of Kubernetes without its third number, or with one from 100 on, which is AKS' own; expected one such as v1.36.3, "
+    "which kube-scheduler's image has: set schedulerImage, or kubeVersion of Argo CD"
 )
 #: What preflight rejects on OpenShift, where Helm is all there is.
 _REJECTED = (
@@ -131,7 +131,7 @@ WORDS: Final[Mapping[str, str]] = {
     "x-image": ".Values.image",
     # `or` leaves the rest alone where it needs it not. Argo CD up to 3.3 tells the chart no more than v1.36 (its issue 26330).
     "x-scheduler-image": f'or .Values.schedulerImage (printf "{SCHEDULER_REPOSITORY}:%s" (required "{_NO_VERSION}" '
-    '(regexFind "^v1[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version)))',
+    '(regexFind "^v1[.][0-9]+[.][0-9]+" (regexFind "^v1[.][0-9]+[.][0-9]{1,2}([^0-9]|$)" .Capabilities.KubeVersion.Version))))',
     "x-runtime-class": ".Values.runtimeClass",
     "x-host": ".Values.apiServer.host",
     "64999": ".Values.apiServer.port",

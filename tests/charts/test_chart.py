@@ -107,10 +107,15 @@ def test_an_older_kubernetes_is_rejected_by_the_chart() -> None:
 
 
 def test_a_version_that_names_no_image_is_rejected_with_what_to_set() -> None:
-    """Argo CD up to 3.3 tells a chart two numbers of the cluster's version."""
-    without, named = ask([a_set(values, "v1.36") for values in ({}, {"schedulerImage": "m.example.org/s:v1.36.0"})])
+    """Argo CD up to 3.3 tells a chart two numbers of the cluster's version, and AKS has patches of its own."""
+    without, of_aks, named, of_eks = ask(
+        [a_set({}, version) for version in ("v1.36", "v1.30.100")]
+        + [a_set({"schedulerImage": "m.example.org/s:v1.36.0"}, "v1.36"), a_set({}, "v1.36.13-eks-3abbec1")]
+    )
     assert "set schedulerImage" in without["error"]
-    assert named["error"] == ""
+    assert "set schedulerImage" in of_aks["error"]
+    assert (named["error"], of_eks["error"]) == ("", "")
+    assert 'registry.k8s.io/kube-scheduler:v1.36.13"' in of_eks["files"]["gpushare/templates/objects.yaml"]
     assert "m.example.org/s:v1.36.0" in named["files"]["gpushare/templates/objects.yaml"]
 
 

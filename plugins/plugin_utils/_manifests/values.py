@@ -146,8 +146,7 @@ class Values:
 
 
 def scheduler_image(server: str) -> str:
-    """Of the API server's version, such as v1.36.3+k3s1; ValueError for none."""
-    found = re.match(r"v?(1\.[0-9]+\.[0-9]+)", server)
-    if found is None:
-        raise ValueError(f"found the version {server[:80]!r} of the API server; expected one such as v1.36.3")
-    return f"{SCHEDULER_REPOSITORY}:v{found[1]}"
+    """Of the API server's version, such as v1.36.3+k3s1; "" where Kubernetes has none: AKS numbers its own patches from 100 on (long-term
+    support, learn.microsoft.com/azure/aks/long-term-support, read on 2026-11-30)."""
+    found = re.match(r"v?(1\.[0-9]+\.[0-9]{1,2})(?![0-9])", server)
+    return f"{SCHEDULER_REPOSITORY}:v{found[1]}" if found is not None else ""

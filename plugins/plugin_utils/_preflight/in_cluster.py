@@ -127,6 +127,10 @@ def _server(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSetti
         seen = f"an API server {facts['version']} without ValidatingAdmissionPolicy"
         cure = f"upgrade to {oldest}, or accept by gpushare_without_policies: true that each device plugin may write to every node"
         (found.warn if asked.without_policies and not asked.evicts else found.error)("policies", seen, f"{oldest} or newer", cure)
+    if not asked.scheduler_image and not asked.by_claims:
+        cure = f"name an image of kube-scheduler {release[0]}.{release[1]} in gpushare_scheduler_image"
+        seen = f"an API server {facts['version'][:80]}, of which Kubernetes publishes no kube-scheduler"
+        found.error("scheduler", seen, "a patch release of Kubernetes, such as v1.36.3", cure)
     tag = _TAG.search(asked.scheduler_image.partition("@")[0])
     if tag is not None and not asked.by_claims and release != (0, 0) and (int(tag[1]), int(tag[2])) != release:
         seen = f"{asked.scheduler_image[:120]} and an API server {facts['version']}"
@@ -294,7 +298,7 @@ def _nodes(found: HostFindings, facts: Mapping[str, Any], asked: InClusterSettin
         if asked.bundle is not None:
             cure = "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory"
         found.error("image", f"no image {asked.image} on {few(without)}", "the image on every GPU node", cure)
-    if asked.bundle is not None and (without := _without(facts, asked, asked.scheduler_image)):
+    if asked.bundle is not None and asked.scheduler_image and (without := _without(facts, asked, asked.scheduler_image)):
         cure = (
             "put it into the bundle (gpushare_bundle_images), and the hosts of these nodes into the inventory; or accept that they pull it "
             "from a registry of yours by gpushare_preflight_accept: [image]"

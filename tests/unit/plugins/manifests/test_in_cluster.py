@@ -461,6 +461,7 @@ def test_no_other_url_is_an_api_servers(url: str) -> None:
 
 
 def test_the_schedulers_image_is_of_the_servers_version() -> None:
-    assert scheduler_image("v1.36.3+k3s1") == "registry.k8s.io/kube-scheduler:v1.36.3"
-    with pytest.raises(ValueError, match="expected one such as"):
-        scheduler_image("unknown")
+    for version in ("v1.36.3", "v1.36.3+k3s1", "v1.36.3-eks-3abbec1", "v1.36.3-gke.1080000", "1.36.3"):
+        assert scheduler_image(version) == "registry.k8s.io/kube-scheduler:v1.36.3"
+    for version in ("unknown", "v1.36", "v1.30.100", "v1.30.101-aks"):
+        assert scheduler_image(version) == ""

@@ -64,6 +64,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"on_hosts": ["gpushare-extender"]}, {}, "deploy_mode", "playbook change_mode"),
         ({"runtime_classes": ["gvisor"]}, {}, "runtime", "no RuntimeClass nvidia (gvisor)"),
         ({}, {"scheduler_image": "registry.k8s.io/kube-scheduler:v1.35.2"}, "scheduler", "kube-scheduler 1.36"),
+        ({"version": "v1.30.100"}, {"scheduler_image": ""}, "scheduler", "of kube-scheduler 1.30 in gpushare_scheduler_image"),
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {"memory_unit": "MiB"}, "memory_unit", "default/a on gpu1"),
         ({"enforces": "restricted"}, {}, "namespace", "enforces restricted pods"),
         ({}, {"namespace": "default"}, "namespace", "begins with gpushare-"),
@@ -86,7 +87,7 @@ def test_it_is_rejected(facts: dict[str, Any], asked: dict[str, Any], check: str
 
 NEW = {"version": "v1.37.2", "nodes": [{**NODE, "kubelet": "v1.37.2"}]}
 BY_CLAIMS = {"backend": "dra"}
-EXTENDER = {"backend": "extender", "scheduler_image": ""}
+EXTENDER = {"backend": "extender", "scheduler_image": "mirror.example.org/kube-scheduler@sha256:00"}
 OURS = dra("gpu1", driver="gpushare.kubernetes", holders=["gpu1"])
 
 
