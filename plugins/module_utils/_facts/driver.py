@@ -34,6 +34,7 @@ _INFINIBAND, _SWITCH_MANAGER = "/sys/class/infiniband", b"SW_MNG"
 _VPD, _MOST_CONTROLLERS = 32768, 256
 _FABRIC_MANAGER = "nv-fabricmanager"
 _NUMA = "/sys/devices/system/node"
+_AKMODS = "/usr/src/akmods"
 _OPTION, _MOST_OPTIONS = re.compile(r'^([A-Za-z][A-Za-z0-9_]{0,63}): "?([^"\n]{0,200})"?$', re.MULTILINE), 200
 #: Where the GPU Operator's driver container puts the driver's files, for other containers.
 CONTAINER = "/run/nvidia/driver"
@@ -63,8 +64,8 @@ class Driver:
     switches: the number of NVSwitches on the PCI bus. nvlink5: whether network controllers manage NVSwitches that are not on that bus, as
     from HGX B200 on. fabric_manager: whether NVIDIA's fabric manager runs. options: of the loaded module, without NVreg_. memory_nodes: the
     number of NUMA nodes with memory and without a processor, as memory of GPUs is on Grace. next_without: the release of the kernel that
-    boots next, if it has no module of the driver and DKMS cannot build one. upgraded_alone: packages that unattended-upgrades may upgrade.
-    pinned: the branch or version that a pin of NVIDIA's has apt take, "" for none.
+    boots next, if it has no module of the driver and neither DKMS nor akmods can build one. upgraded_alone: packages that
+    unattended-upgrades may upgrade. pinned: the branch or version that a pin of NVIDIA's has apt take, "" for none.
     """
 
     loaded: Optional[str]
@@ -156,8 +157,9 @@ def _next_without(host: Host) -> str:
     release = next_kernel(host)
     if release == host.release or _module_path(host, release):
         return ""
-    # DKMS builds it at that boot at the latest.
-    return "" if host.program("dkms") and has_headers(host, release) else release
+    # Both build it at that boot at the latest: DKMS, and akmods of Fedora and RPM Fusion from the source of akmod-nvidia.
+    of_akmods = host.program("akmods") is not None and any("nvidia" in name for name in host.names(_AKMODS))
+    return "" if (of_akmods or host.program("dkms")) and has_headers(host, release) else release
 
 
 def _memory_nodes(host: Host) -> int:

@@ -343,8 +343,8 @@ def _driver(found: HostFindings, facts: NodeFacts, wanted: WantedHost) -> None:
     if driver.next_without and not managed:
         seen = f"the kernel {driver.next_without}, which boots next and has no module of NVIDIA's driver"
         cure = (
-            "install its headers and have DKMS build the module (`dkms autoinstall`), or its precompiled module; and the package that "
-            "brings them with later kernels, such as linux-headers-generic-hwe-22.04 or kernel-devel-matched"
+            "install its headers and have DKMS or akmods build the module (`dkms autoinstall`, `akmods`), or its precompiled module; and "
+            "the package that brings them with later kernels, such as linux-headers-generic-hwe-22.04 or kernel-devel-matched"
         )
         found.error("driver", seen, "a module for it: after the next reboot the node would have no GPUs", cure)
     if driver.upgraded_alone and not managed:

@@ -214,6 +214,21 @@ FAULTS: list[tuple[str, Callable[[FakeRoot], Any], list[tuple[str, str]]]] = [
     ("GB200", lambda r: r.pci("0000:05:00.0", device="0x2941"), [("driver", "warning")]),
     ("next kernel", next_kernel, [("driver", "error")]),
     ("next kernel, DKMS", lambda r: [next_kernel(r), r.program("/usr/sbin/dkms"), r.file(f"{NEXT}/build/Makefile")], []),
+    (
+        "next kernel, akmods",
+        lambda r: [
+            next_kernel(r),
+            r.program("/usr/sbin/akmods"),
+            r.file("/usr/src/akmods/nvidia-kmod-580.178.04-1.fc43.src.rpm"),
+            r.file("/usr/src/kernels/6.1.0-99-amd64/Makefile"),
+        ],
+        [],
+    ),
+    (
+        "next kernel, akmods of others",
+        lambda r: [next_kernel(r), r.program("/usr/sbin/akmods"), r.file(f"{NEXT}/build/Makefile")],
+        [("driver", "error")],
+    ),
     ("next kernel with a module", lambda r: [next_kernel(r), r.file(f"{NEXT}/modules.dep", "updates/nvidia.ko:\n")], []),
     ("unattended upgrades", unattended, [("driver", "warning")]),
     ("unattended upgrades, off", lambda r: [unattended(r), r.file("/etc/apt/apt.conf.d/99local", OFF)], []),
