@@ -221,7 +221,8 @@ def test_nothing_is_allocated_for_the_template_itself(empty: Cluster) -> None:
 
 def test_a_claim_stays_that_of_its_pod(empty: Cluster) -> None:
     """Neither a tenant nor an administrator takes it away while the pod runs, or hands it on."""
-    empty.create(pod("has-it", memory=1), pod("wants-it"))
+    empty.create(pod("has-it", memory=1))
+    empty.create(pod("wants-it"))
     empty.until_running("has-it", "wants-it")
     (found,) = claims(empty)
     place = f"{MADE}/resourceclaims/{found['metadata']['name']}"

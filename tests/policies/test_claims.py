@@ -330,7 +330,9 @@ def test_a_claim_with_gpus_is_reserved_for_the_pod_that_owns_it_and_claims_of_ot
 
     kubelet may have the former pod still.
     """
-    no, owned, two = "write resourceClaimTemplateName", {"ownerReferences": _of("a")}, {"ownerReferences": _of("a", "b")}
+    no = "write resourceClaimTemplateName"
+    owned: Json = {"ownerReferences": _of("a")}
+    two: Json = {"ownerReferences": _of("a", "b")}
     fresh = _claim(allocated=False, **owned)
     cases = [
         (fresh, _claim("a", **owned), ""),
@@ -358,7 +360,8 @@ def test_a_claim_with_gpus_is_reserved_for_the_pod_that_owns_it_and_claims_of_ot
 def test_a_pod_owns_its_claim_from_the_creation_on() -> None:
     """Otherwise a tenant hands a claim on. The garbage collector takes owners away."""
     no, later = "write resourceClaimTemplateName", "from the claim's creation on"
-    ours, other = {"asks": TEMPLATE, "allocated": False}, {"driver": "gpu.example.org"}
+    ours: Json = {"asks": TEMPLATE, "allocated": False}
+    other: Json = {"driver": "gpu.example.org"}
     none, one, two = _claim(), _claim(ownerReferences=_of("a")), _claim(ownerReferences=_of("a", "b"))
     crowd = _claim(ownerReferences=_of(*(f"u{place}" for place in range(10000))))
     cases: list[tuple[Json | None, Json, str]] = [
@@ -384,7 +387,8 @@ def test_a_pod_owns_its_claim_from_the_creation_on() -> None:
 
 def test_a_claim_that_has_gpus_keeps_its_finalizer() -> None:
     """A tenant who takes it off deletes the claim while the pod runs: kube-scheduler and quotas count nothing then."""
-    kept, no = {"finalizers": ["a/b", PROTECTION]}, "keeps the finalizer"
+    no = "keeps the finalizer"
+    kept: Json = {"finalizers": ["a/b", PROTECTION]}
     cases = [
         (_claim(**kept), _claim(finalizers=["a/b"]), no),
         (_claim(**kept), _claim(), no),
