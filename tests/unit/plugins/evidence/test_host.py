@@ -707,6 +707,8 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     said = line.format("E", 'leaderelection.go:452] "error: Unauthorized \x1b"') + line.format("W", "a warning")
     said += line.format("E", "The manifest file is empty, ignoring.")
     root.file(f"{folder}/1.log", "x" * 100_000 + "\n" + said)
+    # Of a container that docker has removed.
+    root.at(f"{folder}/2.log").symlink_to("/nonexistent")
     root.file("/var/log/pods/kube-system_other-cp1_1/kube-scheduler/9.log", line.format("E", "of another"))
     server = "/var/log/pods/kube-system_kube-apiserver-cp1_0123/kube-apiserver/0.log"
     full = 'err="etcdserver: mvcc: database space exceeded"'

@@ -104,9 +104,10 @@ def test_a_daemon_that_does_not_run_is_not_asked_what_only_one_that_runs_can_ans
         raise AssertionError
 
     monkeypatch.setattr(endpoints, "_get", get)
+    last = "API server: not reached; gpus: GPU 0 is omitted: no memory; GPUs of pods: p on GPU 1, which is not in this node any more"
     for name in (PLUGIN, EXTENDER):
         command = f"{' '.join(host.unit(name).arguments)} --metrics-listen 127.0.0.1:9440"
-        host.install(name, 0, command=command, ActiveState="failed", MainPID="0")
+        host.install(name, 0, command=command, ActiveState="failed", MainPID="0", StatusText=last)
         host.file(f"/var/lib/{name}/token", "no token")
     for name in SOCKETS:
         host.at(f"{FOLDER}/{name}").unlink()
