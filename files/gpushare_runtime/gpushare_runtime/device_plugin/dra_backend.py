@@ -104,7 +104,9 @@ class DraBackend:
         self.record = ClaimedIds(self.claims.claims, state / "claims.json")
         gpus = Gpus(lambda: node.devices.inventory, node.changes, lambda: node.devices.cdi_kind)
         self.driver = KubeletDriver(lambda socket, told: Services(self.claims, name, gpus, self._limit, socket, told), registry, status)
-        self.slices = SlicePublisher(client, name, gpus.now, node.changes, status, lambda known: Closed(evicts, self._in_use(known)))
+        self.slices = SlicePublisher(
+            client, name, lambda: node.devices.settled, node.changes, status, lambda known: Closed(evicts, self._in_use(known))
+        )
         # (pod UID, GPU UUID) → the pod's name.
         self._held: dict[tuple[str, str], str] = {}
         self._former: set[str] = set()

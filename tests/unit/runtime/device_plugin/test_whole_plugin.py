@@ -286,8 +286,7 @@ async def test_with_a_gpu_lost_beside_a_running_pod_the_next_process_starts_and_
         it.start()
         await it.registered()
         assert [(gpu.uuid, gpu.usable) for gpu in it.inventory.gpus] == [(before.gpus[0].uuid, True), (before.gpus[1].uuid, False)]
-        told = Inventory.from_json
-        await until(lambda: told(it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"]) == it.inventory)
+        await until(lambda: it.api.objects[NODE]["metadata"]["annotations"]["gpushare/gpus"] == it.inventory.to_json())
 
 
 async def scraped(port: int, *headers: str) -> str:

@@ -179,7 +179,9 @@ class PodLimits:
             while True:
                 await self.check()
                 checked = time.monotonic()
-                while (left := checked + self.interval - time.monotonic()) > 0:
+                # What is published of the GPUs waits for the first answer.
+                devices = self._node.devices
+                while (left := checked + self.interval - time.monotonic()) > 0 and (devices.isolation or devices.inventory is None):
                     seen, made = changes.count, watch.changes.count
                     await self.follow()
                     await self._containers.follow(watch, time.monotonic())

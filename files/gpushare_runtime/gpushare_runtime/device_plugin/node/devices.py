@@ -39,7 +39,7 @@ class Devices:
         """Whether a GPU does not answer of which not even the UUID is known: no GPU is said to be gone then."""
         self._usage = usage
         self._read: Inventory | None = None
-        self._cordon = ""
+        self._cordon: str | None = None
         self._isolation = ""
         self._mps: Mapping[str, str] = {}
         self._slots: dict[str, Gpu] = {}
@@ -52,6 +52,12 @@ class Devices:
     @property
     def by_uuid(self) -> Mapping[str, Gpu]:
         return self.inventory.by_uuid if self.inventory else {}
+
+    @property
+    def settled(self) -> Inventory | None:
+        """The inventory to publish: None until it is known what isolates pods and which GPUs are cordoned. A process that has just started
+        would take back what the one before has published."""
+        return self.inventory if self._isolation and self._cordon is not None else None
 
     def set_inventory(self, read: Inventory) -> bool:
         """Take the GPUs as read now. Returns whether they differ from before."""
@@ -79,7 +85,7 @@ class Devices:
             self.set_inventory(self._read)
 
     def _offered(self, gpu: Gpu) -> Gpu:
-        cordoned = gpu.cordoned or is_cordoned(self._cordon, gpu)
+        cordoned = gpu.cordoned or is_cordoned(self._cordon or "", gpu)
         # The GPU's own failure says more.
         why = self._without_spec(gpu) or self._without_mps(gpu)
         return replace(gpu, cordoned=cordoned, health=why or HEALTHY if gpu.health == HEALTHY else gpu.health)

@@ -199,11 +199,12 @@ class NodePublisher:
 
     def _due(self) -> dict[str, str | None]:
         """Annotation → the value to write, None to remove it; {} if nothing is due."""
-        if self._node.devices.inventory is None or self._published is None:
+        inventory = self._node.devices.settled
+        if inventory is None or self._published is None:
             return {}
         held = report(self._node)
         wanted = {
-            protocol.ANNOTATION_GPUS: replace(self._node.devices.inventory, cpu=self._cpu).to_json(),
+            protocol.ANNOTATION_GPUS: replace(inventory, cpu=self._cpu).to_json(),
             protocol.ANNOTATION_HELD: held.to_json() if held != Held() else None,
         }
         return {name: value for name, value in wanted.items() if value != self._published.get(name)}

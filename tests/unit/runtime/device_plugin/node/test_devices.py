@@ -128,14 +128,16 @@ def test_in_whatever_order_it_comes_the_offer_is_the_same() -> None:
     steps: list[Callable[[Devices], object]] = [
         lambda devices: devices.set_inventory(read),
         lambda devices: devices.set_isolation("mps"),
+        lambda devices: devices.set_cordon("1"),
         lambda devices: devices.set_mps(problems),
         lambda devices: devices.set_cdi(specs),
-        lambda devices: devices.set_cordon("1"),
     ]
     for order in permutations(steps):
         devices = made("cdi")
-        for step in order:
+        for number, step in enumerate(order, 1):
             step(devices)
+            # Before the first three of them it would take back what the process before has published.
+            assert (devices.settled is not None) is ({*steps[:3]} <= {*order[:number]})
         assert offered(devices) == {FIRST: HEALTHY, SECOND: "cordoned", "GPU-00000002": LOST, "GPU-00000003": "it was stopped"}
         assert devices.inventory is not None
         assert devices.inventory.isolation == "mps"
