@@ -189,7 +189,7 @@ class DevicePlugin:
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Run until `stop` is set, this is cancelled, or a part fails; then it raises that part's exception."""
         publisher = NodePublisher(self.node, self._client, self._settings.node)
-        reports = GpuEvents(self.node, publisher, self._events, self._settings.node)
+        reports = GpuEvents(self.node, self._events, self._settings.node)
         unhealthy = UnhealthyMap(self.node, self._client, self._settings.node)
         assigner = Assigner(self.node, self._client, self.counters, self._events, self._settings.node, time.time_ns)
         settings = self._settings

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The facts that the plugin's next process needs to know: the usage, its unit and strategy, the GPUs, and who has limits or started before.
+"""The facts that the plugin's next process needs to know: the usage, its unit and strategy, the GPUs, what Events have told of them, and
+who has limits or started before.
 
 kubelet may forget a pod with live processes while no plugin runs. The usage is valid for one boot only, because no process survives
 a reboot. The GPUs stay valid: one may not answer just after a boot. So do the limits: an older kubelet starts a pod's containers
@@ -26,7 +27,7 @@ from gpushare_runtime.core.inventory import HEALTHY, Inventory
 from gpushare_runtime.daemon.files import age_of, replace_file
 from gpushare_runtime.daemon.sync import in_thread
 from gpushare_runtime.device_plugin.node.ids import DeviceKey
-from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState, Told
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class StateFile:
             # A release without these fields did not know.
             limited, limited_gpus = _pairs(data.get("limited", {})), {str(gpu) for gpu in data.get("limited_gpus", [])}
             exempt = _pairs(data.get("exempt", {})) if same else set()
+            told = Told({str(gpu): str(why) for gpu, why in data.get("bad", {}).items()}, frozenset(_pairs(data.get("gone", {}))))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not a file of this plugin (%r): the plugin replaces it", self.path, error)
             return
@@ -89,6 +91,7 @@ class StateFile:
         self.strategy = (gpus.strategy or protocol.STRATEGY_ENVIRONMENT) if gpus else ""
         # A release without this field had no MPS.
         self.isolation = (gpus.isolation or protocol.ISOLATION_WATCH) if gpus else ""
+        self._node.told = told
         self._node.limits.restore(limited, limited_gpus, exempt)
         self._node.recorder.restore(snapshot, names, kept, age_of(self.path))
 
@@ -109,8 +112,8 @@ class StateFile:
         pods: dict[str, Any] = {}
         names, used, limits = self._node.usage.names(), self._node.usage.snapshot(), self._node.limits
         # Most changes of the node's state do not concern the file.
-        kept = dict(self._node.usage.kept)
-        if (state := (names, used, inventory, (limits.pods, limits.gpus, limits.exempt), kept)) == self._rendered[0]:
+        kept, told = dict(self._node.usage.kept), self._node.told
+        if (state := (names, used, inventory, (limits.pods, limits.gpus, limits.exempt), kept, told)) == self._rendered[0]:
             return self._rendered[1]
         # Each change affects few of thousands of ids.
         self._texts = {key: self._text(key, ids) for key, ids in used.items()}
@@ -130,6 +133,8 @@ class StateFile:
                 "limited": _by_pod(limits.pods),
                 "limited_gpus": sorted(limits.gpus),
                 "exempt": _by_pod(limits.exempt),
+                "bad": told.bad,
+                "gone": _by_pod(told.gone),
                 # The ids that running containers have although kubelet's record has other ids for them.
                 **({"kept": [[*key, sorted(usage.ids), container] for key, (usage, container) in sorted(kept.items())]} if kept else {}),
             }

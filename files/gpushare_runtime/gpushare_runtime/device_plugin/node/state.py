@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.log_line import about
@@ -19,6 +20,17 @@ from gpushare_runtime.device_plugin.node.preferred_ids import Candidates
 from gpushare_runtime.device_plugin.node.rejections import Rejections
 from gpushare_runtime.device_plugin.node.requesting_container import PendingContainers
 from gpushare_runtime.device_plugin.node.turns import Turns
+
+
+@dataclass(frozen=True)
+class Told:
+    """The troubles of GPUs that Events have told of.
+
+    bad: GPU UUID → why it was unusable. gone: (UID of the pod's object at the API server, GPU UUID) of GPUs that were not in the node.
+    """
+
+    bad: Mapping[str, str] = field(default_factory=dict)
+    gone: frozenset[tuple[str, str]] = frozenset()
 
 
 class NodeState:
@@ -45,6 +57,7 @@ class NodeState:
         self.usage = Usage(pods, clock)
         self.recorder = UsageRecorder(self.usage, processes.containers)
         self.devices = Devices(self.usage, strategy)
+        self.told = Told()
         self.pending = PendingContainers(pods, self.usage, processes)
         self.candidates = Candidates(pods, self.devices, self.usage, self.pending, processes)
         self.rejections = Rejections(clock, now, self.devices.users_key, self.changes)

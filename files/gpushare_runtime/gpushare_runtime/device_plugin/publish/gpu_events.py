@@ -3,7 +3,7 @@
 """Events about a GPU that becomes unusable or usable again: on the node, and on each pod that has something of the GPU.
 
 A GPU that is not in the node any more is unusable, as long as pods have ids of it.
-The Events of the process before are known from the node's annotations, so a restart reports only what differs from that.
+The plugin's state file keeps what they have told, so that a restart reports only what differs from that.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
 from gpushare_runtime.core import protocol
-from gpushare_runtime.core.bounds import ReportError, as_text
-from gpushare_runtime.core.inventory import HEALTHY, Gpu, Inventory
-from gpushare_runtime.core.node_report import GONE, Held
+from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.inventory import HEALTHY, Gpu
 from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
 from gpushare_runtime.device_plugin.node.local_pods import LocalPod
-from gpushare_runtime.device_plugin.node.state import NodeState
-from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher
+from gpushare_runtime.device_plugin.node.state import NodeState, Told
 from gpushare_runtime.kube.events import EventRecorder, ObjectReference
 
 # One failure has several signs, such as an XID and then no answer: the last one is reported.
@@ -29,43 +27,36 @@ _NAMED: Final = 3
 class GpuEvents:
     """name: of the node. A cordon is an administrator's own doing, and a GPU without a CDI spec has an Event of its own."""
 
-    def __init__(self, node: NodeState, publisher: NodePublisher, events: EventRecorder, name: str, settle: float = SETTLE_SECONDS) -> None:
+    def __init__(self, node: NodeState, events: EventRecorder, name: str, settle: float = SETTLE_SECONDS) -> None:
         self._node = node
-        self._publisher = publisher
         self._events = events
         self._name = name
         self._settle = settle
-        self._reported: dict[str, str] | None = None
-        """GPU UUID → why it was unusable at the last report."""
-        self._gone: frozenset[tuple[str, str]] = frozenset()
-        """(pod UID as published, GPU UUID) of the pods with GPUs that were gone at the last report."""
 
     async def run(self) -> NoReturn:
         """Never returns; cancel it."""
         changes = self._node.changes
         while True:
             seen = changes.count
-            if self._reported is None and self._publisher.found is not None:
-                self._reported = _bad_in(self._publisher.found.get(protocol.ANNOTATION_GPUS, ""))
-                self._gone = _gone_in(self._publisher.found.get(protocol.ANNOTATION_HELD, ""))
-            if self._reported is not None and (self._bad() != self._reported or self._now_gone().keys() != self._gone):
+            told = self._node.told
+            if self._bad() != told.bad or self._now_gone().keys() != told.gone:
                 await changes.after(changes.count, self._settle)
-                self._compare(self._reported)
-                self._report_gone()
+                self._node.told = Told(self._report_changes(), self._report_gone())
+                changes.notify()
             await changes.after(seen)
 
-    def _bad(self) -> dict[str, str] | None:
+    def _bad(self) -> Mapping[str, str]:
         """GPU UUID → why it is unusable now; what is not known, or has another Event, is as it was reported."""
-        inventory, specs = self._node.devices.inventory, self._node.devices.unusable_specs()
+        inventory, specs, before = self._node.devices.inventory, self._node.devices.unusable_specs(), self._node.told.bad
         if inventory is None:
-            return self._reported
-        before = self._reported or {}
+            return before
         unknown = {gpu.uuid for gpu in inventory.gpus if gpu.health == MPS_UNKNOWN or gpu.uuid in specs}
         now = {gpu.uuid: before.get(gpu.uuid, HEALTHY) if gpu.uuid in unknown else gpu.health for gpu in inventory.gpus}
         return {uuid: why for uuid, why in now.items() if why != HEALTHY}
 
-    def _compare(self, before: Mapping[str, str]) -> None:
-        now = self._bad() or {}
+    def _report_changes(self) -> Mapping[str, str]:
+        """What is bad now."""
+        before, now = self._node.told.bad, self._bad()
         by_reason: dict[str, list[Gpu]] = {}
         for uuid, why in now.items():
             if before.get(uuid) != why:
@@ -76,25 +67,25 @@ class GpuEvents:
         if back:
             text = f"{_named(back)} passed the checks: new pods may use {'it' if len(back) == 1 else 'them'} again"
             self._events.emit(self._about_node, "Normal", protocol.EVENT_GPU_USABLE, text)
-        self._reported = now
+        return now
 
     def _now_gone(self) -> Mapping[tuple[str, str], LocalPod | None]:
-        """As `_gone`, with the pods; what was reported, while it is not known which GPUs and pods there are."""
+        """As Told.gone, with the pods; what was reported, while it is not known which GPUs and pods there are."""
         devices = self._node.devices
         if devices.inventory is None or devices.one_is_silent or not self._node.pods.synced:
-            return dict.fromkeys(self._gone)
+            return dict.fromkeys(self._node.told.gone)
         pods = ((self._node.pods.get(uid), uuids) for uid, uuids in devices.gone().items())
         return {
             (pod.mirror_uid or pod.uid, as_text(uuid)): pod for pod, uuids in pods for uuid in uuids if pod is not None and not pod.finished
         }
 
-    def _report_gone(self) -> None:
+    def _report_gone(self) -> frozenset[tuple[str, str]]:
+        """What is gone now."""
         now = self._now_gone()
         new: dict[str, list[LocalPod]] = {}
         for key, pod in sorted(now.items(), key=lambda item: item[0]):
-            if key not in self._gone and pod is not None:
+            if key not in self._node.told.gone and pod is not None:
                 new.setdefault(key[1], []).append(pod)
-        self._gone = frozenset(now)
         for uuid, pods in new.items():
             there = _names(map(str, pods))
             text = f"GPU {uuid} is not in this node any more. Pods that have it: {there}. Delete them, unless it comes back"
@@ -105,6 +96,7 @@ class GpuEvents:
                     "Delete the pod: its owner starts it on another GPU"
                 )
                 self._events.emit(_about(pod), "Warning", protocol.EVENT_GPU_UNUSABLE, text)
+        return frozenset(now)
 
     def _report_bad(self, gpus: list[Gpu], why: str, before: Mapping[str, str]) -> None:
         pods = {str(pod) for gpu in gpus for pod in self._pods_of(gpu)}
@@ -130,26 +122,6 @@ class GpuEvents:
     def _about_node(self) -> ObjectReference:
         # kubelet's own Events on its node have the name as UID as well.
         return ObjectReference("Node", self._name, self._name)
-
-
-def _bad_in(published: str) -> dict[str, str]:
-    """GPU UUID → why it is unusable, in an annotation of this plugin's process before; {} where that cannot be read."""
-    try:
-        return {gpu.uuid: gpu.health for gpu in Inventory.from_json(published).gpus if gpu.health not in (HEALTHY, MPS_UNKNOWN)}
-    except ReportError:
-        return {}
-
-
-def _gone_in(published: str) -> frozenset[tuple[str, str]]:
-    """(pod UID, GPU UUID) of GPUs that are gone, in an annotation of this plugin's process before."""
-    try:
-        return (
-            frozenset((entry.uid, entry.gpu) for entry in Held.from_json(published).entries if entry.why == GONE)
-            if published
-            else frozenset()
-        )
-    except ReportError:
-        return frozenset()
 
 
 def _about(pod: LocalPod) -> ObjectReference:

@@ -132,8 +132,6 @@ class NodePublisher:
         self._name = name
         self._published: Mapping[str, str] | None = None
         self._cpu = 0
-        self.found: Mapping[str, str] | None = None
-        """The node's annotations that are ours, as they were when they were first seen; None before."""
 
     def reflector(self) -> Reflector[_OwnNode]:
         """The watch of this node; run it beside `run`."""
@@ -163,8 +161,6 @@ class NodePublisher:
         """node: None if it does not exist."""
         annotations = node.annotations if node is not None else None
         self._published, self._cpu = annotations, node.cpu if node is not None else 0
-        if self.found is None:
-            self.found = annotations
         self._node.devices.set_cordon((annotations or {}).get(protocol.ASK_CORDON, ""))
         self._node.changes.notify()
 

@@ -19,7 +19,7 @@ from gpushare_runtime.core.quantity import UNITS
 from gpushare_runtime.device_plugin.host.usage_file import StateFile
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry, DeviceKey
 from gpushare_runtime.device_plugin.node.local_pods import PodTable
-from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState, Told
 from gpushare_runtime.device_plugin.options import directory
 from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.fakes.runtime.kube.fake_api import until
@@ -103,6 +103,17 @@ def test_gpus_are_remembered_as_good_ones(tmp_path: Path) -> None:
     file._write(file._render(bad))
     file.load()
     assert file.gpus == GPUS
+
+
+def test_what_events_have_told_is_known_in_the_next_boot_too(tmp_path: Path) -> None:
+    told = Told({GPUS.gpus[0].uuid: "XID 79"}, frozenset({("a", "GPU-gone"), ("a", "GPU-too"), ("b", "GPU-gone")}))
+    before, after = node_state(), node_state()
+    file = state(tmp_path, before)
+    file._write(file._render(GPUS))
+    before.told = told
+    file._write(file._render(GPUS))
+    state(tmp_path, after, boot="two").load()
+    assert after.told == told
 
 
 def test_its_pods_are_as_old_as_the_file(tmp_path: Path) -> None:
@@ -236,6 +247,8 @@ def test_all_of_it_is_written_and_read(tmp_path: Path) -> None:
         "limited": {"a": ["GPU-1"], "c": ["GPU-1", "GPU-2"]},
         "limited_gpus": ["GPU-1", "GPU-2"],
         "exempt": {"b": ["GPU-1"]},
+        "bad": {},
+        "gone": {},
     }
     assert file.path.parent.stat().st_mode & 0o777 == 0o700
     after = node_state()

@@ -12,14 +12,12 @@ from dataclasses import replace
 import pytest
 
 from gpushare_runtime.core.inventory import Inventory
-from gpushare_runtime.core.node_report import Held, HeldEntry
 from gpushare_runtime.device_plugin.gpu.health import describe
 from gpushare_runtime.device_plugin.node.devices import MPS_UNKNOWN
 from gpushare_runtime.device_plugin.node.ids import CheckpointEntry
 from gpushare_runtime.device_plugin.node.local_pods import PodTable, parse_local_pod
-from gpushare_runtime.device_plugin.node.state import NodeState
+from gpushare_runtime.device_plugin.node.state import NodeState, Told
 from gpushare_runtime.device_plugin.publish.gpu_events import GpuEvents
-from gpushare_runtime.device_plugin.publish.node_annotations import NodePublisher, _OwnNode
 from gpushare_runtime.kube.events import ObjectReference
 from unit.fakes.runtime.device_plugin.fake_processes import FakeProcesses
 from unit.fakes.runtime.device_plugin.local_pods import memory, whole
@@ -36,14 +34,14 @@ def with_health(**of: str) -> Inventory:
 
 
 class World:
-    """A node with a pod on GPU 1, one that has GPU 2 whole, and one that is over. found: what the process before has published."""
+    """A node with a pod on GPU 1, one that has GPU 2 whole, and one that is over. before: what the process before has told."""
 
-    def __init__(self, found: Inventory | None) -> None:
+    def __init__(self, before: Told) -> None:
         clock = asyncio.get_running_loop().time
         self.told: list[tuple[str, str, str, str]] = []
         self.node = NodeState(PodTable(), clock, clock, FakeProcesses())
-        self.publisher = NodePublisher(self.node, None, "gpu1")  # type: ignore[arg-type]
-        self.events = GpuEvents(self.node, self.publisher, self, "gpu1")  # type: ignore[arg-type]
+        self.node.told = before
+        self.events = GpuEvents(self.node, self, "gpu1")  # type: ignore[arg-type]
         for raw in (
             memory(NODE, 1, 4, name="a", uid="a"),
             whole(NODE, 2, name="w", uid="w"),
@@ -54,7 +52,6 @@ class World:
         self.node.recorder.set_checkpoint(
             (CheckpointEntry("a", "main", MEMORY, units), CheckpointEntry("w", "main", GPUS, frozenset({"GPU-00000002"})))
         )
-        self.publisher._observe(_OwnNode({"gpushare/gpus": found.to_json()} if found else {}, 0))
 
     def emit(self, about: ObjectReference, kind: str, reason: str, message: str) -> None:
         self.told.append((f"{about.kind} {about.name}", kind, reason, message))
@@ -70,8 +67,8 @@ class World:
 @pytest.fixture
 @asynccontextmanager
 async def world(virtual_time: None, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Its parameter: what the process before has published, if not the healthy node."""
-    made = World(getattr(request, "param", NODE))
+    """Its parameter: what the process before has told, if anything."""
+    made = World(getattr(request, "param", Told()))
     task = asyncio.create_task(made.events.run())
     yield made
     task.cancel()
@@ -117,16 +114,16 @@ async def test_two_signs_of_one_failure_within_a_moment_are_reported_once(world:
     assert [text for *_, text in told] == [f"GPU 0 {T4.format(0)}: the GPU is lost. New pods go to other GPUs. No pod is there"]
 
 
-PUBLISHED = pytest.mark.parametrize("world", [with_health(gpu1="XID 79")], indirect=True)
+TOLD = pytest.mark.parametrize("world", [Told({"GPU-00000001": "XID 79"})], indirect=True)
 
 
-@PUBLISHED
-async def test_a_restart_does_not_report_what_was_published(world: World) -> None:
+@TOLD
+async def test_a_restart_does_not_report_what_was_told(world: World) -> None:
     assert await world.set(gpu1="XID 79") == []
 
 
-@PUBLISHED
-async def test_a_restart_reports_what_differs_from_what_was_published(world: World) -> None:
+@TOLD
+async def test_a_restart_reports_what_differs_from_what_was_told(world: World) -> None:
     told = await world.set(gpu2="XID 95")
     assert [(about, reason) for about, _, reason, _ in told] == [
         ("Node gpu1", "GPUShareGPUUnusable"),
@@ -170,12 +167,10 @@ async def test_pods_whose_gpus_are_not_in_the_node_any_more_are_told_once(world:
     assert len(world.told) == 4
 
 
-async def test_a_restart_tells_nobody_what_was_published_of_gpus_that_are_gone(virtual_time: None) -> None:
+async def test_a_restart_tells_nobody_again_of_gpus_that_are_gone(virtual_time: None) -> None:
     """Not before the API server has shown the pods, either."""
     for known, told in (("a", ["Node gpu1", "Pod w"]), ("b", ["Node gpu1", "Pod a", "Node gpu1", "Pod w"])):
-        made = World(NEW)
-        entry = HeldEntry("GPU-00000001", known, f"default/{known}", 4, "gone")
-        made.publisher.found = {"gpushare/gpus": NEW.to_json(), "gpushare/held": Held((entry,)).to_json()}
+        made = World(Told(gone=frozenset({(known, "GPU-00000001")})))
         task = asyncio.create_task(made.events.run())
         made.node.devices.set_inventory(NEW)
         await asyncio.sleep(5)
