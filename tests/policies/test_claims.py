@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import TEMPLATE
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, DRIVER, GPUS, MEMORY, template
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra import CORE, DRIVER, GPUS, MEMORY
 
+from gpushare_runtime.dra.templates import template
 from policies.engine import (
     KUBELET,
     POD_PLUGIN,
@@ -223,7 +224,7 @@ def claims() -> list[tuple[str, Json]]:
             if one.get("resourceClaimTemplateName") == TEMPLATE
         }
     )
-    spec: Any = template()["spec"]["spec"]
+    spec: Any = template("default")["spec"]["spec"]
     return [
         (
             name,

@@ -50,6 +50,8 @@ _UNKNOWN_TO_CLAIMS = {
 }
 #: Names of GPU memory in a ResourceQuota: the API server takes each, and counts nothing by it.
 _UNCOUNTED = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{CLASS}.deviceclass.resource.k8s.io/memory")
+#: What it does count: GPUs of claims, whatever they have of each.
+_SHARES = f"{CLASS}.deviceclass.resource.k8s.io/devices"
 _NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
 _CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
 #: Of a pod as it was: one from before this back end has limits, and the API server takes no claims for it any more.
@@ -70,17 +72,6 @@ def objects(values: Values) -> list[Json]:
     running = [*([workloads.runtime_class()] if values.own_class else []), *workloads.network_policies(values)]
     running += [deployment(values), daemon_set(values), *(workloads.pod_monitors(values) if values.metrics and values.pod_monitors else [])]
     return [*space, *_own_policies(values), *admission(values.memory_unit), *rights, *running]
-
-
-def template(namespace: str = "") -> Json:
-    """The template of a namespace. Nothing can be allocated for a claim as it stands here."""
-    request = {
-        "name": "gpu",
-        "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 1, "selectors": [{"cel": {"expression": "false"}}]},
-    }
-    metadata = {"name": TEMPLATE, **({"namespace": namespace} if namespace else {})}
-    spec = {"spec": {"devices": {"requests": [request]}}}
-    return {"apiVersion": RESOURCE_API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": spec}
 
 
 def device_class() -> Json:
@@ -386,12 +377,13 @@ def _budgets() -> list[Json]:
         must(
             f"!{list_of(_UNCOUNTED)}.exists(name, name in object.spec.?hard.orValue({{}}))",
             f"{MEMORY}: a ResourceQuota counts no GPU memory with the back end dra, since admission makes claims of limits, and "
-            "claims are counted without their memory: leave it out (docs/use/dra.md)",
+            f"claims are counted without their memory: write {_SHARES}, the number of shares, or use the back end extender "
+            "(docs/use/dra.md)",
         ),
         must(
             f"!object.spec.?limits.orValue([]).exists(l, {limited})",
             f"{MEMORY}: with such a LimitRange the back end dra runs no pod in its namespace, since admission makes claims of limits: "
-            "leave it out (docs/use/dra.md)",
+            "leave it out, or use the back end extender (docs/use/dra.md)",
         ),
     ]
     return with_bindings([policy("dra-budgets", [CREATE, UPDATE], ["resourcequotas", "limitranges"], {}, validations)])

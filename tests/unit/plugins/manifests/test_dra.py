@@ -8,6 +8,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DRA_SOCKETS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.claims import POLICIES
@@ -15,8 +16,10 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, role_options, variables
 
+from docs.pages import codes, rows, section
 from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.device_plugin.options import parse_arguments
 from gpushare_runtime.dra import claims, driver, slices, templates
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig
 from gpushare_runtime.settings.document import parse
@@ -30,7 +33,6 @@ def objects(kind: str, values: Values = VALUES) -> dict[str, Any]:
 
 
 def test_the_runtime_has_the_same_names() -> None:
-    assert dra.template("x") == templates.template("x")
     assert (dra.DRIVER, dra.CLAIMS, dra.TEMPLATE) == (slices.DRIVER, templates.NAME, slices.CLASS)
     sockets = ("gpushare.kubernetes-0123cdef-reg.sock", "gpushare-kubernetes-0123cdef-reg.sock", "gpushare.kubernetes-0123-reg.sock")
     assert [bool(re.fullmatch(DRA_SOCKETS, name)) for name in sockets] == [bool(driver._SOCKET.fullmatch(name)) for name in sockets]
@@ -48,6 +50,19 @@ def test_the_playbook_makes_what_the_manifest_has() -> None:
     made = in_cluster.objects(Values(**{**Values.by_variables(settings), "scheduler_image": ""}))
     text = (COLLECTION / "docs/manifests/dra/gpushare-dra.yaml").read_text(encoding="utf-8")
     assert json.loads(json.dumps(made)) == list(yaml.safe_load_all(text))
+
+
+def test_the_page_has_the_words_with_which_mps_and_compute_shares_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of preflight and Helm are in their tests."""
+    table = [(by, *codes(words)) for _, by, words in rows(section("docs/use/dra.md", "MPS and compute shares"))]
+    (policy,) = (one for name, one in objects("ValidatingAdmissionPolicy").items() if name == "gpushare-dra-rejected")
+    messages = [one.get("message", "") for one in policy["spec"]["validations"]]
+    said = [words for by, words in table if by == "API server"]
+    assert len(said) == 2
+    assert [words for words in said if not any(words in message for message in messages)] == []
+    with pytest.raises(SystemExit):
+        parse_arguments(["--node-name=gpu1", "--backend=dra", "--isolation=mps"])
+    assert dict(table)["the program"] in capsys.readouterr().err
 
 
 def test_units_are_the_runtimes_quantities() -> None:

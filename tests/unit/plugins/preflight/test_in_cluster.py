@@ -68,7 +68,7 @@ def test_nothing_speaks_against_it(facts: dict[str, Any], asked: dict[str, Any])
         ({"unit": "GiB", "pods": ["default/a on gpu1"]}, {"memory_unit": "MiB"}, "memory_unit", "default/a on gpu1"),
         ({"enforces": "restricted"}, {}, "namespace", "enforces restricted pods"),
         ({}, {"namespace": "default"}, "namespace", "begins with gpushare-"),
-        ({}, {"isolation": "mps"}, "isolation", "mount namespace"),
+        ({}, {"isolation": "mps"}, "isolation", "each MPS control daemon needs a mount namespace of its own"),
         ({"openshift": True}, {"isolation": "driver"}, "isolation", "CAP_SYS_ADMIN"),
         ({}, {"scheduler": "default"}, "scheduler", "run site with the inventory"),
         ({}, {"scheduler": "default", "wires": True, "namespace": "kube-system"}, "scheduler", "in kube-system"),
