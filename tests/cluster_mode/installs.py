@@ -54,11 +54,16 @@ def prepare(cluster: Cluster) -> None:
     cluster.kubectl("label", "nodes", *GPU_NODES, LABEL, "--overwrite")
 
 
-def until_serving(cluster: Cluster) -> None:
-    """Until all pods are ready, and every GPU node has memory to share."""
-    for workload in ("deployment/gpushare-scheduler", "daemonset/gpushare-device-plugin"):
+def until_ready(cluster: Cluster, deployment: str) -> None:
+    """Until all pods of this Deployment, and all device plugins, are ready."""
+    for workload in (f"deployment/{deployment}", "daemonset/gpushare-device-plugin"):
         limit = f"--timeout={SECONDS:g}s"
         cluster.kubectl("rollout", "status", "-n", NAMESPACE, workload, limit, seconds=SECONDS + 20)
+
+
+def until_serving(cluster: Cluster) -> None:
+    """Until all pods are ready, and every GPU node has memory to share."""
+    until_ready(cluster, "gpushare-scheduler")
     cluster.until("every GPU node has memory to share", lambda: all(memory(cluster.node(name)) for name in GPU_NODES), 60)
 
 
@@ -104,10 +109,11 @@ class Manifest:
 
 
 class Chart:
-    """helm with the chart of this repository."""
+    """helm with the chart of this repository. serving: waits until what it has installed serves."""
 
-    def __init__(self, cluster: Cluster, **other: Any) -> None:
+    def __init__(self, cluster: Cluster, serving: Callable[[Cluster], None] = until_serving, **other: Any) -> None:
         self.cluster = cluster
+        self._serving = serving
         self._values = {**values(cluster), **other}
 
     @cached_property
@@ -122,7 +128,7 @@ class Chart:
         prepare(self.cluster)
         self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(_SPACE))
         self.set("install", **other)
-        until_serving(self.cluster)
+        self._serving(self.cluster)
 
     def set(self, command: str, **other: Any) -> None:
         """install or upgrade, with these values; helm waits until the pods are ready."""

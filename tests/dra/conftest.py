@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from cluster_mode.in_cluster import NAMESPACE, archive, import_image
+from cluster_mode.in_cluster import archive, import_image
 from cluster_mode.installs import MANIFESTS, SECONDS, prepare, reaching
-from dra.shares import SLICES, clear, templates
+from dra.shares import clear, until_serving
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from labs import IN_CLUSTER, Labs
 
@@ -24,10 +24,7 @@ def cluster(labs: Labs) -> Cluster:
     prepare(found)
     objects = list(yaml.safe_load_all((MANIFESTS / "dra/gpushare-dra.yaml").read_text()))
     found.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(reaching(found, objects)), seconds=SECONDS)
-    for workload in ("deployment/gpushare-claims", "daemonset/gpushare-device-plugin"):
-        found.kubectl("rollout", "status", "-n", NAMESPACE, workload, f"--timeout={SECONDS:g}s", seconds=SECONDS + 20)
-    found.until("each GPU node has its slice", lambda: {one["spec"]["nodeName"] for one in found.api.items(SLICES)} == {*GPU_NODES}, 60)
-    found.until("the namespace default has its template", lambda: "default" in templates(found), 60)
+    until_serving(found)
     return found
 
 

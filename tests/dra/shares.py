@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cluster_mode.installs import until_ready
 from e2e.api import Json
 from e2e.checks import CONTROL_DEVICES
 from e2e.cluster import GPU_NODES, Cluster, RealGpu
@@ -31,6 +32,13 @@ class Share:
     node: str
     device: str
     gib: int
+
+
+def until_serving(cluster: Cluster) -> None:
+    """Until all pods of gpushare are ready, each GPU node has its slice, and the namespace default its template."""
+    until_ready(cluster, "gpushare-claims")
+    cluster.until("each GPU node has its slice", lambda: {one["spec"]["nodeName"] for one in cluster.api.items(SLICES)} == {*GPU_NODES}, 60)
+    cluster.until("the namespace default has its template", lambda: "default" in templates(cluster), 60)
 
 
 def templates(cluster: Cluster) -> set[str]:

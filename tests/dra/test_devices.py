@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dra.shares import allocated, cdi_devices, check_not_over_booked, check_shares, claims, left_on, shares_of
@@ -104,6 +106,24 @@ def test_what_fits_no_gpu_waits_and_what_no_claim_can_say_is_rejected(empty: Clu
         with pytest.raises(ApiError, match=words):
             empty.create(rejected)
     assert [one["metadata"]["name"] for one in empty.pods()] == ["large"]
+
+
+def test_a_quota_of_devices_counts_the_shares_of_a_namespace(empty: Cluster) -> None:
+    """The one that docs/use/dra.md has in the place of a quota by GiB."""
+    hard = {"gpushare.deviceclass.resource.k8s.io/devices": "2"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "shares", "namespace": "default"}, "spec": {"hard": hard}}
+    empty.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+    try:
+        for name, gib in (("first", 16), ("second", 1)):
+            empty.create(pod(name, memory=gib))
+        empty.until_running("first", "second")
+        empty.create(pod("third", memory=1))
+        about = ("get", "events", "-n", "default", "--field-selector=involvedObject.name=third", "-o", "jsonpath={.items[*].message}")
+        empty.until("the third has no claim", lambda: "exceeded quota: shares" in empty.kubectl(*about), 60)
+        empty.delete("second")
+        empty.until_running("first", "third", seconds=120)
+    finally:
+        empty.kubectl("delete", "resourcequota", "shares", "-n", "default")
 
 
 def test_deleted_pods_leave_nothing_on_their_nodes(empty: Cluster) -> None:

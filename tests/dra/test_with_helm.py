@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""The chart with the back end dra, from a cluster without gpushare: a sample runs, the other back end is rejected, and the end.
+
+After the file of the playbook, which leaves nothing; both make the lab bare.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from cluster_mode.in_cluster import NAMESPACE, InCluster, archive, import_image
+from cluster_mode.installs import Chart
+from dra.shares import check_not_over_booked, check_shares, claims, clear, until_serving
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, SAMPLES, Cluster
+from labs import IN_CLUSTER, Labs
+
+pytestmark = [pytest.mark.suite("dra"), pytest.mark.timeout(900)]
+
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+#: Of the sample 01-share.
+UNITS = {"share-1": 6, "share-2": 6, "share-3": 6}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """chart: with the back end dra. objects: those of the cluster before, by name."""
+
+    cluster: Cluster
+    chart: Chart
+    here: InCluster
+    objects: frozenset[str]
+
+    def kept(self) -> dict[str, str]:
+        """The container of each pod in the namespace default: another one has another id. They have the GPUs of their claims."""
+        pods = self.cluster.pods()
+        assert check_shares(self.cluster, pods, UNITS) == []
+        assert check_not_over_booked(self.cluster) == []
+        return {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in pods}
+
+    def rejected(self, command: str) -> str:
+        """What helm says about the other back end."""
+        with pytest.raises(AssertionError) as error:
+            self.chart.set(command, backend="extender", deviceStrategy="volume-mounts")
+        return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def installed(labs: Labs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    cluster = labs.bare(IN_CLUSTER)
+    import_image(cluster, archive().read_bytes(), (CONTROL_PLANE, *GPU_NODES))
+    here = InCluster(cluster, tmp_path_factory.mktemp("helm"))
+    objects = frozenset(here.objects())
+    chart = Chart(cluster, until_serving, backend="dra", deviceStrategy="cdi")
+    chart.install()
+    yield Installed(cluster, chart, here, objects)
+    cluster.clear()
+
+
+def test_a_sample_runs_with_its_gpus(installed: Installed) -> None:
+    installed.cluster.kubectl("apply", "-f", str(SAMPLES / "01-share.yaml"))
+    installed.cluster.until_running(*UNITS, seconds=120)
+    assert set(installed.kept()) == set(UNITS)
+    assert json.loads(installed.chart.helm("status", "gpushare", "--output", "json"))["info"]["status"] == "deployed"
+
+
+def test_an_upgrade_to_the_other_back_end_is_rejected_and_changes_nothing(installed: Installed) -> None:
+    before, kept = set(installed.here.objects()), installed.kept()
+    assert "found the Deployment gpushare-claims of backend: dra" in installed.rejected("upgrade")
+    assert set(installed.here.objects()) == before
+    assert installed.kept() == kept
+
+
+def test_other_values_replace_the_device_plugins_under_running_pods(installed: Installed) -> None:
+    kept = installed.kept()
+    installed.chart.set("upgrade", unhealthy="evict")
+    until_serving(installed.cluster)
+    assert installed.kept() == kept
+
+
+def test_without_its_release_the_pods_keep_their_gpus_from_the_other_back_end(installed: Installed) -> None:
+    kept = installed.kept()
+    installed.chart.helm("uninstall", "gpushare", "--wait")
+    said = installed.rejected("install")
+    assert "found the ResourceClaim default/share-" in said
+    assert "install backend: dra again" in said
+    assert set(installed.here.objects()) == {*installed.objects, f"Namespace /{NAMESPACE}"}
+    assert installed.kept() == kept
+    installed.chart.set("install")
+    until_serving(installed.cluster)
+    assert installed.kept() == kept
+
+
+def test_helm_uninstalls(installed: Installed) -> None:
+    clear(installed.cluster)
+    assert claims(installed.cluster) == []
+    installed.chart.remove()
+    assert set(installed.here.objects()) == installed.objects
+    assert installed.cluster.api.items(CLASSES) == []
