@@ -127,7 +127,9 @@ class DraBackend:
         return [entry for entry in report(self._node).entries if entry.why == ORPHANED and entry.uid not in prepared]
 
     def _in_use(self, known: Set[str]) -> frozenset[str]:
-        """UUIDs of the GPUs on which pods that are gone have processes. A pod that has ended as pods do is not among them at any moment.
+        """UUIDs of the GPUs on which pods that are gone have processes, or a pod without a claim at the API server.
+
+        A pod that has ended as pods do is not among them at any moment.
 
         known: those that were among them. Such a one stays until no pod can have a process there: this process may be new, and has not
         searched for any yet. kubelet may have deleted the slices that say so.
@@ -146,7 +148,7 @@ class DraBackend:
             log.info("processes of %s use no memory of GPU %s any more", name or uid, gpu, extra=about(name, gpu=self._index(gpu)))
         self._held = held
         self._former &= {uid for uid, _ in held}
-        return frozenset(gpu for _, gpu in held)
+        return self.claims.lost().union(gpu for _, gpu in held)
 
     def _index(self, uuid: str) -> object:
         gpu = self._node.devices.by_uuid.get(uuid)
@@ -155,6 +157,7 @@ class DraBackend:
     def _changed(self) -> None:
         if self.record.refresh():
             self._node.recorder.set_checkpoint(self.record.entries)
+        self._node.changes.notify()
 
     async def _limit(self, claim: Claim) -> None:
         """kubelet has made the pod's control group before it asks."""

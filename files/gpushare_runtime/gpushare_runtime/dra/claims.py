@@ -92,14 +92,14 @@ def parse_claim(value: Mapping[str, Any], node: str, inventory: Inventory) -> Cl
         raise ClaimError(f"claim {namespace}/{name} has no GPU of {DRIVER}: delete its pod, whose owner makes another one")
     reserved = status.get("reservedFor")
     users = [as_mapping(entry) for entry in reserved[:MOST_RESULTS]] if isinstance(reserved, list) else []
-    if len(users) > 1 or any(user.get("resource") != "pods" for user in users):
+    pods = tuple(str(user.get("uid", "")) for user in users if user.get("resource") == "pods")
+    if len(users) != 1 or not pods or not _UID.fullmatch(pods[0]):
         # kubelet does not tell of a pod that comes later: the policy gpushare-dra-shared keeps it off.
         raise ClaimError(
             f"claim {namespace}/{name} is reserved for {len(users)} users, and its GPU memory is for one pod: write "
             "resourceClaimTemplateName instead of resourceClaimName in the pods, so that each has a claim of its own"
         )
-    uids = (str(user.get("uid", "")) for user in users)
-    return Claim(uid, namespace, name, parts, of_limits, tuple(found for found in uids if _UID.fullmatch(found)))
+    return Claim(uid, namespace, name, parts, of_limits, pods)
 
 
 def _part(result: Mapping[str, Any], node: str, gpus: Mapping[str, Gpu], unit: Unit, claim: str, of_limits: bool) -> Part:
@@ -132,20 +132,26 @@ def _units(amount: object, unit: Unit, claim: str) -> int:
     return int(value // size)
 
 
-def conflict(claim: Claim, prepared: Iterable[Claim], inventory: Inventory, left: Iterable[HeldEntry] = ()) -> str:
-    """Why the GPUs cannot take the claim beside those that are prepared; "" if they can. left: what processes of pods that are gone use."""
+def conflict(
+    claim: Claim, prepared: Iterable[Claim], inventory: Inventory, left: Iterable[HeldEntry] = (), *, everybody: bool = False
+) -> str:
+    """Why the GPUs cannot take the claim beside those that are prepared; "" if they can. left: what processes of pods that are gone use.
+
+    everybody: for the log. Without, for the owner of the pod, it names nothing of other namespaces.
+    """
     used: dict[str, int] = {}
-    holders: dict[str, list[str]] = {}
+    holders: dict[str, dict[str, None]] = {}
     taken = [(part.uuid, part.units, str(other)) for other in prepared if other.uid != claim.uid for part in other.parts]
     for uuid, units, holder in [*taken, *((entry.gpu, entry.units, f"processes of pod {entry.pod or entry.uid}") for entry in left)]:
         used[uuid] = used.get(uuid, 0) + units
-        holders.setdefault(uuid, []).append(holder)
+        visible = everybody or holder.removeprefix("processes of pod ").startswith(f"{claim.namespace}/")
+        holders.setdefault(uuid, {})[holder if visible else "others"] = None
     for part in claim.parts:
         used[part.uuid] = used.get(part.uuid, 0) + part.units
     for part in claim.parts:
         gpu = inventory.by_uuid[part.uuid]
         if used[part.uuid] > gpu.units:
-            others = ", ".join(holders.get(part.uuid, [])[:3]) or "none"
+            others = ", ".join(list(holders.get(part.uuid, ()))[:3]) or "none"
             return (
                 f"GPU {gpu.index} has {gpu.units} units, and {used[part.uuid]} would be in use with claim {claim} beside what "
                 f"is not free yet ({others}); kubelet tries again"

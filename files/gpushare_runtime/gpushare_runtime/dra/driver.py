@@ -16,7 +16,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -102,6 +101,8 @@ class Services(DRAPluginServicer, DRAResourceHealthServicer, RegistrationService
         async def prepare(claim: pb.Claim) -> pb.NodePrepareResourceResponse:
             started = time.monotonic()
             try:
+                if len(request.claims) > _MOST_CLAIMS:
+                    raise ClaimError(f"the pod has {len(request.claims)} claims with GPUs, and no more than {_MOST_CLAIMS} can be prepared")
                 prepared = await self._claims.prepare(claim.namespace, claim.uid, claim.name)
                 await self._before_start(prepared.claim)
             except ClaimError as error:
@@ -170,7 +171,8 @@ class Services(DRAPluginServicer, DRAResourceHealthServicer, RegistrationService
 
 
 async def _each(claims: Any, answer: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
-    return {claim.uid: await answer(claim) for claim in islice(claims, _MOST_CLAIMS)}
+    """kubelet asks again, for ever, where an answer is missing."""
+    return {claim.uid: await answer(claim) for claim in claims}
 
 
 class KubeletDriver:

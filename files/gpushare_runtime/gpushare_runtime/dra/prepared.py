@@ -68,6 +68,7 @@ class Claims:
         alive: Callable[[Set[str]], Set[str]] = lambda uids: frozenset(),
     ) -> None:
         self.by_uid: dict[str, PreparedClaim] = {}
+        self._lost: set[str] = set()
         self._client = client
         self._node = node
         self._file = state / NAME
@@ -136,6 +137,7 @@ class Claims:
                 if not why and before is None and len(self.by_uid) >= MOST_CLAIMS:
                     why = f"{len(self.by_uid)} claims are prepared on this node, and no more than {MOST_CLAIMS} can be"
                 if why:
+                    log.warning("no room: %s", conflict(claim, self.claims(), inventory, left, everybody=True) or why)
                     raise ClaimError(why)
                 prepared = prepare(claim, inventory)
             if prepared != before:
@@ -155,7 +157,13 @@ class Claims:
         here = await asyncio.gather(*map(self._exists, others))
         gone = [claim for claim, exists in zip(others, here, strict=True) if not exists]
         live = await in_thread(partial(self._alive, {pod for claim in gone for pod in claim.pods})) if gone else ()
-        ended = {claim.uid: claim for claim in gone if not any(pod in live for pod in claim.pods)}
+        ended = {claim.uid: claim for claim in gone if claim.pods and not any(pod in live for pod in claim.pods)}
+        lost = [claim for claim in gone if claim.uid not in ended and claim.uid not in self._lost]
+        if lost:
+            words = "the API server has no claim %s any more, and its pod runs: its GPUs take no other pods until kubelet releases it"
+            log.warning(words, ", ".join(map(str, lost)))
+            self._lost = {uid for uid in self._lost if uid in self.by_uid}.union(claim.uid for claim in lost)
+            self._changed()
         if ended:
             words = "forgetting %s: the API server has no such claim any more, and its pods have no process"
             log.warning(words, ", ".join(map(str, ended.values())))
@@ -173,6 +181,10 @@ class Claims:
 
     def claims(self) -> list[Claim]:
         return [entry.claim for entry in self.by_uid.values()]
+
+    def lost(self) -> frozenset[str]:
+        """UUIDs of the GPUs that kube-scheduler takes for free, because their claims are gone from the API server while a pod has them."""
+        return frozenset(part.uuid for claim in self.claims() if claim.uid in self._lost for part in claim.parts)
 
     async def _set(self, by_uid: Mapping[str, PreparedClaim]) -> None:
         try:
@@ -195,6 +207,9 @@ class Claims:
 def _write(file: Path, spec: Path, by_uid: Mapping[str, PreparedClaim], unit: Unit) -> None:
     """OSError."""
     data = to_checkpoint(by_uid.values(), unit)
+    if len(data) > MOST_BYTES:
+        # The next process would not read it.
+        raise OSError(f"{len(data)} bytes of claims are more than {MOST_BYTES}")
     environments = {name: variables for entry in by_uid.values() for name, variables in entry.devices.items()}
     for folder, mode in ((file.parent, 0o700), (spec.parent, 0o755)):
         folder.mkdir(mode=mode, parents=True, exist_ok=True)

@@ -99,6 +99,8 @@ RESULT = "status/allocation/devices/results/0"
         (changed(f"{RESULT}/request", "../../etc"), "a request of the name '../../etc'"),
         (changed("metadata/uid", "../x"), "has the UID '../x'"),
         (claim("c1", [(T4, "6Gi")], pods=["p1", "p2"]), "is reserved for 2 users"),
+        (claim("c1", [(T4, "6Gi")], pods=[]), "is reserved for 0 users"),
+        (changed("status/reservedFor/0/uid", "../x"), "is reserved for 1 users"),
         (changed("status/reservedFor", [{"resource": "podgroups", "name": "g", "uid": "g"}]), "write resourceClaimTemplateName"),
         ({}, "has the UID ''"),
     ],
@@ -126,6 +128,16 @@ def test_what_others_have_left_is_enough_or_not() -> None:
     # The same claim again is no second one.
     assert conflict(first, [first, second], HERE) == ""
     assert conflict(parsed(claim("c4", [(T4, "8Gi"), (T4, "8Gi")])), [], HERE).startswith("GPU 0")
+
+
+def test_the_owner_of_a_pod_is_told_no_names_of_other_namespaces() -> None:
+    """kubelet makes an Event of the sentence."""
+    mine = parsed(claim("c1", [(T4, "15Gi")]))
+    secret = [replace(mine, uid=uid, namespace="bank", name=f"payroll-{uid}") for uid in ("c2", "c3")]
+    beside = [*secret, replace(mine, uid="c4", name="own")]
+    left = [HeldEntry(T4.uuid, uid, name, 1, "orphaned") for uid, name in (("p8", "bank/payroll"), ("p9", ""), ("p7", "default/gone"))]
+    assert "(others, default/own, processes of pod default/gone)" in conflict(mine, beside, HERE, left)
+    assert "(bank/payroll-c2, bank/payroll-c3, default/own)" in conflict(mine, beside, HERE, left, everybody=True)
 
 
 def test_a_gpu_that_fails_takes_no_new_claim() -> None:

@@ -23,7 +23,7 @@ from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit
 from gpushare_runtime.daemon.runner import FatalError, Status
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.dra import driver, prepared
+from gpushare_runtime.dra import claims, driver, prepared
 from gpushare_runtime.dra.claims import Claim, ClaimError
 from gpushare_runtime.dra.driver import Gpus, KubeletDriver, Services
 from gpushare_runtime.dra.prepared import Claims
@@ -233,6 +233,32 @@ async def test_one_bad_claim_is_that_ones_fault() -> None:
         assert set(it.spec()) == {"c2-gpu"}
 
 
+async def test_each_claim_of_a_request_has_an_answer() -> None:
+    """kubelet neither starts nor ends a pod before."""
+    async with node() as it:
+        many = [f"c{number}" for number in range(driver._MOST_CLAIMS + 1)]
+        found = await it.prepare(*many)
+        assert found.keys() == {*many}
+        assert all("has 65 claims" in answer.error for answer in found.values())
+        assert await it.release(*many) == dict.fromkeys(many, pb.NodeUnprepareResourceResponse())
+
+
+async def test_what_is_prepared_is_no_more_than_the_next_process_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "MOST_BYTES", 1000)
+    monkeypatch.setattr(claims, "MOST_BYTES", 1000)
+    async with node() as it:
+        uids = [f"c{number}" for number in range(5)]
+        for uid in uids:
+            await it.allocate(claim(uid, [(T4, "1Gi")]))
+        answers = await it.prepare(*uids)
+        taken = {uid for uid, answer in answers.items() if not answer.error}
+        assert 0 < len(taken) < len(uids)
+        assert all("bytes of claims are more than 1000" in answers[uid].error for uid in {*uids} - taken)
+        await it.kill()
+        await it.start()
+        assert it.claims.by_uid.keys() == taken
+
+
 async def passes(_: Any) -> None:
     """A request without a fault, before one with a fault."""
 
@@ -261,6 +287,17 @@ async def test_a_claim_that_kubelet_has_forgotten_gives_its_memory_up_when_it_an
         assert "default/c1" in (await it.prepare("c2"))["c2"].error
         assert (await it.prepare("c2"))["c2"].error == ""
         assert set(it.spec()) == {"c2-gpu"}
+
+
+async def test_a_claim_whose_pods_are_not_known_is_never_forgotten() -> None:
+    """A file of an older plugin may have such a one."""
+    async with node() as it:
+        await it.allocate(claim("c1", [(T4, "10Gi")]))
+        assert (await it.prepare("c1"))["c1"].error == ""
+        it.claims.by_uid["c1"] = replace(it.claims.by_uid["c1"], claim=replace(it.claims.by_uid["c1"].claim, pods=()))
+        await it.api.remove(f"{CLAIMS}/c1")
+        await it.allocate(claim("c2", [(T4, "10Gi")]))
+        assert "default/c1" in (await it.prepare("c2"))["c2"].error
 
 
 async def test_a_claim_of_the_same_name_is_another_one() -> None:

@@ -67,7 +67,7 @@ def whole(uid: str, count: int, claim: str = "", on: str | None = "gpu1") -> dic
     return made
 
 
-def claim(uid: str, parts: Sequence[tuple[Gpu, str]], name: str = "gpushare-m6", pods: Sequence[str] = ()) -> dict[str, Any]:
+def claim(uid: str, parts: Sequence[tuple[Gpu, str]], name: str = "gpushare-m6", pods: Sequence[str] = ("p0",)) -> dict[str, Any]:
     """One that is allocated: of these GPUs so much memory. name: of its entry in the pod, "" for one that users or kube-scheduler made."""
     results = [
         {
