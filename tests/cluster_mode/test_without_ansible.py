@@ -13,16 +13,14 @@ import pytest
 
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import NAMESPACE, InCluster
-from cluster_mode.installs import LABEL as LABEL_AND_VALUE
 from cluster_mode.installs import Chart, Manifest
+from docs.pages import blocks
 from e2e.checks import check_devices, check_environment, check_totals
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, OTHER_KUBELET_ROOT, Cluster
 from e2e.manifests import pod
 from gpushare_lab import components
 from gpushare_lab.prepare import the_cache
 from gpushare_lab.spec import POD_SUBNET
-
-LABEL = LABEL_AND_VALUE.partition("=")[0]
 
 
 @pytest.fixture
@@ -144,8 +142,11 @@ def test_helm_uninstalls(bare: Bare, chart: Chart, here: InCluster) -> None:
     bare.cluster.clear()
     chart.remove()
     assert set(here.objects()) == bare.objects
-    # The rest that the page has: Helm knows no nodes.
-    bare.cluster.kubectl("label", "nodes", "--selector", LABEL, f"{LABEL}-")
-    bare.cluster.kubectl("annotate", "nodes", "--all", "gpushare/gpus-", "gpushare/held-", "gpushare/evictions-")
+    # The rest of the page: Helm knows no nodes.
+    commands = [command.split() for block in blocks("docs/operate/uninstall.md") for command in block.commands]
+    of_nodes = [words[1:] for words in commands if words[0] == "kubectl" and words[1:3] in (["label", "nodes"], ["annotate", "nodes"])]
+    assert len(of_nodes) == 2
+    for words in of_nodes:
+        bare.cluster.kubectl(*words)
     nodes = [bare.cluster.node(name)["metadata"] for name in GPU_NODES]
     assert not [key for node in nodes for key in (*node["labels"], *node.get("annotations", ())) if key.startswith("gpushare")]
