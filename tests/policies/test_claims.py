@@ -21,6 +21,8 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.dra
 
 from gpushare_runtime.dra.templates import template
 from policies.engine import (
+    ADMINISTRATOR,
+    CONTROLLER,
     KUBELET,
     POD_PLUGIN,
     SCHEDULER,
@@ -399,3 +401,52 @@ def test_a_claim_that_has_gpus_keeps_its_finalizer() -> None:
         (_claim(**kept, driver="gpu.example.org"), _claim(driver="gpu.example.org"), ""),
     ]
     _judged("resourceclaims", TENANT, cases)
+
+
+def _tolerating(*tolerations: Json, kind: str = "ResourceClaimTemplate", asks: str = TEMPLATE, first: bool = False) -> Json:
+    one = {"deviceClassName": asks, "tolerations": list(tolerations)}
+    request = {
+        "name": "gpu",
+        **({"firstAvailable": [{"name": "a", "deviceClassName": "x"}, {"name": "b", **one}]} if first else {"exactly": one}),
+    }
+    spec: Json = {"devices": {"requests": [request]}}
+    about = {"name": "t", "namespace": "default", "ownerReferences": _of("a")}
+    return {"apiVersion": f"{RESOURCES}/v1", "kind": kind, "metadata": about, "spec": spec if kind == "ResourceClaim" else {"spec": spec}}
+
+
+def test_a_cordon_holds_against_the_tolerations_of_tenants() -> None:
+    no = "takes no pods"
+    taint, every = {"key": f"{DRIVER}/unusable", "operator": "Exists"}, {"operator": "Exists"}
+    value = {"key": taint["key"], "operator": "Equal", "value": "cordoned", "effect": "NoSchedule"}
+    other = {"key": "example.org/hot", "operator": "Exists"}
+    of_claim = _tolerating(other, every, kind="ResourceClaim")
+    many = [_tolerating(*[other] * 16, first=True) for _ in range(2)]
+    many[0]["spec"]["spec"]["devices"]["requests"] *= 32
+    cases: list[tuple[Json | None, Json, str]] = [
+        (None, of_claim, no),
+        *((None, _tolerating(other, one, first=first), no) for one in (taint, value, every) for first in (False, True)),
+        (None, _tolerating(taint, asks="x"), no),
+        # It may be meant for devices of others.
+        (None, _tolerating(every, asks="x"), ""),
+        (None, _tolerating(other), ""),
+        *((None, one, "") for one in many),
+    ]
+    both = {"resourceclaims": [cases[0]], "resourceclaimtemplates": cases[1:]}
+    for where, some in both.items():
+        _judged(where, TENANT, some)
+        _judged(where, ADMINISTRATOR, [(before, now, "") for before, now, _ in some])
+        _judged(where, CONTROLLER, some)
+    _judged("resourceclaims", Who("system:serviceaccount:kube-system:resource-claim-controller"), [(None, of_claim, "")])
+
+
+def test_a_pod_has_no_more_claims_than_the_device_plugin_prepares() -> None:
+    found = []
+    for number in (64, 65):
+        made = _gpu_pod(None, "default-scheduler")
+        made["spec"]["resourceClaims"] = [
+            {"name": f"gpushare-m{place + 1}", "resourceClaimTemplateName": TEMPLATE} for place in range(number)
+        ]
+        found.append(made)
+    few, many = ask([Request(TENANT, "pods", made) for made in found], policies_by_claims())
+    assert (few.denied, few.failed, many.failed) == ("", "", "")
+    assert "at most 64 claims of the template" in many.denied

@@ -324,10 +324,13 @@ def of_all_others() -> list[Case]:
             Request(KUBELET, "serviceaccounts/token", token_request("gpushare-scheduler", 3607, SYSTEM)),
             ALLOWED,
         ),
-        (
-            "a long token",
-            Request(ADMINISTRATOR, "serviceaccounts/token", token_request("gpushare-device-plugin", 3608, SYSTEM)),
-            "3607 seconds",
+        *(
+            (
+                f"a long token of {account}",
+                Request(ADMINISTRATOR, "serviceaccounts/token", token_request(account, 3608, SYSTEM)),
+                "3607 seconds",
+            )
+            for account in ("gpushare-device-plugin", "gpushare-dashboard")
         ),
         (
             "a long token elsewhere",

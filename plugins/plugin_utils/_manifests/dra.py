@@ -22,6 +22,9 @@ DRIVER = DRA_OWN
 CLASS = TEMPLATE
 RESOURCE_API = "resource.k8s.io/v1"
 _GROUP = "resource.k8s.io"
+TAINT = f"{DRIVER}/unusable"
+#: Who makes claims of templates; the second where kube-controller-manager has one account for all its controllers.
+_CONTROLLERS = ("system:serviceaccount:kube-system:resource-claim-controller", "system:kube-controller-manager")
 MEMORY, GPUS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
 _LABEL_GPUS = "aliyun.com/gpu-count"
 _UNITS_OF_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
@@ -31,6 +34,8 @@ _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 _MOST_NAME = 63
 #: Containers of a pod that can ask for GPU memory, as with the extender; GPUs of a node.
 _MOST_CONTAINERS, _MOST_GPUS = 64, 16
+#: Claims of one pod that the device plugin prepares.
+MOST_CLAIMS = 64
 #: No pod needs a longer one: the claim's name holds less.
 _MOST_RULE = 200
 #: Annotation → how its part of the name begins.
@@ -89,6 +94,7 @@ def admission(memory_unit: str) -> list[Json]:
         *_rejected(),
         *_budgets(),
         *_owned(),
+        *_tolerations(),
     ]
 
 
@@ -308,6 +314,7 @@ def _rejected() -> list[Json]:
             f"a pod that asks for GPUs (aliyun.com/*) has at most {_MOST_CONTAINERS} containers with the back end dra: use fewer",
         ),
         must(f"!({many})", f"a pod has at most {FEW} resourceClaims in this cluster, since gpushare reads each: use fewer"),
+        must(f"{many} || {ours}.size() <= {MOST_CLAIMS}", f"a pod has at most {MOST_CLAIMS} claims of the template {TEMPLATE}: use fewer"),
         must(
             "!variables.asks_memory || variables.few",
             f"a container of a pod with GPUs has at most {FEW} variables and {FEW} claims with the back end dra: use envFrom",
@@ -433,6 +440,28 @@ def _owned() -> list[Json]:
             policy("dra-shared", [UPDATE], ["resourceclaims/status"], has_gpus, [reserved], group=_GROUP),
             policy("dra-owned", [CREATE, UPDATE], ["resourceclaims"], {}, [made, *kept], [uids], group=_GROUP),
         ]
+    )
+
+
+def _tolerations() -> list[Json]:
+    """A claim that tolerates our taint has a GPU that is cordoned, or that processes of pods that are gone use."""
+    tolerated = f"t, t.?key.orValue('') == '{TAINT}' || (t.?key.orValue('') == '' && s.?deviceClassName.orValue('') == '{CLASS}')"
+    tolerates = f"s, s.?tolerations.orValue([]).exists({tolerated})"
+    spec = "(request.resource.resource == 'resourceclaims' ? object.spec : object.spec.spec)"
+    # It makes what templates ask for, which were judged when they were made.
+    is_no_controller = f"!(request.userInfo.username in {list_of(_CONTROLLERS)})"
+    may = (
+        "!request.userInfo.username.startsWith('system:serviceaccount:') && authorizer.group('').resource('nodes').check('patch').allowed()"
+    )
+    validation = must(
+        f"!{spec}.devices.?requests.orValue([]).exists(r, (has(r.exactly) ? [r.exactly] : []).exists({tolerates}) "
+        f"|| r.?firstAvailable.orValue([]).exists({tolerates})) || ({may})",
+        f"a GPU with the taint {TAINT} takes no pods: leave out tolerations of it, and of every taint (Exists without a key); "
+        "only users who may patch nodes write them",
+    )
+    resources = ["resourceclaims", "resourceclaimtemplates"]
+    return with_bindings(
+        [policy("dra-tolerations", [CREATE], resources, {"is-no-controller": is_no_controller}, [validation], group=_GROUP)]
     )
 
 

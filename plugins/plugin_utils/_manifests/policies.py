@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...module_utils._cluster.names import LABEL_NODE, NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES, RUNTIME_CLASS
+from ...module_utils._cluster.names import DASHBOARD, LABEL_NODE, NAMESPACE, PLUGIN_ACCOUNT_PREFIX, RESOURCES, RUNTIME_CLASS
 
 Json = dict[str, Any]
 
@@ -180,7 +180,7 @@ def in_cluster(
         namespace=namespace,
         binder=binder,
         per_node=False,
-        accounts=(binder, PLUGIN),
+        accounts=(binder, PLUGIN, DASHBOARD),
         token_seconds=POD_TOKEN_SECONDS,
         writers=tuple(writers),
     )

@@ -13,6 +13,7 @@ import json
 from ...module_utils._cluster.names import (
     ANNOTATION_SCHEDULER_CONFIG,
     ANNOTATION_SETTINGS,
+    CLAIMS,
     DASHBOARD,
     DEVICE_PLUGINS,
     LABEL_NODE,
@@ -120,8 +121,10 @@ def runtime_class() -> Json:
 
 def network_policies(values: Values) -> list[Json]:
     """No pod has to call ours, except for the metrics: kubelet's probes come from the node itself, which a NetworkPolicy always lets in."""
-    ports = {PLUGIN: PLUGIN_METRICS_PORT}
-    if not values.default_scheduler and not values.by_claims:
+    ports: dict[str, int | None] = {PLUGIN: PLUGIN_METRICS_PORT}
+    if values.by_claims:
+        ports |= {CLAIMS: None}
+    elif not values.default_scheduler:
         ports = {SCHEDULER: EXTENDER_METRICS_PORT, **ports}
     return [
         {
@@ -131,7 +134,7 @@ def network_policies(values: Values) -> list[Json]:
             "spec": {
                 "podSelector": {"matchLabels": labels(name)},
                 "policyTypes": ["Ingress"],
-                **({"ingress": [{"ports": [{"port": port, "protocol": "TCP"}]}]} if values.metrics else {}),
+                **({"ingress": [{"ports": [{"port": port, "protocol": "TCP"}]}]} if values.metrics and port else {}),
             },
         }
         for name, port in ports.items()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ def objects(kind: str, values: Values = VALUES) -> dict[str, Any]:
 
 def test_the_runtime_has_the_same_names() -> None:
     assert (dra.DRIVER, dra.CLAIMS, dra.TEMPLATE) == (slices.DRIVER, templates.NAME, slices.CLASS)
+    assert (dra.TAINT, dra.MOST_CLAIMS) == (slices.TAINT, driver._MOST_CLAIMS)
     sockets = ("gpushare.kubernetes-0123cdef-reg.sock", "gpushare-kubernetes-0123cdef-reg.sock", "gpushare.kubernetes-0123-reg.sock")
     assert [bool(re.fullmatch(DRA_SOCKETS, name)) for name in sockets] == [bool(driver._SOCKET.fullmatch(name)) for name in sockets]
     assert set(POLICIES) == set(objects("MutatingAdmissionPolicy")) == set(objects("MutatingAdmissionPolicyBinding"))
@@ -96,6 +98,16 @@ def test_accounts_have_no_right_to_pods_and_only_a_policys_to_nodes() -> None:
     }
     # These rights are narrowed by policies.
     assert {"gpushare-dra-slices", "gpushare-dra-templates", "gpushare-device-plugin"} <= set(objects("ValidatingAdmissionPolicyBinding"))
+
+
+@pytest.mark.parametrize("metrics", [False, True])
+def test_no_pod_connects_to_those_of_the_daemons_but_for_the_metrics_of_device_plugins(metrics: bool) -> None:
+    values = replace(VALUES, metrics=metrics, backend="dra")
+    found, pods = objects("NetworkPolicy", values), {**objects("Deployment", values), **objects("DaemonSet", values)}
+    assert found.keys() == pods.keys()
+    for name, pod in pods.items():
+        assert found[name]["spec"]["podSelector"]["matchLabels"] == pod["spec"]["template"]["metadata"]["labels"]
+        assert ("ingress" in found[name]["spec"]) == (metrics and name == "gpushare-device-plugin")
 
 
 def test_the_device_plugin_registers_as_a_driver_and_has_its_folder() -> None:
