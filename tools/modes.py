@@ -36,7 +36,7 @@ OLDEST_WITH_DRA: Final = "1.37"
 #: Its page.
 DRA: Final = "docs/use/dra.md"
 #: From here on the API server has MutatingAdmissionPolicy without a gate.
-_NAMES_THE_SCHEDULER: Final = "1.36"
+NAMES_THE_SCHEDULER: Final = "1.36"
 #: Presets in the words of their makers, in the order of the README.
 _MAKERS: Final = {
     "eks": "EKS",
@@ -69,6 +69,12 @@ def makers() -> list[str]:
 def run_by_hand() -> list[str]:
     """Names of the presets whose cluster was run."""
     return [name for name in presets.names() if re.search(r"^# state: .*by hand", (presets.FOLDER / f"{name}.yaml").read_text(), re.M)]
+
+
+def oldest_of(preset: str) -> str:
+    """The first release of a preset's cluster, as its title has it."""
+    (title,) = re.findall(r"^# title: .*?(\d+\.[\d.]*\d) (?:or|and) ", (presets.FOLDER / f"{preset}.yaml").read_text(), re.M)
+    return str(title)
 
 
 def by_site() -> str:
@@ -114,7 +120,7 @@ def rows() -> list[tuple[str, str, str, str]]:
         (
             "`spec.schedulerName` of pods with GPUs",
             "leave it out",
-            f"`gpushare-scheduler`. From Kubernetes {_NAMES_THE_SCHEDULER} on an admission policy writes it; "
+            f"`gpushare-scheduler`. From Kubernetes {NAMES_THE_SCHEDULER} on an admission policy writes it; "
             "before that, write it, or the pod is rejected",
             "leave it out",
         ),

@@ -170,13 +170,24 @@ def gpu_node(on: Canvas, x: int, y: int) -> None:
 #: Title of a mode, and what the programs of control plane and node are there.
 LANES: Final = (
     ("as services", "by Ansible", ("your kube-scheduler,", "the extender beside it as a service"), ("the device plugin as a service",)),
-    ("as pods", "by Helm", ("gpushare-scheduler: a second", "kube-scheduler, with the extender"), ("the device plugin as a DaemonSet",)),
+    (
+        "as pods",
+        "by Helm",
+        ("gpushare-scheduler, on a node without", "GPUs: your control plane is not touched"),
+        ("the device plugin as a DaemonSet",),
+    ),
+    (
+        "by DRA",
+        "by a playbook",
+        ("your kube-scheduler counts claims:", "no extender, no second scheduler"),
+        ("the device plugin as a DaemonSet",),
+    ),
 )
 
 
 def wide(colours: dict[str, str]) -> str:
     """For GitHub's width."""
-    on = Canvas(960, 424, colours)
+    on = Canvas(960, 486, colours)
     pod(on, 8, 8, 208)
     on.steps(14, 150)
     control_plane(on, 232, 8)
@@ -196,7 +207,7 @@ def wide(colours: dict[str, str]) -> str:
 
 def tall(colours: dict[str, str]) -> str:
     """For a phone."""
-    on = Canvas(366, 992, colours)
+    on = Canvas(366, 1074, colours)
     pod(on, 8, 8, 350)
     control_plane(on, 8, 128)
     gpu_node(on, 8, 418)

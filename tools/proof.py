@@ -102,6 +102,11 @@ def rate(scheduling: Mapping[str, Any], *, extender: bool) -> float:
     return float(statistics.mean(one["rate"] for one in scheduling["rounds"] if one["kind"] == ("ours" if extender else "no extender")))
 
 
+def most_memory_of_plugin() -> float:
+    """The most MiB that the device plugin had resident on a real GPU."""
+    return max(float(report.found("plugin", "resident MiB")) for report in reports())
+
+
 def one_node() -> Mapping[str, Any]:
     """The report of the cluster of one node with a real GPU."""
     return dict(saved("one-node-h100"))

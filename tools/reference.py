@@ -565,6 +565,10 @@ def _figure(step: Mapping[str, Any], name: str) -> str:
 # The suites, from the table of their runner.
 
 
+def _costs_on(page: str) -> str:
+    return modes.rebased(readme.costs_of_pods(), page)
+
+
 def suites() -> str:
     return table(("suite", "", "runs in"), ((code([suite.name]), suite.what, _runs_in(suite)) for suite in SUITES))
 
@@ -579,6 +583,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "README.md": {name: partial(make, readme.EN) for name, make in readme.PARTS.items()},
     "README.zh-CN.md": {name: partial(make, readme.ZH) for name, make in readme.PARTS.items()},
     "docs/project/status.md": {"ran": lambda: modes.rebased(readme.ran(), "docs/project/status.md")},
+    **{f"docs/operate/{page}.md": {"costs": partial(_costs_on, f"docs/operate/{page}.md")} for page in ("eks", "openshift")},
     "docs/start/modes.md": {"modes": partial(modes.table, "docs/start/modes.md")},
     "docs/start/requirements.md": {"requirements": requirements, "distributions": distributions},
     "docs/start/drivers.md": {"driver-plans": driver_plans, "driver-branches": branches_of_drivers},
