@@ -87,6 +87,7 @@ _SCHEDULER = {
     "says": str,
     "server_says": str,
     "controllers_say": str,
+    "controllers_elect": bool,
 }
 _SEEN = {
     "places": Places,

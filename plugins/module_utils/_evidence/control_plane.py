@@ -25,6 +25,8 @@ _LOGS, _SCHEDULER, _SERVER, _CONTROLLERS = "/var/log/pods", "kube-scheduler", "k
 _ERROR = re.compile(r"(?:\b|^)([EF][0-9]{4} [0-9:.]+ +[0-9]+ [^]]{1,80}\] .+|(?<=stderr F )Error: .+)")
 #: k8s.io/component-base 0.37.2, metrics/options.go: an error of every start of every program without such a file.
 _NO_ERROR = "] The manifest file is empty, ignoring."
+#: As strconv.ParseBool has it.
+_ALONE = re.compile(r"--leader-elect=(?:false|False|FALSE|f|F|0)\b")
 _LOG_BYTES = 64 * 1024
 _WORDS = 300
 #: A manifest is some kB; a file of more in the manifests folder is none.
@@ -34,7 +36,7 @@ _MANIFEST_BYTES = 256 * 1024
 def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
     """The texts of the scheduler's manifest, of every other file that kubelet reads beside it and that names kube-scheduler, and
     of the configurations that the manifest may mean; with their SHA-256. unreached: extenders of others that do not answer. says: the last
-    error that the scheduler that runs, or ran last, has logged, "" for none."""
+    error that the scheduler that runs, or ran last, has logged, "" for none. controllers_elect: whether the controllers elect a leader."""
     folder = posixpath.dirname(manifest)
     others = {}
     for name in host.names(folder):
@@ -56,6 +58,7 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
         "says": _last_error(host, _SCHEDULER),
         "server_says": _last_error(host, _SERVER),
         "controllers_say": _last_error(host, _CONTROLLERS),
+        "controllers_elect": not _ALONE.search(host.text(f"{folder}/{_CONTROLLERS}.yaml") or ""),
     }
 
 

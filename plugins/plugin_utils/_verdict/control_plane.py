@@ -143,9 +143,11 @@ def judge_leader(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, M
 
 def judge_controllers(planes: Mapping[str, Mapping[str, Any]], leases: Mapping[str, Mapping[str, Any]]) -> VerifyFindings:
     """Whether a kube-controller-manager leads: without it, no Deployment makes a pod, and no lost node is noticed. A cluster without such a
-    Lease has controllers of another kind."""
+    Lease has controllers of another kind. Where they run alone, without leader election, an old one says nothing."""
     found, lease = VerifyFindings(""), leases.get(CONTROLLERS)
     if not planes or lease is None or (lease["holder"] and lease["alive"]):
+        return found
+    if not all(seen["plane"]["scheduler"]["controllers_elect"] for seen in planes.values()):
         return found
     why = f"{lease['holder']} no longer renews it" if lease["holder"] else "it has no holder"
     said = {host: seen["plane"]["scheduler"]["controllers_say"] for host, seen in planes.items()}

@@ -685,6 +685,7 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
         "says": "",
         "server_says": "",
         "controllers_say": "",
+        "controllers_elect": True,
     }
 
 
@@ -719,6 +720,15 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     assert found["server_says"] == full
     assert found["controllers_say"].endswith(": --x")
     assert found["says"] == 'leaderelection.go:452] "error: Unauthorized "'
+
+
+def test_controllers_that_run_alone_are_told_by_their_manifest(root: FakeRoot) -> None:
+    control_plane(root)
+    folder = "/etc/kubernetes/manifests"
+    for line, elect in (("--leader-elect=true", True), ("--leader-elect=false", False), ("--leader-elect-lease-duration=1s", True)):
+        root.file(f"{folder}/kube-controller-manager.yaml", f"spec:\n  containers:\n  - command:\n    - {line}\n")
+        found = evidence_control_plane.scheduler_files(Host(str(root)), f"{folder}/kube-scheduler.yaml", "/none")
+        assert found["controllers_elect"] is elect
 
 
 def test_everything_in_one_go_is_json_and_writes_nothing(root: FakeRoot, tmp_path: Path) -> None:

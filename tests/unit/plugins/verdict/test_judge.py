@@ -800,6 +800,9 @@ def test_controllers_that_do_not_lead_are_told_with_their_last_words_and_keep_no
     assert found.findings[0].found.endswith("cp1: unknown")
     golden(found.findings[0].found)
     assert obstructed(world.evidence(), found) == {}
+    # Alone, without leader election, they leave an old Lease behind (k0s' single controllers, kubeadm with --leader-elect=false).
+    world.cp["plane"]["scheduler"]["controllers_elect"] = False
+    assert judge(world.evidence()).findings == ()
 
 
 def test_why_a_node_is_not_ready_is_said_by_the_api_and_by_its_kubelet(world: World, golden: Golden) -> None:

@@ -202,6 +202,7 @@ def plane_host() -> Json:
             "says": "",
             "server_says": "",
             "controllers_say": "",
+            "controllers_elect": True,
         },
         "lives": {"/etc/kubernetes/scheduler.conf": [NOW - 100 * 86400, NOW + 265 * 86400]},
     }
