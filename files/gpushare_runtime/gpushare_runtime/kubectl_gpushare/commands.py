@@ -74,6 +74,7 @@ WRONG: Final = 3
 UNKNOWN: Final = 1
 _LEASES: Final = "/apis/coordination.k8s.io/v1"
 _OF_EXTENDER: Final = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/gpushare-extender"
+_OF_SCHEDULER: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/gpushare-scheduler"
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 _ASKED: Final = 3
@@ -440,30 +441,38 @@ def run_cordon(arguments: argparse.Namespace) -> int:
 async def find_leases(client: KubeClient) -> list[status.LeaseState]:
     """Of kube-scheduler, by whatever name the extender goes, and of gpushare's own scheduler where the daemons are pods. KubeError."""
     name = await _lease_of_extender(client) or status.LeaseState.scheduler
-    own = await _leases_named(client, status.IN_CLUSTER, protocol.IN_CLUSTER_NAMESPACE)
-    found = await _leases_named(client, name, status.LeaseState.namespace)
+    own = await _lease_named(client, status.IN_CLUSTER, await _homes_of_scheduler(client))
+    found = await _lease_named(client, name, [SYSTEM, status.OF_OPENSHIFT.get(name, SYSTEM)])
     # Without leader election, or on a control plane that others run, there is none: that only matters to pods of ours that it places.
     return [*own, *(found or ([] if own else [status.LeaseState(scheduler=name, exists=False)]))]
 
 
-async def _leases_named(client: KubeClient, name: str, namespace: str) -> list[status.LeaseState]:
-    """In any namespace, where those of all may be listed; else in this one."""
+async def _lease_named(client: KubeClient, name: str, homes: Sequence[str]) -> list[status.LeaseState]:
+    """The one that holds longest in the namespaces where it belongs, none or one. Anybody who may edit a namespace makes Leases there."""
+    found, problem = [], ""
+    for namespace in dict.fromkeys(homes):
+        try:
+            found.append(status.read_lease(await client.get(path(_LEASES, "namespaces", namespace, "leases", name))))
+        except KubeError as error:
+            if error.status not in (403, 404):
+                raise
+            if error.status == 403 and namespace == SYSTEM:
+                problem = "you may not get it"
+    if found:
+        return [max(found, key=lambda lease: (bool(lease.holder), lease.renewed + 2 * lease.seconds))]
+    return [status.LeaseState(problem=problem, scheduler=name)] if problem else []
+
+
+async def _homes_of_scheduler(client: KubeClient) -> list[str]:
+    """The namespace of an installation as pods, by a binding that only an administrator makes; the usual one where the user may not read
+    that."""
     try:
-        items = (await client.get(f"{_LEASES}/leases", fieldSelector=f"metadata.name={name}", limit=_LISTED)).get("items") or []
-        return [lease for lease in map(status.read_lease, items) if lease.scheduler == name]
+        subjects = (await client.get(_OF_SCHEDULER)).get("subjects") or []
     except KubeError as error:
-        if error.status == 404:
-            return []
-        if error.status != 403:
+        if error.status not in (403, 404):
             raise
-    try:
-        return [status.read_lease(await client.get(path(_LEASES[len("/apis/") :], "namespaces", namespace, "leases", name)))]
-    except KubeError as error:
-        if error.status == 404 or (error.status == 403 and name == status.IN_CLUSTER):
-            return []
-        if error.status == 403:
-            return [status.LeaseState(problem="you may not get it", scheduler=name)]
-        raise
+        return [protocol.IN_CLUSTER_NAMESPACE]
+    return [str(subject["namespace"]) for subject in subjects if subject.get("namespace")][:_LISTED]
 
 
 async def _lease_of_extender(client: KubeClient) -> str:
@@ -479,7 +488,7 @@ async def _lease_of_extender(client: KubeClient) -> str:
 
 async def find_evidence(client: KubeClient, cluster: Cluster) -> status.StatusEvidence:
     """The facts that `status` reads beside nodes and pods. A user who may not read Events is told so. KubeError."""
-    controllers = await _leases_named(client, status.CONTROLLERS, SYSTEM)
+    controllers = await _lease_named(client, status.CONTROLLERS, [SYSTEM, status.OF_OPENSHIFT[status.CONTROLLERS]])
     found = status.StatusEvidence(await find_leases(client), controllers=controllers[0] if controllers else None)
     if not cluster.complete:
         return found

@@ -33,6 +33,7 @@ WAITED_SECONDS: Final = 60.0
 _MOST_LEASE_SECONDS: Final = 3600
 _MOST_CAUSES: Final = 20
 _NAMED: Final = 3
+_UNLESS_ALONE: Final = "; or it runs alone with leader election off"
 RECENT_SECONDS: Final = 600.0
 _FIRST_SECONDS: Final = 60.0
 _LABELLED: Final = "it has the label of a GPU node, and no device plugin has ever published GPUs"
@@ -45,6 +46,10 @@ IN_CLUSTER: Final = "gpushare-scheduler"
 
 
 CONTROLLERS: Final = "kube-controller-manager"
+
+
+OF_OPENSHIFT: Final = {"kube-scheduler": "openshift-kube-scheduler", CONTROLLERS: "openshift-kube-controller-manager"}
+"""A Lease's name to its namespace there. That of the cluster's bootstrap stays in kube-system, where nobody renews it."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,10 @@ def judge(cluster: Cluster, evidence: StatusEvidence) -> list[StatusEntry]:
 
 def nothing_scheduled(leases: Iterable[LeaseState], wait: Waiting, now: float) -> str:
     """The sentence about a pod whose scheduler has no leader; "" where it has one, or where that is not known."""
-    cause = cause_in(wait.reported)
-    if wait.scheduler not in OUR_SCHEDULERS or (cause is not None and cause.kind == UNLED):
+    if wait.scheduler not in OUR_SCHEDULERS:
+        return ""
+    # One that was tried proves a scheduler, which needs no Lease where its leader election is off.
+    if wait.reported:
         return ""
     own = [lease for lease in leases if (lease.scheduler == IN_CLUSTER) == (wait.scheduler == IN_CLUSTER)]
     if not own or any(lease.problem or not lease.exists or lease.is_led(now) for lease in own):
@@ -182,16 +189,26 @@ def _scheduler(lease: LeaseState, now: float, pods: str, cluster: Cluster) -> It
         words = f"{lease.scheduler} has no Lease: it runs without leader election, or has never run"
         yield StatusEntry(WARNING, "scheduler", "", words, cure)
     elif not lease.is_led(now):
-        yield StatusEntry(ERROR, "scheduler", "", f"{lease.unled(now)}: all new {'GPU pods' if ours else 'pods'} wait", cure)
+        untried = _untried(cluster, ours)
+        words = f"{lease.unled(now)}: all new {'GPU pods' if ours else 'pods'} wait"
+        words += f", and no scheduler has tried {_pods(untried)}" if untried else f"{_UNLESS_ALONE}, as no pod waits untried"
+        yield StatusEntry(ERROR if untried else WARNING, "scheduler", "", words, cure)
     else:
         yield StatusEntry(OK, "scheduler", lease.holder, f"leads {lease.scheduler}, renewed {lease.age(now)} s ago")
 
 
+def _untried(cluster: Cluster, ours: bool) -> int:
+    """How many pods of this scheduler have waited for a minute without an attempt. ours: of the one of an installation as pods."""
+    waiting = [uid for uid, wait in cluster.waiting.items() if not wait.reported and wait.scheduler in OUR_SCHEDULERS]
+    of_it = [uid for uid in waiting if (cluster.waiting[uid].scheduler == IN_CLUSTER) == ours]
+    return sum(0 < cluster.pods.get(uid, UNKNOWN_POD).created < cluster.now() - WAITED_SECONDS for uid in of_it)
+
+
 def _controllers(lease: LeaseState | None, now: float) -> Iterator[StatusEntry]:
     if lease is not None and not lease.problem and not lease.is_led(now):
-        words = f"{lease.unled(now)}: no Deployment, Job or StatefulSet makes pods, and a lost node is not noticed"
+        words = f"{lease.unled(now)}: no Deployment, Job or StatefulSet makes pods, and a lost node is not noticed{_UNLESS_ALONE}"
         cure = f"kubectl get pods -n {SYSTEM} -l component={CONTROLLERS}, and its log on each control plane"
-        yield StatusEntry(ERROR, "controllers", "", words, cure)
+        yield StatusEntry(WARNING, "controllers", "", words, cure)
 
 
 def _stopped(cluster: Cluster, pods: str) -> Iterator[StatusEntry]:

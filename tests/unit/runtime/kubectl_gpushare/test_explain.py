@@ -516,7 +516,8 @@ def test_without_a_leader_no_change_of_a_pod_helps(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setitem(command.OBJECTS, "/apis/coordination.k8s.io/v1/leases", {"items": items})
+    for item in items:
+        monkeypatch.setitem(command.OBJECTS, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", item)
     monkeypatch.setitem(command.OBJECTS, "/api/v1/namespaces/team/pods/w", pending("w", mem=asks_for, namespace="team"))
     command.run(tmp_path, "explain", "w", "-n", "team")
     printed = capsys.readouterr().out
