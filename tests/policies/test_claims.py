@@ -450,3 +450,25 @@ def test_a_pod_has_no_more_claims_than_the_device_plugin_prepares() -> None:
     few, many = ask([Request(TENANT, "pods", made) for made in found], policies_by_claims())
     assert (few.denied, few.failed, many.failed) == ("", "", "")
     assert "at most 64 claims of the template" in many.denied
+
+
+def test_a_large_claim_costs_in_proportion_to_its_size() -> None:
+    """Of the lists that the API server does not bound, and of the longest that it takes."""
+    crowd = _of(*(f"u{place}" for place in range(10000)))
+    names = [f"a/{place}" for place in range(10000)]
+    owned = _claim(ownerReferences=crowd, finalizers=[*names, PROTECTION])
+    full = _tolerating(*[{"key": "example.org/hot", "operator": "Exists"}] * 16, first=True)
+    request = full["spec"]["spec"]["devices"]["requests"][0]
+    request["firstAvailable"] = [request["firstAvailable"][1]] * 8
+    full["spec"]["spec"]["devices"]["requests"] = [request] * 32
+    asked = {
+        "a tenant takes owners and finalizers away": Request(
+            TENANT, "resourceclaims", _claim(ownerReferences=crowd[1:]), owned, 4, RESOURCES
+        ),
+        "a tenant tolerates much": Request(TENANT, "resourceclaimtemplates", full, None, 4, RESOURCES),
+    }
+    for (what, _), one in zip(asked.items(), ask(list(asked.values()), every_policy_by_claims()), strict=True):
+        print(f"{what}: {one.seconds * 1000:.1f} ms, reading {one.reading * 1000:.1f} ms")
+        assert not one.failed
+        assert not ERROR.search(one.denied), one.denied
+        assert one.seconds <= 4 * one.reading, (what, one)
