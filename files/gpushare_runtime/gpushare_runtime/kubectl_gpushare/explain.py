@@ -384,7 +384,7 @@ def _waits_for(reported: str, fitting: int) -> str:
 
 
 def _cheapest(request: Request, found: Sequence[NodeVerdict]) -> Conclusion:
-    """A wait for processes first, then a request at least half as large, then the end of a cordon, which somebody has decided, then the
+    """A wait for processes first, then a request at least half as large, then the end of a cordon, which a person has decided, then the
     end of the fewest pods, then other changes."""
     ranked = [(*_rank(request, verdict.node, cure), verdict.node, cure) for verdict in found for cure in verdict.cures]
     if not ranked:
@@ -400,7 +400,7 @@ def _rank(request: Request, node: str, cure: Cure) -> tuple[int, int, str]:
         return 1 if enough else 4, -cure.number, cure.text
     if cure.kind in ("uncordon", "uncordon-node"):
         command = cure.text if cure.kind == "uncordon-node" else f"kubectl gpushare uncordon {node} {cure.number}"
-        return 2, 0, f"{command}, if whoever cordoned it agrees"
+        return 2, 0, f"{command}, if the person who cordoned it agrees"
     if cure.kind == "processes":
         return 0, 0, f"{cure.text} (nvidia-smi on {node} lists them)"
     if cure.kind == "end":
