@@ -101,8 +101,8 @@ def _failing(kubectl: Kubectl, closed: Mapping[str, Tuple[str, List[str]]], node
             if said is not None and said.group(1)[:_SHOWN] in closed:
                 name = said.group(1)[:_SHOWN]
                 words = "".join(letter if letter.isprintable() else "?" for letter in " ".join(said.group().split()))[:_LONGEST_WORDS]
-                one = found.setdefault(name, {"object": closed[name][0], "webhook": name, "says": words, "writes": []})
-                one["writes"].append(write)
+                failing = found.setdefault(name, {"object": closed[name][0], "webhook": name, "says": words, "writes": []})
+                failing["writes"].append(write)
     return list(found.values())
 
 

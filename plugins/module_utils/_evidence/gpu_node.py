@@ -209,7 +209,7 @@ def _of_containers(host: Host) -> Dict[str, Tuple[List[int], Optional[str]]]:
     """Container id to (its processes, by PID; the UID of its pod) of every container that has a process now.
 
     A process whose files are the host's shows what is in the host's /dev: a runtime's helper in the container's group, or one of a
-    privileged container after `chroot /host`. It comes last, and alone it is no container.
+    privileged container after `chroot /host`. It comes last, and a group of it alone is left out.
     """
     found: Dict[str, Tuple[List[int], Optional[str]]] = {}
     # Not host.processes: it may have listed them half a minute ago.

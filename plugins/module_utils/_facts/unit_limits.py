@@ -14,7 +14,7 @@ from typing import List, Sequence, Tuple
 from .._host.host import Host
 from .._host.systemd import parsed
 
-#: What a service that starts pods cannot do with less of: systemd's own default of open files, the rest far below what the packages of
+#: The least with which a service starts pods: systemd's own default of open files, the rest far below what the packages of
 #: kubelet, containerd, CRI-O and Docker set. TasksMax counts the shims of a runtime, and its threads.
 _LEAST = {"LimitNOFILESoft": 1024, "TasksMax": 512, "MemoryMax": 128 << 20}
 _SETTINGS = {"LimitNOFILESoft": "LimitNOFILE", "TasksMax": "TasksMax", "MemoryMax": "MemoryMax"}

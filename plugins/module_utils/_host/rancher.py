@@ -16,6 +16,13 @@ from .._formats.yaml_scalars import scalars
 from .host import Host, RunningProcess, flags
 from .systemd import environment, expanded, parsed, show_command, words
 
+_PROPERTIES = ("LoadState", "ActiveState", "ExecStart", "Environment", "EnvironmentFiles")
+_LOADED, _ACTIVE = "loaded", "active"
+_START = re.compile(r"argv\[\]=(.*?) ;")
+# systemctl has a line for each of them.
+_FILES = re.compile(r"^EnvironmentFiles=(/\S{1,255})", re.MULTILINE)
+_SHORT = {"c": "config", "d": "data-dir"}
+
 
 @dataclass(frozen=True)
 class RancherKind:
@@ -37,12 +44,6 @@ KINDS: Mapping[str, RancherKind] = {
         ("rke2-server.service", "rke2-agent.service"), "/var/lib/rancher/rke2", ("ctr",), "/etc/rancher/rke2/config.yaml", "RKE2_"
     ),
 }
-_PROPERTIES = ("LoadState", "ActiveState", "ExecStart", "Environment", "EnvironmentFiles")
-_LOADED, _ACTIVE = "loaded", "active"
-_START = re.compile(r"argv\[\]=(.*?) ;")
-# systemctl has a line for each of them.
-_FILES = re.compile(r"^EnvironmentFiles=(/\S{1,255})", re.MULTILINE)
-_SHORT = {"c": "config", "d": "data-dir"}
 
 
 @dataclass(frozen=True)

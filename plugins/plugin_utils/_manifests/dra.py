@@ -23,7 +23,7 @@ CLASS = TEMPLATE
 RESOURCE_API = "resource.k8s.io/v1"
 _GROUP = "resource.k8s.io"
 TAINT = f"{DRIVER}/unusable"
-#: Who makes claims of templates; the second where kube-controller-manager has one account for all its controllers.
+#: Accounts that make claims of templates; the second where kube-controller-manager has one account for all its controllers.
 _CONTROLLERS = ("system:serviceaccount:kube-system:resource-claim-controller", "system:kube-controller-manager")
 MEMORY, GPUS, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
 _LABEL_GPUS = "aliyun.com/gpu-count"
@@ -55,7 +55,7 @@ _UNKNOWN_TO_CLAIMS = {
 }
 #: Names of GPU memory in a ResourceQuota: the API server takes each, and counts nothing by it.
 _UNCOUNTED = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{CLASS}.deviceclass.resource.k8s.io/memory")
-#: What it does count: GPUs of claims, whatever they have of each.
+#: The name that counts: GPUs of claims, whatever they have of each.
 _SHARES = f"{CLASS}.deviceclass.resource.k8s.io/devices"
 _NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
 _CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
@@ -408,7 +408,7 @@ def _owned() -> list[Json]:
     """
     users, before = (f"{claim}.?status.?reservedFor.orValue([])" for claim in ("object", "oldObject"))
     owners, former = (f"{claim}.metadata.?ownerReferences.orValue([])" for claim in ("object", "oldObject"))
-    one = f"{owners}.size() == 1 && {owners}[0].apiVersion == 'v1' && {owners}[0].kind == 'Pod'"
+    alone = f"{owners}.size() == 1 && {owners}[0].apiVersion == 'v1' && {owners}[0].kind == 'Pod'"
     asks = f"s, s.?deviceClassName.orValue('') == '{CLASS}'"
     asks_ours = (
         f"object.spec.devices.?requests.orValue([]).exists(r, r.?exactly.?deviceClassName.orValue('') == '{CLASS}' "
@@ -419,8 +419,8 @@ def _owned() -> list[Json]:
         "a ResourceClaim with memory of GPUs is for the one pod that owns it: write resourceClaimTemplateName instead of resourceClaimName "
         "in the pods, so that each has a claim of its own (docs/use/dra.md)"
     )
-    reserved = must(f"{users}.all(u, u in {before} || ({one} && u.resource == 'pods' && u.uid == {owners}[0].uid))", why)
-    made = must(f"request.operation != 'CREATE' || !{asks_ours} || ({one})", why)
+    reserved = must(f"{users}.all(u, u in {before} || ({alone} && u.resource == 'pods' && u.uid == {owners}[0].uid))", why)
+    made = must(f"request.operation != 'CREATE' || !{asks_ours} || ({alone})", why)
     kept = [
         must(
             f"request.operation == 'CREATE' || {owners} == {former} "

@@ -175,7 +175,7 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
 def _limits(found: VerifyFindings, limits: Mapping[str, Any]) -> None:
     """Whether kubelet, or the runtime, has limits with which it cannot start pods, or which their programs get, too."""
     unit, low, paths = limits["unit"], " and ".join(limits["low"]), " ".join(limits["drop_ins"])
-    names = " and ".join(one.partition("=")[0] for one in limits["low"])
+    names = " and ".join(setting.partition("=")[0] for setting in limits["low"])
     again = f"systemctl daemon-reload; systemctl restart {unit}"
     cure = f"remove {names} from {paths or f'its unit (systemctl cat {unit} shows where it stands)'}; then: {again}"
     if limits["whole"]:

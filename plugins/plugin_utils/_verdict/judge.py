@@ -320,10 +320,10 @@ def _admission(admission: Mapping[str, Any]) -> list[Finding]:
     """Findings about the admission of pods and Bindings."""
     found = VerifyFindings("")
     silent = [
-        (one, f"with no ready endpoint of {one['service']}", f"bring the pods of the Service {one['service']} back")
-        for one in admission["dead"]
+        (webhook, f"with no ready endpoint of {webhook['service']}", f"bring the pods of the Service {webhook['service']} back")
+        for webhook in admission["dead"]
     ]
-    silent += [(one, f"and fails: {one['says']}", "correct what that message names") for one in admission["failing"]]
+    silent += [(webhook, f"and fails: {webhook['says']}", "correct what that message names") for webhook in admission["failing"]]
     for webhook, why, first in silent:
         severity, what = next(
             (_STOPPED[write] for write in webhook["writes"] if write in _STOPPED), (WARNING, "what it is asked about waits")
@@ -436,10 +436,10 @@ def _by_another(evidence: Evidence) -> tuple[str, str]:
         holder = (leases.get(name) or {"holder": ""})["holder"].partition("_")[0]
         if holder and _short(holder) not in hosts:
             cure = (
-                f"if {holder!r} is no control plane, it is another scheduler with the same lock (kubectl get pods -A -o wide names it): "
+                f"if {holder!r} is not a control plane, it is another scheduler with the same lock (kubectl get pods -A -o wide names it): "
                 "give it a Lease of its own (leaderElection.resourceName of its configuration, or --leader-elect-resource-name), or stop it"
             )
-            return f"; the Lease {NAMESPACE}/{name} is held by {holder!r}, and by none of {', '.join(planes)}", cure
+            return f"; the holder of the Lease {NAMESPACE}/{name} is {holder!r}, none of {', '.join(planes)}", cure
     return "", ""
 
 

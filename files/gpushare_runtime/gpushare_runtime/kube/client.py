@@ -218,8 +218,8 @@ class KubeClient:
         """(type, object) for each change after that resourceVersion, BOOKMARKs too, until the server ends the watch.
 
         timeout_seconds: when the server ends it; read_timeout: seconds of silence after which the connection counts as
-        lost (the server sends a bookmark about every minute); pause: seconds from what was there to the next look, until which
-        the kernel keeps what comes, because most of what an event costs is to be woken for it. KubeError 410 when the
+        lost (the server sends a bookmark about every minute). pause: seconds from one read to the next. The kernel keeps
+        what comes meanwhile, because most of what an event costs is to be woken for it. KubeError 410 when the
         resourceVersion is too old.
         """
         query = {

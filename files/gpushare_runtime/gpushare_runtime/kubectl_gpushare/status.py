@@ -155,7 +155,7 @@ def nothing_scheduled(leases: Iterable[LeaseState], wait: Waiting, now: float) -
     """The sentence about a pod whose scheduler has no leader; "" where it has one, or where that is not known."""
     if wait.scheduler not in OUR_SCHEDULERS:
         return ""
-    # One that was tried proves a scheduler, which needs no Lease where its leader election is off.
+    # If it was tried, there is a scheduler, which needs no Lease where its leader election is off.
     if wait.reported:
         return ""
     own = [lease for lease in leases if (lease.scheduler == IN_CLUSTER) == (wait.scheduler == IN_CLUSTER)]

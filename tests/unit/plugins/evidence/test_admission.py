@@ -100,8 +100,8 @@ def test_a_webhook_that_fails_at_its_url_is_found_by_dry_runs_of_what_it_is_aske
     hooks = {WEBHOOKS: [webhook(["nodes/status", "nodes"], operation="UPDATE", clientConfig={"url": "https://10.0.0.9"})]}
     api = Lists(hooks, FAILED.format("check"))
     (found,) = admission.admission(api.kubectl, [], ["gpu1", "gpu2"])["failing"]
-    assert (found["object"], found["writes"]) == ("validatingwebhookconfiguration theirs", ["states of nodes", "nodes"])
-    assert found["says"].startswith('failed calling webhook "check": failed to call webhook')
+    assert (found["object"].split()[1], [write.split()[-1] for write in found["writes"]]) == ("theirs", ["nodes", "nodes"])
+    assert 'webhook "check"' in found["says"]
     assert all("--dry-run=server" in words and "gpu1" in words for words in api.tried), "no other write is tried"
     # One of another object, and another error, say nothing of it.
     for words in (FAILED.format("other"), "nodes is forbidden"):

@@ -630,7 +630,7 @@ def test_probe_pods_that_a_namespace_does_not_take_run_in_kube_system_with_the_s
     # A rejection by a LimitRange does not name it.
     api = Users(rejects={name("gpu1"): "maximum cpu usage per Container is 2"})
     api.limits = "limitrange/team\nresourcequota/gpus\n"
-    assert probes_of(api, "gpu1").rejected.endswith("is 2; the namespace has limitrange/team, resourcequota/gpus")
+    assert probes_of(api, "gpu1").rejected.endswith("limitrange/team, resourcequota/gpus")
 
 
 def test_who_may_have_given_a_probe_pod_resources_is_named() -> None:
@@ -645,7 +645,8 @@ def test_who_may_have_given_a_probe_pod_resources_is_named() -> None:
     clock = Clock()
     placed = Probes(Kubectl(api, "/usr/bin/kubectl", "/admin.conf"), clock, clock.sleep).place({"gpu1": wanted}, 1)
     assert placed.pods["gpu1"] is not None
-    assert placed.pods["gpu1"]["changed"] == ['resources.requests {"cpu": "64"}', "the namespace has limitrange/team"]
+    changed, shaped = placed.pods["gpu1"]["changed"]
+    assert (changed, shaped.split()[-1]) == ('resources.requests {"cpu": "64"}', "limitrange/team")
 
 
 def test_a_pod_that_kube_system_does_not_take_either_is_an_error() -> None:

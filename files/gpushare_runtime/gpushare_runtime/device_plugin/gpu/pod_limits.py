@@ -179,7 +179,7 @@ class PodLimits:
             while True:
                 await self.check()
                 checked = time.monotonic()
-                # What is published of the GPUs waits for the first answer.
+                # The publication of the GPUs waits for the first answer.
                 devices = self._node.devices
                 while (left := checked + self.interval - time.monotonic()) > 0 and (devices.isolation or devices.inventory is None):
                     seen, made = changes.count, watch.changes.count

@@ -55,7 +55,7 @@ class GpuEvents:
         return {uuid: why for uuid, why in now.items() if why != HEALTHY}
 
     def _report_changes(self) -> Mapping[str, str]:
-        """What is bad now."""
+        """The GPUs that are bad now, by UUID, and why."""
         before, now = self._node.told.bad, self._bad()
         by_reason: dict[str, list[Gpu]] = {}
         for uuid, why in now.items():
@@ -80,7 +80,7 @@ class GpuEvents:
         }
 
     def _report_gone(self) -> frozenset[tuple[str, str]]:
-        """What is gone now."""
+        """The pods and GPUs of which the GPU is gone now."""
         now = self._now_gone()
         new: dict[str, list[LocalPod]] = {}
         for key, pod in sorted(now.items(), key=lambda item: item[0]):
