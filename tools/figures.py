@@ -40,6 +40,7 @@ from gpushare_runtime.device_plugin.host import cdi_specs, mps_endings
 from gpushare_runtime.device_plugin.kubelet import podresources, registration
 from gpushare_runtime.device_plugin.node import devices, pod_state, rejections, turns
 from gpushare_runtime.device_plugin.publish import eviction_requests, pod_annotations
+from gpushare_runtime.dra import claims
 from gpushare_runtime.extender import evictor, http_server, leadership
 from gpushare_runtime.kube import events
 from gpushare_runtime.kubectl_gpushare import cordon, live, right_size, stalls, status, used
@@ -369,6 +370,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("pods times nodes are more than {:,}", (right_size.MOST_TRIED,)),
         ("that have not run for {:g} minutes", (stalls.HANGS_SECONDS / 60,)),
         ("such an Event of the last {:g} minutes", (status.RECENT_SECONDS / 60,)),
+        ("when a GPU pod has waited for {:g} s", (status.WAITED_SECONDS,)),
         ("by default {:g} seconds", (kubectl_program.DRAIN_SECONDS,)),
         ("it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         ("views of {} nodes with", (KUBECTL["nodes"],)),
@@ -376,6 +378,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         ("took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
     ],
+    "docs/project/dra.md": [("`claims.json` would pass {} MiB", (claims.MOST_BYTES // MIB,))],
     f"{REFERENCE}/http.md": [("Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,))],
     f"{REFERENCE}/image.md": [("each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB))],
     f"{REFERENCE}/metrics.md": [

@@ -53,7 +53,11 @@ ELSEWHERE = [
         "it took 19 and 29 s, and 29 and 34 s with probe pods",
         "what tests/verify/test_quiet.py has printed, 2026-11-29",
     ),
-    ("docs/project/faults.md", "kube-scheduler with 20 MiB of memory", "a limit that was planted"),
+    *(
+        ("docs/project/faults.md", words, "a limit that was planted")
+        for words in ("kube-scheduler with 20 MiB of memory", "gives the device plugin 8 MiB")
+    ),
+    ("docs/project/faults.md", "`verify` took 31 to 197 s", "what the suite verify has printed, 2026-11-30"),
     ("docs/project/faults.md", "ran into the 300 seconds of a test", "the timeout of tests in pyproject.toml"),
     ("docs/project/dra.md", "with at least 6 GiB that no other claim", "an example"),
     (f"{OPERATE}/eks.md", "a node that is 30 days old (`expireAfter`)", "Karpenter's default of spec.template.spec.expireAfter, 720h"),
