@@ -401,6 +401,8 @@ def test_a_claim_that_has_gpus_keeps_its_finalizer() -> None:
         (_claim(**kept, driver="gpu.example.org"), _claim(driver="gpu.example.org"), ""),
     ]
     _judged("resourceclaims", TENANT, cases)
+    # Who may deallocate a claim: kube-scheduler takes a claim for whole GPUs back so, where it cannot bind the pod.
+    _judged("resourceclaims", CONTROLLER, [(before, now, "") for before, now, _ in cases])
 
 
 def _tolerating(*tolerations: Json, kind: str = "ResourceClaimTemplate", asks: str = TEMPLATE, first: bool = False) -> Json:

@@ -415,6 +415,8 @@ def _owned() -> list[Json]:
         f"|| r.?firstAvailable.orValue([]).exists({asks}))"
     )
     lost = f"!('{CLAIM_FINALIZER}' in object.metadata.?finalizers.orValue([])) && '{CLAIM_FINALIZER}' in oldObject.metadata.?finalizers"
+    status = f"authorizer.group('{_GROUP}').resource('resourceclaims').subresource('status')"
+    deallocates = f"{status}.namespace(request.namespace).check('update').allowed()"
     why = (
         "a ResourceClaim with memory of GPUs is for the one pod that owns it: write resourceClaimTemplateName instead of resourceClaimName "
         "in the pods, so that each has a claim of its own (docs/use/dra.md)"
@@ -427,9 +429,10 @@ def _owned() -> list[Json]:
             f"|| ({owners}.size() <= {FEW} && {owners}.all(o, o.kind != 'Pod' || o.uid in variables.former))",
             "a pod owns a ResourceClaim from the claim's creation on: make another claim for another pod",
         ),
-        # Kubernetes' controller deallocates a claim first. Without it a tenant deletes the claim under a pod that runs.
+        # Without it a tenant deletes the claim under a pod that runs. Kubernetes' controller deallocates a claim first; kube-scheduler
+        # takes the claim back that it made for whole GPUs, where it cannot bind the pod, and may deallocate, too.
         must(
-            f"request.operation == 'CREATE' || !({lost}.orValue([])) || !{_has_gpus('oldObject')}",
+            f"request.operation == 'CREATE' || !({lost}.orValue([])) || !{_has_gpus('oldObject')} || {deallocates}",
             f"a ResourceClaim that has GPUs keeps the finalizer {CLAIM_FINALIZER}: delete its pod, and Kubernetes deletes the claim",
         ),
     ]
