@@ -527,24 +527,52 @@ def test_the_figures_of_kubectl_are_those_of_its_result() -> None:
     assert shown == [pytest.approx(results[view], abs=0.06) for view in ("nodes", "pods -A")]
 
 
-def test_the_samples_are_listed_and_pytorch_has_the_lines_of_its_page() -> None:
+def test_the_samples_are_listed_and_those_with_pytorch_have_the_lines_of_its_page() -> None:
     folder = REPOSITORY / "docs/use/samples"
     listed = set(re.findall(r"^\| \[([\w.-]+)\]", (folder / "README.md").read_text(), re.M))
     assert listed == {path.name for path in folder.glob("*.yaml")}
-    script = next(yaml.safe_load_all((folder / "08-pytorch.yaml").read_text()))["data"]["main.py"]
+    scripts = [
+        next(yaml.safe_load_all((folder / sample).read_text()))["data"][name]
+        for sample, name in (("08-pytorch.yaml", "main.py"), ("11-notebook.yaml", "share.py"))
+    ]
     (lines,) = [block.body for block in blocks("docs/use/frameworks.md") if "set_per_process_memory_fraction" in block.body]
     shared = [line.strip().partition("  #")[0] for line in lines.splitlines() if re.search(r"units|mib|fraction", line)]
     assert len(shared) == 4
-    assert [line for line in shared if line not in script] == []
+    assert [line for line in shared for script in scripts if line not in script] == []
+
+
+def pod_specs(sample: str) -> list[dict[str, Any]]:
+    """Of all pods and templates in a sample."""
+    documents = yaml.safe_load_all((REPOSITORY / "docs/use/samples" / sample).read_text())
+    specs = [one.get("spec") or {} for one in documents]
+    found = [spec.get("template", {}).get("spec") or spec for spec in specs]
+    return [spec for spec in found if "containers" in spec]
 
 
 def containers(sample: str) -> list[dict[str, Any]]:
-    """The containers of all pods and templates in a sample."""
-    found = []
-    for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples" / sample).read_text()):
-        spec = one.get("spec") or {}
-        found += (spec.get("template", {}).get("spec") or spec).get("containers", [])
-    return found
+    """Of all pods and templates in a sample."""
+    return [container for spec in pod_specs(sample) for container in spec["containers"]]
+
+
+#: Word in an image → the variable that its program reads as a number, and that Kubernetes sets to tcp://… where a Service has this name.
+OF_SERVICES = {"vllm": "VLLM_PORT", "jupyter": "JUPYTER_PORT"}
+
+
+def test_no_program_of_a_sample_takes_the_address_of_a_service_for_its_port() -> None:
+    samples = sorted(path.name for path in (REPOSITORY / "docs/use/samples").glob("*.yaml"))
+    objects = [one for sample in samples for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples" / sample).read_text())]
+    services = [one["metadata"]["name"] for one in objects if one["kind"] == "Service"]
+    assert services
+    assert {f"{name.replace('-', '_').upper()}_PORT" for name in services} & set(OF_SERVICES.values()) == set()
+    # Users name Services, too.
+    read = [
+        (word, spec.get("enableServiceLinks"))
+        for sample in samples
+        for spec in pod_specs(sample)
+        for word in OF_SERVICES
+        if any(word in container["image"] for container in spec["containers"])
+    ]
+    assert sorted(read) == [(word, False) for word in sorted(OF_SERVICES)]
 
 
 def test_the_samples_that_tests_run_have_images_of_the_lab() -> None:
