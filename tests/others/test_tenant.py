@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import on_hosts
 
 from bench.scheduling.control_plane import Process, free_port
@@ -24,6 +26,7 @@ from gpushare_runtime.core.protocol import EXTENDER_PREFIX, INFO, PUBLIC_NAMESPA
 from gpushare_runtime.kube.client import KubeClient
 from gpushare_runtime.kube.credentials import load
 from others.server import Json, Server
+from tree import REPOSITORY
 from users import User, first_pod, granted
 
 TEAM, OTHERS = "research", "others"
@@ -131,3 +134,24 @@ def test_from_the_first_pod_to_the_cure(server: Server, analyst: User, tmp_path:
     for name, may in ((SIZES, "yes"), (INFO, "no")):
         asked = ("auth", "can-i", "patch", f"configmap/{name}", "-n", PUBLIC_NAMESPACE)
         assert as_extender(server, tmp_path).kubectl(*asked)[1].strip() == may
+
+
+@pytest.mark.parametrize(("sample", "taken"), [("first", True), ("11-notebook", True), ("10-vllm", False)])
+def test_a_namespace_that_enforces_the_standard_restricted(server: Server, sample: str, taken: bool) -> None:
+    """It takes what the pages say that it takes; vLLM's image runs as root."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": labels}})
+    text = first_pod("2") if sample == "first" else (REPOSITORY / f"docs/use/samples/{sample}.yaml").read_text()
+    made = [one for one in yaml.safe_load_all(text) if one["kind"] in ("Pod", "Deployment")]
+    specs = [one["spec"] if one["kind"] == "Pod" else one["spec"]["template"]["spec"] for one in made]
+    assert len(specs) == 1
+    one = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": "strict"}, "spec": specs[0]}
+
+    def create() -> None:
+        server.kubectl.text(["create", "--dry-run=server", "-f", "-"], json.dumps(one))
+
+    if taken:
+        create()
+    else:
+        with pytest.raises(KubectlError, match="violates PodSecurity"):
+            create()

@@ -136,6 +136,7 @@ ELSEWHERE = [
     ("docs/start/quickstart.md", "Its three pods request 6 GiB", "the sample"),
     ("docs/start/quickstart.md", "GPUs of 16, 16, 16 and 24 GiB", "an example"),
     ("docs/use/frameworks.md", "The examples leave 0.6 GiB for it", "test_frameworks.py"),
+    ("docs/use/frameworks.md", "of 518 MiB on an H100 and an H200", "docs/project/gpu-proof.md"),
     ("docs/use/requests.md", "4 units on each of 2 GPUs", "an example"),
     ("docs/use/samples/README.md", "three pods with 6 GiB each", "the sample"),
 ]
