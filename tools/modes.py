@@ -24,6 +24,7 @@ for folder in (".collections", "tools/lab"):
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, reasons  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 
 import markdown_parts  # noqa: E402
 import proof  # noqa: E402
@@ -72,9 +73,20 @@ def run_by_hand() -> list[str]:
 
 
 def oldest_of(preset: str) -> str:
-    """The first release of a preset's cluster, as its title has it."""
-    (title,) = re.findall(r"^# title: .*?(\d+\.[\d.]*\d) (?:or|and) ", (presets.FOLDER / f"{preset}.yaml").read_text(), re.M)
+    """The first releases of a preset's cluster, as its title has them, such as 1.31.6 or 1.32.2."""
+    (title,) = re.findall(r"^# title: \S+ ([\d.]+(?: or [\d.]+)*),? or newer", (presets.FOLDER / f"{preset}.yaml").read_text(), re.M)
     return str(title)
+
+
+def oldest_ansible() -> str:
+    """The first ansible-core that runs the playbooks."""
+    requires = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"]
+    return dotted(requires.lstrip(">=").split(".")[:2])
+
+
+def default_of(name: str) -> str:
+    """The default of a public variable."""
+    return str(variables(ROOT)[name].spec["default"])
 
 
 def by_site() -> str:

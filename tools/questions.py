@@ -43,11 +43,7 @@ class Question:
 README = "README.md"
 _INSTALL, _NOT, _READ = "Install", "Not for you", "Read on"
 QUESTIONS: Final = (
-    Question(
-        "platform engineer",
-        "Has it run on a real GPU, and who uses it?",
-        (Step(README, "", "docs/project/status.md"), Step("docs/project/status.md", "", "No user is known")),
-    ),
+    Question("platform engineer", "Has it run on a real GPU, and who uses it?", (Step(README, "", "with a real"),)),
     Question(
         "platform engineer",
         "Does it fit a cluster whose driver comes from the GPU Operator's container?",

@@ -32,7 +32,6 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.container_runtimes import KINDS  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, kubernetes_ends, looked_up, reasons  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (  # noqa: E402
     CHECKS,
     FOLLOWS_FROM,
@@ -75,17 +74,11 @@ PROGRAMS: Final = (
 # Requirements, from the data of preflight.
 
 
-def default_of(name: str) -> str:
-    """The default of a public variable."""
-    return str(variables(ROOT)[name].spec["default"])
-
-
 def requirements() -> str:
-    ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"].lstrip(">=")
     return table(
         ["on", "required", "check of preflight"],
         [
-            ["the controller", f"ansible-core {'.'.join(ansible.split('.')[:2])} or newer", "`controller`"],
+            ["the controller", f"ansible-core {modes.oldest_ansible()} or newer", "`controller`"],
             ["every host", f"{' or '.join(host.MACHINES)}, systemd", "`os`"],
             ["every host", f"Python {OLDEST[0]}.{OLDEST[1]} or newer with venv", "`python`"],
             ["every host", f"{host.MINIMUM_FREE_MIB} MiB of free disk in `gpushare_install_dir`", "`disk`"],
@@ -103,7 +96,7 @@ def requirements() -> str:
             ["GPU nodes", f"NVIDIA's driver {MINIMUM_DRIVER} or newer, or `gpushare_driver_state: managed`", "`gpus`, `driver`"],
             [
                 "GPU nodes",
-                f"NVIDIA's container toolkit {default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
+                f"NVIDIA's container toolkit {modes.default_of('gpushare_toolkit_minimum')} or newer, or `gpushare_toolkit_state: managed`",
                 "`toolkit`",
             ],
             ["GPU nodes", "GPUs that report their memory; in MIG mode, [instances](../operate/mig.md)", "`gpus`"],
@@ -336,7 +329,7 @@ def codes_of_preflight() -> str:
 
 def rules() -> str:
     """The rules of the accounts of daemons on the hosts, for a node with the default variables."""
-    values = on_hosts.OnHosts(lease=default_of("gpushare_scheduler_lease"), evict=True, nodes=["NODE"])
+    values = on_hosts.OnHosts(lease=modes.default_of("gpushare_scheduler_lease"), evict=True, nodes=["NODE"])
     return rows_of_rules(one for role in ("extender", "dashboard", "device_plugin") for one in on_hosts.objects(role, values))
 
 
