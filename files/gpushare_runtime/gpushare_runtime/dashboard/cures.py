@@ -32,7 +32,9 @@ def of_node(cure: Cure, node: str, pod: PendingPod) -> str:
         return ""
     if cure.kind == "uncordon":
         return f"kubectl gpushare uncordon {node} {cure.number}"
-    return cure.text if cure.kind in ("uncordon-node", "describe-node") else ""
+    if cure.kind == "describe-node":
+        return f"kubectl describe node {node}"
+    return cure.text if cure.kind == "uncordon-node" else ""
 
 
 def of_conclusion(conclusion: Conclusion, pod: PendingPod, largest: Largest | None) -> str:

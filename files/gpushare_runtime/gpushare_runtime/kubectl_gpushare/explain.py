@@ -167,7 +167,8 @@ def _verdict(cluster: Cluster, node: NodeLedger, request: Request, placement: Pl
         )
     shut = closed(node, cluster.infos.get(node.name, UNKNOWN_NODE))
     if shut:
-        describe = Cure("describe-node", f"kubectl describe node {node.name}")
+        name = node.name
+        describe = Cure("describe-node", f"bring node {name} back: kubectl describe node {name} says why it is away")
         return NodeVerdict(node.name, (), f"{CLOSED[shut]}: the node takes no new pods", (describe,))
     if allocation is not None:
         gpus, links = sorted(allocation.by_gpu), node.inventory.links if node.inventory is not None else None

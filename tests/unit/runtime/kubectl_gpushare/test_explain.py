@@ -126,7 +126,7 @@ def test_a_node_that_takes_no_pods_does_not_fit(status: dict[str, object], words
     raw["status"].update(status)
     found = by_node(read_all([raw], []), asks(mem=1))["b"]
     assert (found.fits, found.words) == (False, f"{words}: the node takes no new pods")
-    assert [cure.text for cure in found.cures] == ["kubectl describe node b"]
+    assert [cure.kind for cure in found.cures] == ["describe-node"]
     wants = asks(mem=1)
     golden(conclude(wants, [found], "", None).sentence)
 
