@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 
 from bench.scheduling.control_plane import Process, free_port
 from bench.scheduling.objects import UNITS, make_nodes
+from docs.pages import steps
 from gpushare_lab.process import until
 from gpushare_runtime.core.protocol import EXTENDER_PREFIX, INFO, PUBLIC_NAMESPACE, RESOURCE_GPUS, RESOURCE_MEMORY, SIZES
 from gpushare_runtime.kube.client import KubeClient
@@ -29,7 +32,7 @@ from others.server import Json, Server
 from tree import REPOSITORY
 from users import User, first_pod, granted
 
-TEAM, OTHERS = "research", "others"
+TEAM, OTHERS, TEST = "research", "others", "tests/others/test_tenant.py"
 #: Of Kubernetes' ClusterRole `edit`, which a controller would fill from these.
 EDIT = ("system:aggregate-to-edit", "system:aggregate-to-view")
 _SECONDS = 120.0
@@ -155,3 +158,41 @@ def test_a_namespace_that_enforces_the_standard_restricted(server: Server, sampl
     else:
         with pytest.raises(KubectlError, match="violates PodSecurity"):
             create()
+
+
+def policies(*manifests: str) -> list[Json]:
+    """Of the scheduler's name, or of claims, in manifests of the release."""
+    documents = [one for name in manifests for one in yaml.safe_load_all((REPOSITORY / "docs/manifests" / name).read_text()) if one]
+    wanted = ("gpushare-scheduler-name", "gpushare-dra-requests")
+    return [one for one in documents if "AdmissionPolicy" in one["kind"] and one["metadata"]["name"] in wanted]
+
+
+@pytest.mark.parametrize(
+    ("manifests", "printed"),
+    [
+        ([], "default-scheduler"),
+        (["gpushare.yaml"], "write spec.schedulerName: gpushare-scheduler"),
+        (["gpushare.yaml", "scheduler-name.yaml"], "gpushare-scheduler"),
+        (["dra/gpushare-dra.yaml"], "default-scheduler gpushare"),
+    ],
+    ids=["services", "pods before 1.36", "pods", "dra"],
+)
+def test_the_dry_run_of_the_page_shows_the_mode(server: Server, manifests: list[str], printed: str, tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text(first_pod("2"))
+    (step,) = steps("docs/use/first-pod.md", TEST)
+    environment = {"PATH": f"{server.program.parent}:{os.environ['PATH']}", "KUBECONFIG": str(server.plane.kubeconfig)}
+    applied = policies(*manifests)
+    if applied:
+        server.apply(*applied)
+    said = [""]
+
+    def shown() -> bool:
+        done = subprocess.run(["sh", "-c", step.command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        said[0] = done.stdout.strip() + done.stderr.strip()
+        return printed in said[0] if done.returncode else said[0].startswith(printed) and (len(said[0].split()) == len(printed.split()))
+
+    try:
+        until("the policies are in force", _SECONDS, shown, why_not=lambda: said[0])
+    finally:
+        if applied:
+            server.kubectl.text(["delete", "-f", "-"], json.dumps({"apiVersion": "v1", "kind": "List", "items": applied}))
