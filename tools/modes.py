@@ -111,7 +111,7 @@ def rows() -> list[tuple[str, str, str, str]]:
         (
             "the cluster is checked before the first change",
             "`preflight`, which `site` runs",
-            "by the playbooks. Helm and `kubectl apply` [check nothing](docs/operate/kubernetes.md#with-helm)",
+            "by the playbooks. Helm checks [only the version of Kubernetes](docs/operate/kubernetes.md#with-helm), `kubectl apply` nothing",
             f"by the playbooks, the nodes, too. [Helm]({DRA}#by-helm) sees version, gates, DRA drivers of others, the other back end",
         ),
         (

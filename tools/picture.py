@@ -178,7 +178,7 @@ LANES: Final = (
     ),
     (
         "by DRA",
-        "by a playbook",
+        "manifest, playbook",
         ("your kube-scheduler counts claims:", "no extender, no second scheduler"),
         ("the device plugin as a DaemonSet",),
     ),

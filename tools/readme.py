@@ -49,7 +49,7 @@ _FORMER: Final = "1.36"
 
 def _needs(language: str) -> str:
     """The oldest programs with which services of hosts work, and where all runs were."""
-    ansible, python, toolkit = modes.oldest_ansible(), modes.dotted(map(str, OLDEST)), modes.default_of("gpushare_toolkit_minimum")
+    ansible, python, toolkit = modes.oldest_ansible(), modes.dotted(OLDEST), modes.default_of("gpushare_toolkit_minimum")
     others, which = f"{_SUPPORT}#distributions", "docs/start/modes.md"
     if language == ZH:
         return (
