@@ -118,7 +118,7 @@ ELSEWHERE = [
     ("README.md", "2 GiB of free memory and 8 GiB of free disk", "docs/start/demo.md"),
     ("README.md", "ask for at most 62 GiB", "the picture, whose verdict a test compares"),
     ("README.md", "CUDA's context (about 0.5 GiB)", "518 MiB in docs/project/gpu-proof.md"),
-    ("README.md", "You get 8 GiB of one GPU", "the manifest above it"),
+    ("README.md", "8 GiB of one GPU count for you", "the manifest above it"),
     ("README.md", "Allocated 8 GiB of GPU 1 (NVIDIA L40S)", "an example"),
     ("README.md", "about 10 minutes the first time", "587 s with a cold cache, where Kubernetes was built from source"),
     ("docs/use/first-pod.md", "not your 2 GiB. Where", "the sample"),
