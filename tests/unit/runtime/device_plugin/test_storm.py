@@ -89,7 +89,7 @@ class Forgetful(Plugin):
 
 def test_the_check_notices_a_plugin_that_forgets_processes() -> None:
     # In this world a pod that was deleted by force keeps its memory while others are admitted.
-    assert any(fault.startswith("OVER") for fault in play(11, make_plugin=Forgetful).faults)
+    assert any(fault.startswith("OVER") for seed in (12, 15, 18) for fault in play(seed, make_plugin=Forgetful).faults)
 
 
 class Unlimited(Plugin):
