@@ -173,13 +173,16 @@ def test_the_keeper_makes_the_one_template_and_nothing_else(cluster: Cluster, ke
         ("no selector", lambda exactly: exactly.pop("selectors")),
         ("one more selector", lambda exactly: exactly["selectors"].append({"cel": {"expression": "true"}})),
         ("of an administrator", lambda exactly: exactly.update(adminAccess=True)),
-        ("tolerates failed GPUs", lambda exactly: exactly.update(tolerations=[{"operator": "Exists"}])),
         ("an amount", lambda exactly: exactly.update(capacity={"requests": {"memory": "1Gi"}})),
     ]
     for what, change in changed:
         made = template("gpushare")
         change(made["spec"]["spec"]["devices"]["requests"][0]["exactly"])
         assert ONLY in forbidden(partial(keeper.create, without, made, **DRY)), what
+    tolerating = template("gpushare")
+    tolerating["spec"]["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
+    # Two policies reject it, and the API server names the first.
+    assert "gpushare-dra-" in forbidden(partial(keeper.create, without, tolerating, **DRY))
     two = template("gpushare")
     requests = two["spec"]["spec"]["devices"]["requests"]
     requests.append({**requests[0], "name": "second"})
