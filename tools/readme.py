@@ -218,7 +218,7 @@ def _clusters(language: str) -> str:
                 [
                     f"同上，{dra}，不要第二个调度器（[DRA]({installs})，[功能较少]({gives})）",
                     simulated,
-                    "清单、playbook；步骤加 `--set backend=dra` 尚未运行过",
+                    "步骤加 `--set backend=dra`，或清单、playbook",
                     nothing,
                 ],
                 [f"{k3s}，用 Helm", none, f"步骤加 {preset.format('rke2')}", nothing],
@@ -262,7 +262,7 @@ def _clusters(language: str) -> str:
             [
                 f"**the same from {dra} on, without a second scheduler** ([DRA]({installs}), [fewer features]({gives}))",
                 simulated,
-                "manifest, playbook; the steps with `--set backend=dra` were not run",
+                "the steps with `--set backend=dra`, or manifest, playbook",
                 nothing,
             ],
             [f"**{k3s}, by Helm**", none, f"the steps with {preset.format('rke2')}", nothing],
