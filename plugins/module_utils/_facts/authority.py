@@ -8,29 +8,33 @@ Read-only. Every cluster has an authority of its own, and node names are the sam
 from __future__ import annotations
 
 import hashlib
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from .._formats.certificate import certificates
 from .._formats.yaml_scalars import scalars
 from .._host.host import Host
-from .._host.rancher import RancherService
+from .._host.rancher import KINDS, service
 
 _KEY = "authentication.x509.clientCAFile"
 _USUAL = "/etc/kubernetes/pki/ca.crt"
 
 
-def authorities(host: Host, config: Optional[str], rancher: Optional[RancherService] = None) -> Tuple[str, ...]:
-    """SHA-256 (hexadecimal) of each certificate authority that kubelet believes, sorted. config: kubelet's configuration file. rancher: the
-    host's k3s or RKE2.
+def authorities(host: Host, config: Optional[str]) -> Tuple[str, ...]:
+    """SHA-256 (hexadecimal) of each certificate authority that kubelet believes, sorted. config: kubelet's configuration file.
 
     Empty on a host that has joined no cluster.
     """
     named = scalars(host.text(config) or "").get(_KEY) if config else None
-    for path in (named, _USUAL, None if rancher is None else f"{rancher.data}/agent/client-ca.crt"):
-        found = hashes(host.text(path) or "") if path else ()
-        if found:
-            return found
-    return ()
+    return next(filter(None, (hashes(host.text(path) or "") for path in _paths(host, named))), ())
+
+
+def _paths(host: Host, named: Optional[str]) -> Iterator[str]:
+    yield from (path for path in (named, _USUAL) if path)
+    # systemd is asked where those two are not there.
+    for name in KINDS:
+        rancher = service(host, name)
+        if rancher is not None:
+            yield f"{rancher.data}/agent/client-ca.crt"
 
 
 def hashes(pem: str) -> Tuple[str, ...]:

@@ -15,7 +15,7 @@ from .._formats.versions import numbers
 from .._formats.yaml_scalars import scalars
 from .._host.container_runtimes import DEFAULT_SOCKET, KINDS
 from .._host.host import Host, flag, flags
-from .._host.rancher import service
+from .._host.rancher import RancherService, service
 from .._host.systemd import environment, words
 
 _KUBELET_SAYS = re.compile(r"Kubernetes (v[0-9][^\s]*)")
@@ -184,9 +184,9 @@ def runtimes(host: Host, found: Distribution) -> Tuple[Runtime, ...]:
     return tuple(runtime for runtime in known if runtime is not None)
 
 
-def control_plane(host: Host, found: Distribution) -> ControlPlane:
-    """The manifests of the control plane, and how its API is reached from here."""
-    manifests, own = {}, service(host, found.name)
+def control_plane(host: Host, own: Optional[RancherService]) -> ControlPlane:
+    """The manifests of the control plane, and how its API is reached from here. own: the host's k3s or RKE2."""
+    manifests = {}
     for folder in (_MANIFESTS, *([] if own is None else [f"{own.data}/agent/pod-manifests"])):
         for name in host.names(folder):
             component = name.rsplit(".", 1)[0]

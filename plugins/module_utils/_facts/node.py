@@ -120,7 +120,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     return NodeFacts(
         distribution=what,
         kubelet=node if unit is None else replace(node, running=False),
-        control_plane=control_plane(host, what),
+        control_plane=control_plane(host, service(host, what.name)),
         system=below[0] if below else None,
         kernel=kernel(host) if "system" in subsets else None,
         pythons=below[1] if below else None,
@@ -136,7 +136,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
         sharing=sharing(host) if "managers" in subsets or "sharing" in subsets else None,
         cdi=None if installed is None else device_strategy.cdi(host, node, installed),
         toolkit=device_strategy.toolkit(host) if "runtimes" in subsets else None,
-        authorities=authorities(host, node.config, service(host, what.name)) if "system" in subsets else None,
+        authorities=authorities(host, node.config) if "system" in subsets else None,
         cgroups=None if installed is None else cgroup_drivers(host, node, installed),
         kubelet_unit=unit,
     )

@@ -52,6 +52,13 @@ def test_the_file_that_kubelet_names_goes_before_the_usual_one(tmp_path: Path) -
     assert authorities(Host(str(root)), CONFIG) == (sha(b"own"),)
 
 
+@pytest.mark.parametrize("name", ["k3s", "rke2"])
+def test_that_of_k3s_and_rke2_lies_in_their_folder(tmp_path: Path, name: str) -> None:
+    root = FakeRoot(tmp_path)
+    root.file(f"/var/lib/rancher/{name}/agent/client-ca.crt", pem(b"theirs"))
+    assert authorities(Host(str(root)), CONFIG) == (sha(b"theirs"),)
+
+
 def test_a_host_that_has_joined_nothing_has_none(tmp_path: Path) -> None:
     assert authorities(Host(str(FakeRoot(tmp_path))), CONFIG) == ()
 
