@@ -178,7 +178,7 @@ LANES: Final = (
     ),
     (
         "by DRA",
-        "manifest, playbook",
+        "Helm, playbook",
         ("your kube-scheduler counts claims:", "no extender, no second scheduler"),
         ("the device plugin as a DaemonSet",),
     ),
