@@ -240,6 +240,7 @@ PLUGINS: Final = Area(
         "plugin_utils._answers": (
             *("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape", "plugin_utils._subjects.options"),
         ),
+        "plugin_utils._report": ("module_utils._formats.finding",),
         "plugin_utils._results": ("module_utils", "plugin_utils._shape"),
         "plugin_utils._secrets": ("module_utils._formats.credentials",),
         "plugin_utils._shape": (),
@@ -270,6 +271,7 @@ PLUGINS: Final = Area(
                 )
             ),
             "plugin_utils._bundle",
+            "plugin_utils._report",
             "plugin_utils._settings",
             "plugin_utils._wheel",
         ),
@@ -290,6 +292,7 @@ PLUGINS: Final = Area(
                     "_settings",
                     "_manifests",
                     "_removal",
+                    "_report",
                     "_results",
                     "_subjects",
                     "_takeover",
@@ -319,7 +322,7 @@ PLUGINS: Final = Area(
             *(f"module_utils.{name}" for name in ("_facts", "_cluster", "_formats", "_scheduler")),
             "plugin_utils._preflight.gpus",
             "plugin_utils._preflight.host",
-            "plugin_utils._preflight.report",
+            "plugin_utils._report",
             "plugin_utils._yaml",
         ),
         "modules": ("module_utils",),

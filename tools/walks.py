@@ -55,7 +55,7 @@ WALKS: Final[Mapping[str, Walk]] = {
         ),
     ),
     "a finding of verify to its cure": Walk(
-        14,
+        16,
         (
             Step("playbooks/verify.yml", ""),
             Step("roles/verify/tasks/main.yml", "gpushare.kubernetes.verify"),
@@ -70,7 +70,9 @@ WALKS: Final[Mapping[str, Walk]] = {
             Step("plugins/plugin_utils/_verdict/judge.py", "_verdict.judge"),
             Step("plugins/plugin_utils/_verdict/gpu_node.py", "judge_node"),
             Step("plugins/plugin_utils/_verdict/findings.py", "VerifyFindings"),
+            Step("plugins/plugin_utils/_verdict/links.py", ".links"),
             Step("plugins/module_utils/_formats/finding.py", "_formats.finding"),
+            Step("plugins/plugin_utils/_report.py", "_report"),
         ),
     ),
     "a call of filter to its answer": Walk(

@@ -110,7 +110,7 @@ ELSEWHERE = [
     (f"{OPERATE}/migrate-original.md", "with 50 pods that the original had started", "the test of that section starts them"),
     (f"{OPERATE}/monitoring/README.md", "After 5 minutes the extender returns errors", "below"),
     (f"{OPERATE}/troubleshooting.md", "Wait 10 s.", "below"),
-    (f"{OPERATE}/troubleshooting.md", "a warning in its last 14 days", "_LATE_SECONDS of plugin_utils/_verdict/certificates.py"),
+    (f"{OPERATE}/troubleshooting.md", "a warning in its last 14 days", "_LATE_SECONDS of plugin_utils/_verdict/near_end.py"),
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "further start, up to 5 min", "kubelet's CrashLoopBackOff"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 
 from ...module_utils._formats.finding import ERROR, Finding
 from .._preflight.reasons import summary
-from .._preflight.report import blocks, lines_of, write
+from .._report import blocks, lines_of, write
 
 KUBECTL: Mapping[str, Mapping[str, Any]] = {
     "kubectl": {"type": "str", "default": "kubectl"},

@@ -12,8 +12,8 @@ from typing import Any
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
 from ...module_utils._formats.finding import ERROR, Finding
-from .._preflight.report import lines_of, write
 from .._preflight.variables import VERIFY_NAMESPACE, impossible
+from .._report import lines_of, write
 from .._verdict.daemons import ReleaseHashes
 from .._verdict.findings import Verdict
 from .._verdict.judge import Evidence, judge, obstructed, placeable, scheduler_name

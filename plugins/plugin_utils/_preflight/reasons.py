@@ -15,7 +15,7 @@ from typing import Any
 
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, HostFindings, few
 from ...module_utils._formats.versions import numbers
-from .report import count, problems
+from .._report import count, problems
 
 #: Checks of hosts of which nothing else is known.
 _SILENT = ("unreachable", "facts", "become", "identity")

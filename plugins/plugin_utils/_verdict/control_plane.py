@@ -30,11 +30,11 @@ from ...module_utils._scheduler import entries as scheduler_entries
 from ...module_utils._scheduler import proof, releases, scheduler_config
 from ...module_utils._scheduler.manifest import CONFIG, SchedulerError, SchedulerManifest, annotation_in, is_scheduler
 from .. import _yaml
-from .certificates import near_end
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
 from .hints import hint
+from .near_end import near_end
 
 _VERBS = ("filterVerb", "bindVerb")
 _IN_TIME = "one that is renewed in time"

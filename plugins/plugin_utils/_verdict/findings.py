@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
-from .._preflight.report import blocks, count, grouped, problems
+from .._report import blocks, count, grouped, problems
 from .links import BESIDE, LINKS, VERIFY, kinds, link_of
 
 VERSION = 1

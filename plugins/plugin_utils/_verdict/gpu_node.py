@@ -21,11 +21,11 @@ from ...module_utils._facts.stopped_unit import StoppedUnit, complained, last_wo
 from ...module_utils._formats.finding import ERROR, WARNING, few
 from .._preflight.gpus import Expected, judge_compute_modes, judge_gpus
 from .._preflight.host import ROOM, room_cure
-from .certificates import near_end
 from .daemons import SITE, judge_metrics
 from .doctor import Doctor
 from .findings import VerifyFindings
 from .hints import NEW_CERTIFICATE, hint
+from .near_end import near_end
 from .visibility import judge_visibility, needs_no_runtime
 
 #: In the doctor's words.

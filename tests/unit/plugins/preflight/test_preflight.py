@@ -37,7 +37,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
     summary,
     unreachable,
 )
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import blocks
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     impossible,
     scattered,
@@ -48,6 +47,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.var
     unknown,
     variables,
 )
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._report import blocks
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._settings.rows import VARIABLE, WORDS, followed
 from hypothesis import given
 from hypothesis import strategies as st

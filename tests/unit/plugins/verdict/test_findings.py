@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.report import write
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._report import write
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (
     CHECKS,
     FOLLOWS_FROM,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
-from ...module_utils._formats.finding import NO_HOST, Finding, few
+from ..module_utils._formats.finding import NO_HOST, Finding, few
 
 #: In the first line of a block. The report has all of them.
 _HOSTS_SHOWN = 8
