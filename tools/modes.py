@@ -103,6 +103,40 @@ def rows() -> list[tuple[str, str, str, str]]:
     services, pods = (markdown_parts.code(choices(role)) for role in ("device_plugin", "chart"))
     return [
         (
+            "clusters",
+            f"by {by_site()}",
+            f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) "
+            f"for {len(makers())} distributions and providers",
+            "any whose nodes run pods with `hostPID`, and whose runtime has CDI",
+        ),
+        ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer", f"{OLDEST_WITH_DRA} or newer"),
+        (
+            "changes to the control plane",
+            "kube-scheduler's manifest and configuration, kubeadm's ConfigMap",
+            "none; the same with the cluster's own scheduler",
+            "none",
+        ),
+        (
+            "scheduler",
+            "the cluster's own, with the extender beside it",
+            "a second one, `gpushare-scheduler`; on kubeadm's control planes also "
+            "[the cluster's own](docs/operate/kubernetes.md#the-clusters-own-scheduler), by `site`",
+            f"the cluster's own, unchanged; [it places worse]({DRA}#what-each-back-end-gives)",
+        ),
+        (
+            "`gpushare_isolation: auto`, the default",
+            "`driver` where the driver can limit memory, else `watch`",
+            f"`{Values('', '').isolation_of_pods}`: [nothing is stopped](docs/operate/isolation.md#choosing-the-isolation), "
+            "whatever the driver can",
+            f"`{Values('', '').isolation_of_pods}`",
+        ),
+        (
+            "tested on",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs; one node with an {node}, Kubernetes {proof.one_node()['kubernetes']}",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs; {by_hand}. Not on a real GPU",
+            f"kubeadm, Kubernetes {lab}, simulated GPUs. Not on a real GPU",
+        ),
+        (
             "installed by",
             "`site`, over ssh as root",
             "Helm, a manifest, or the playbook `cluster`, through the API; or `site`",
@@ -113,21 +147,6 @@ def rows() -> list[tuple[str, str, str, str]]:
             "`preflight`, which `site` runs",
             "by the playbooks. Helm checks [only the version of Kubernetes](docs/operate/kubernetes.md#with-helm), `kubectl apply` nothing",
             f"by the playbooks, the nodes, too. [Helm]({DRA}#by-helm) sees version, gates, DRA drivers of others, the other back end",
-        ),
-        (
-            "clusters",
-            f"by {by_site()}",
-            f"any whose nodes run pods with `hostPID`; {len(presets.names())} [presets]({others}) "
-            f"for {len(makers())} distributions and providers",
-            "any whose nodes run pods with `hostPID`, and whose runtime has CDI",
-        ),
-        ("Kubernetes", f"{oldest}; {policies} or newer for admission policies", f"{policies} or newer", f"{OLDEST_WITH_DRA} or newer"),
-        (
-            "scheduler",
-            "the cluster's own, with the extender beside it",
-            "a second one, `gpushare-scheduler`; on kubeadm's control planes also "
-            "[the cluster's own](docs/operate/kubernetes.md#the-clusters-own-scheduler), by `site`",
-            f"the cluster's own, unchanged; [it places worse]({DRA}#what-each-back-end-gives)",
         ),
         (
             "`spec.schedulerName` of pods with GPUs",
@@ -157,13 +176,6 @@ def rows() -> list[tuple[str, str, str, str]]:
         ),
         ("`gpushare_isolation`", services, pods, pods),
         (
-            "`gpushare_isolation: auto`, the default",
-            "`driver` where the driver can limit memory, else `watch`",
-            f"`{Values('', '').isolation_of_pods}`: [nothing is stopped](docs/operate/isolation.md#choosing-the-isolation), "
-            "whatever the driver can",
-            f"`{Values('', '').isolation_of_pods}`",
-        ),
-        (
             "limits by the driver",
             "the service has `CAP_SYS_ADMIN` where they are",
             "by `isolation: driver`; the pods then have `CAP_SYS_ADMIN` on every node. Not on OpenShift",
@@ -180,12 +192,6 @@ def rows() -> list[tuple[str, str, str, str]]:
             "`gpushare_metrics_address`, one token for each host; the playbook `scrape_config`",
             "`metrics.enabled` of the chart, `gpushare_cluster_metrics` of `cluster`, two Secrets with tokens; PodMonitors",
             "the same, of the device plugins alone",
-        ),
-        (
-            "changes to the control plane",
-            "kube-scheduler's manifest and configuration, kubeadm's ConfigMap",
-            "none; the same with the cluster's own scheduler",
-            "none",
         ),
         ("webhooks, custom resources", "none", "none", "none"),
         (
@@ -205,12 +211,6 @@ def rows() -> list[tuple[str, str, str, str]]:
             "`uninstall`, which gives every file of yours its old bytes back",
             "[Helm](docs/operate/uninstall.md#helm), or `cluster` with `gpushare_cluster_state: absent`",
             f"the same, or [`kubectl delete`]({DRA}#upgrade-and-remove)",
-        ),
-        (
-            "tested on",
-            f"kubeadm, Kubernetes {lab}, simulated GPUs; one node with an {node}, Kubernetes {proof.one_node()['kubernetes']}",
-            f"kubeadm, Kubernetes {lab}, simulated GPUs; {by_hand}. Not on a real GPU",
-            f"kubeadm, Kubernetes {lab}, simulated GPUs. Not on a real GPU",
         ),
     ]
 
