@@ -17,7 +17,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.sch
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import looked_up
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import LONGEST_HTTP_TIMEOUT, variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import ROWS, variables
 
 import proof
 import questions
@@ -475,7 +475,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     "roles/mps/README.md": [("queries the daemon every {:g} s", (mps_main.INTERVAL_SECONDS,))],
     "roles/preflight/README.md": [
-        ("an `httpTimeout` above {:g} s", (LONGEST_HTTP_TIMEOUT,)),
+        ("an `httpTimeout` above {:g} s", (ROWS["gpushare_extender_http_timeout"].longest,)),
         ("API server's by more than {:g} s | by more than {:g} s", (MOST_SECONDS_APART, SECONDS_APART)),
         ("less than {} MiB for the runtime", (MINIMUM_FREE_MIB,)),
         ("read more than {} days ago", (looked_up.OLD_DAYS,)),

@@ -25,7 +25,18 @@ from gpushare_runtime.settings.cluster import ClusterConfig  # noqa: E402
 from gpushare_runtime.settings.dashboard import DashboardConfig  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
 from gpushare_runtime.settings.extender import ExtenderConfig  # noqa: E402
-from gpushare_runtime.settings.schema import HOST, ListType, NumberType, Setting, TextType, settings_of  # noqa: E402
+from gpushare_runtime.settings.installer import InstallerConfig  # noqa: E402
+from gpushare_runtime.settings.schema import (  # noqa: E402
+    HOST,
+    OWN,
+    Clash,
+    ListType,
+    NumberType,
+    Setting,
+    TextType,
+    VariableType,
+    settings_of,
+)
 
 TABLE: Final = "plugins/plugin_utils/_settings/table.py"
 IN_CLUSTER: Final = "in_cluster"
@@ -38,7 +49,7 @@ _HEAD: Final = '''\
 
 from __future__ import annotations
 
-from .rows import ConfiguredDaemon, DaemonSetting
+from .rows import ConfiguredDaemon, DaemonSetting, SettingClash
 
 '''
 
@@ -76,8 +87,9 @@ DAEMONS: Final = (
 )
 
 
-#: Of the cluster, and of no daemon: each with the role that describes it.
-SHARED: Final = settings_of(ClusterConfig)
+_ALONE: Final = (ClusterConfig, InstallerConfig)
+#: Of no daemon: each with the role that describes it.
+SHARED: Final = tuple(each for owner in _ALONE for each in settings_of(owner))
 _TOPIC_OF_SHARED: Final = "Hosts, clusters and access"
 
 
@@ -107,13 +119,16 @@ def files() -> dict[str, str]:
         ):
             if lines:
                 found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(daemon.owner), lines, path)
-    for role in sorted({each.role for each in SHARED}):
-        own = [each for each in SHARED if each.role == role]
-        for path, lines in (
-            (f"roles/{role}/meta/argument_specs.yml", [line for each in own for line in spec(each)]),
-            (f"roles/{role}/defaults/main.yml", [_default(each) for each in own]),
-        ):
-            found[path] = filled(found.get(path) or (ROOT / path).read_text(), document.kind_of(ClusterConfig), lines, path)
+    for owner in _ALONE:
+        kind = document.kind_of(owner)
+        for role in sorted({each.role for each in settings_of(owner)}):
+            own = [each for each in settings_of(owner) if each.role == role]
+            path = f"roles/{role}/meta/argument_specs.yml"
+            for entry in sorted({each.entry for each in own}):
+                lines = [line for each in own if each.entry == entry for line in spec(each)]
+                found[path] = filled(found.get(path) or (ROOT / path).read_text(), f"{kind} for {entry}" if entry else kind, lines, path)
+            path = f"roles/{role}/defaults/main.yml"
+            found[path] = filled(found.get(path) or (ROOT / path).read_text(), kind, map(_default, own), path)
     found[f"{CHART}/values.yaml"] = values((ROOT / CHART / "values.yaml").read_text())
     found[f"{CHART}/values.schema.json"] = schema((ROOT / CHART / "values.schema.json").read_text())
     return found
@@ -121,7 +136,7 @@ def files() -> dict[str, str]:
 
 def filled(text: str, kind: str, lines: Iterable[str], path: str, source: str = "") -> str:
     """A text with other lines between the marks of a kind. source: in the first mark, by default the dataclass of that name."""
-    block = re.compile(rf"^( *)# made from {kind}\b[^\n]*\n.*?^ *# end\n", re.MULTILINE | re.DOTALL)
+    block = re.compile(rf"^( *)# made from {kind}\b(?! for )[^\n]*\n.*?^ *# end\n", re.MULTILINE | re.DOTALL)
     found = block.search(text)
     if found is None:
         raise SystemExit(f"{path} has no part # made from {kind}; expected one that ends with # end")
@@ -147,20 +162,26 @@ def spec(each: Setting, described_in: str = "") -> Iterator[str]:
     yield f"{each.variable}:"
     yield "  description: >-"
     yield from (f"    {line}" for line in textwrap.wrap(description(each), _WIDTH - 10, break_long_words=False, break_on_hyphens=False))
-    yield from (f"  {part}" for part in _parts(option))
+    yield from (f"  {line}" for line in _wrapped(option))
 
 
-def reference(variable: str, role: str, option: Mapping[str, Any]) -> Iterator[str]:
+def reference(variable: str, role: str, option: Mapping[str, Any], anchor: str = "") -> Iterator[str]:
     """The option of a variable whose description is another role's."""
+    head = f"{variable}:{anchor}"
     short = f"{{description: See P(gpushare.kubernetes.{role}#role)., {', '.join(_parts(option))}}}"
-    if len(variable) + len(short) < _WIDTH - 10:
-        yield f"{variable}: {short}"
+    if len(head) + len(short) < _WIDTH - 9:
+        yield f"{head} {short}"
     elif len(short) < _WIDTH:
-        yield from [f"{variable}:", f"  {short}"]
+        yield from [head, f"  {short}"]
     else:
-        yield from [f"{variable}:", f"  description: See P(gpushare.kubernetes.{role}#role)."]
-        lines = (line for part in _parts(option) for line in textwrap.wrap(part, _WIDTH - 10, subsequent_indent=" " * (part.find("[") + 1)))
-        yield from (f"  {line}" for line in lines)
+        yield from [head, f"  description: See P(gpushare.kubernetes.{role}#role)."]
+        yield from (f"  {line}" for line in _wrapped(option))
+
+
+def _wrapped(option: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of an option, each on as many lines as it needs."""
+    for part in _parts(option):
+        yield from textwrap.wrap(part, _WIDTH - 10, subsequent_indent=" " * (part.find("[") + 1), break_on_hyphens=False)
 
 
 def _parts(option: Mapping[str, Any]) -> list[str]:
@@ -213,7 +234,7 @@ def table() -> str:
         rows = ", ".join(_row(each) for each in daemon.settings if each.variable)
         parts.append(f'"{daemon.role}": ConfiguredDaemon("{document.kind_of(daemon.owner)}", "{daemon.role}", ({rows},))')
     shared = ", ".join(_row(each) for each in SHARED)
-    text = f"{_HEAD}DAEMONS = {{{', '.join(parts)}}}\n#: Of the cluster, and of no daemon.\nSHARED = ({shared},)\n"
+    text = f"{_HEAD}DAEMONS = {{{', '.join(parts)}}}\n#: Of no daemon.\nSHARED = ({shared},)\n"
     ruff = [str(Path(sys.executable).parent / "ruff"), "format", "--stdin-filename", TABLE, "-"]
     return subprocess.run(ruff, cwd=ROOT, input=text, capture_output=True, text=True, check=True).stdout
 
@@ -221,7 +242,9 @@ def table() -> str:
 def _row(each: Setting) -> str:
     kind = each.kind.each if isinstance(each.kind, ListType) else each.kind
     number, text = kind if isinstance(kind, NumberType) else None, kind if isinstance(kind, TextType) and not kind.path else None
+    alone = kind if isinstance(kind, VariableType) else None
     pattern = text.pattern if text and text.pattern != TextType.pattern else ""
+    form = kind.form if isinstance(kind, TextType | VariableType) else ""
     further = {
         "variable": each.variable,
         "hosts": None if each.hosts else False,
@@ -232,7 +255,30 @@ def _row(each: Setting) -> str:
         "zero": True if number and number.zero else None,
         "pattern": pattern,
         "items": each.kind.most if isinstance(each.kind, ListType) else None,
-        "expected": each.kind.expected if number or pattern else "",
+        "form": form,
+        "longest": alone.longest if alone and alone.longest else None,
+        "longer": alone.longer if alone else "",
+        "expected": each.kind.expected if number or pattern or form else "",
+        "apart": True if each.apart else None,
+        "compared": None if each.compared else False,
+        "secret": True if each.secret else None,
     }
     given = "".join(f", {name}={value!r}" for name, value in further.items() if value not in ("", None))
-    return f"DaemonSetting({each.name!r}, {each.key!r}, {default(each)!r}{given})"
+    clashes = "".join(f"{_clash(clash, each.variable)}," for clash in each.clashes)
+    return f"DaemonSetting({each.name!r}, {each.key!r}, {default(each)!r}{given}{f', clashes=({clashes})' if clashes else ''})"
+
+
+def _clash(clash: Clash, variable: str) -> str:
+    """variable: of the field that has it."""
+
+    def named(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {variable if name == OWN else name: value for name, value in values.items()}
+
+    further = {
+        "found": clash.found,
+        "unless": named(clash.unless) or "",
+        "same": tuple(variable if name == OWN else name for name in clash.same or ()) or "",
+        "warns": clash.warns or "",
+    }
+    given = "".join(f", {name}={value!r}" for name, value in further.items() if value != "")
+    return f"SettingClash({named(clash.when)!r}, {clash.expected!r}, {clash.cure!r}{given})"

@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 
 from ...module_utils._formats.finding import ERROR, Finding
-from .._preflight.variables import VERIFY_NAMESPACE, impossible
+from .._preflight.variables import impossible
 from .._report import lines_of, write
 from .._verdict.daemons import ReleaseHashes
 from .._verdict.findings import Verdict
@@ -46,7 +46,7 @@ class VerifyJudge(Judge):
     }
 
     def answer(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        for wrong in impossible("", {VERIFY_NAMESPACE: arguments["namespace"]}, {}):
+        for wrong in impossible("", {"gpushare_verify_namespace": arguments["namespace"]}, {}):
             raise AnsibleActionFail(str(wrong))
         evidence = self._evidence(arguments, self._known)
         verdict = judge(evidence)

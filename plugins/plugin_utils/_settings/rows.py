@@ -10,11 +10,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 #: In the metadata of a field: the variable that it follows, where that has another name; and the values of it for which the field is true.
 VARIABLE, WORDS = "variable", "words"
+
+
+@dataclass(frozen=True)
+class SettingClash:
+    """Values of several variables that do not go together.
+
+    when: for each variable the values with which they clash, or a condition on an address. unless: for each those with which they do not.
+    same: two numbers that are equal, or two different paths with the same file name. found: the words for it, with the variables in braces,
+    "" for the values of `when` and `unless`. warns: whether they may stay.
+    """
+
+    when: Mapping[str, tuple[Any, ...] | str]
+    expected: str
+    cure: str
+    found: str = ""
+    unless: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    same: tuple[str, str] | tuple[()] = ()
+    warns: bool = False
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return (*self.when, *self.unless, *self.same)
 
 
 @dataclass(frozen=True)
@@ -23,7 +45,9 @@ class DaemonSetting:
 
     variable: "" for none. hosts: whether the daemon's role on hosts has it. scope: where its value must be the same. chart: the value of
     the chart, "" for none. least, most: bounds of a number, None for another type. pattern: of a text or of each in a list, "" for any.
-    items: the longest list, None for another type. expected: what a value must be, where it has bounds or a pattern.
+    items: the longest list, None for another type. form: of a value, where no pattern expresses it. longest: a duration in seconds, above
+    which `longer` is expected. expected: what a value must be, where it has bounds, a pattern or a form. apart: whether hosts may differ in
+    it although the daemons are pods. compared: whether preflight compares it between hosts. secret: whether no value may be shown.
     """
 
     field: str
@@ -38,18 +62,23 @@ class DaemonSetting:
     zero: bool = False
     pattern: str = ""
     items: int | None = None
+    form: str = ""
+    longest: float | None = None
+    longer: str = ""
     expected: str = ""
-
-    @property
-    def bounded(self) -> bool:
-        return bool(self.pattern) or self.least is not None
+    apart: bool = False
+    compared: bool = True
+    secret: bool = False
+    clashes: tuple[SettingClash, ...] = ()
 
     def fits(self, value: Any) -> bool:
-        """Whether a value of the right type is within the bounds."""
+        """Whether a value of the right type is within the bounds and fits the pattern."""
         if self.least is not None and self.most is not None:
             return self.least <= value <= self.most or (self.zero and value == 0)
         texts = [value] if self.items is None else value
-        return (self.items is None or len(value) <= self.items) and all(re.fullmatch(self.pattern, str(text)) for text in texts)
+        return not self.pattern or (
+            (self.items is None or len(value) <= self.items) and all(re.fullmatch(self.pattern, str(text)) for text in texts)
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from .rows import ConfiguredDaemon, DaemonSetting
+from .rows import ConfiguredDaemon, DaemonSetting, SettingClash
 
 DAEMONS = {
     "device_plugin": ConfiguredDaemon(
@@ -13,7 +13,13 @@ DAEMONS = {
         (
             DaemonSetting("unit", "memoryUnit", "GiB", variable="gpushare_memory_unit", chart="memoryUnit"),
             DaemonSetting(
-                "kubelet_root", "kubeletRoot", "/var/lib/kubelet", variable="gpushare_kubelet_root", hosts=False, chart="kubeletRoot"
+                "kubelet_root",
+                "kubeletRoot",
+                "/var/lib/kubelet",
+                variable="gpushare_kubelet_root",
+                hosts=False,
+                chart="kubeletRoot",
+                apart=True,
             ),
             DaemonSetting(
                 "token_seconds",
@@ -25,10 +31,51 @@ DAEMONS = {
                 most=4294967296,
                 expected="a number of seconds from 600 to 4294967296",
             ),
-            DaemonSetting("strategy", "deviceStrategy", "auto", variable="gpushare_device_strategy", chart="deviceStrategy"),
-            DaemonSetting("isolation", "isolation", "auto", variable="gpushare_isolation", chart="isolation"),
+            DaemonSetting(
+                "strategy",
+                "deviceStrategy",
+                "auto",
+                variable="gpushare_device_strategy",
+                chart="deviceStrategy",
+                apart=True,
+                clashes=(
+                    SettingClash(
+                        {"gpushare_backend": ("dra",), "gpushare_device_strategy": ("volume-mounts", "envvar")},
+                        "what this back end has (docs/use/dra.md)",
+                        "leave it out, or set gpushare_backend: extender",
+                    ),
+                ),
+            ),
+            DaemonSetting(
+                "isolation",
+                "isolation",
+                "auto",
+                variable="gpushare_isolation",
+                chart="isolation",
+                clashes=(
+                    SettingClash(
+                        {"gpushare_deploy_mode": ("kubernetes",), "gpushare_isolation": ("mps",)},
+                        "another isolation",
+                        "set gpushare_isolation to auto, watch, driver or none, or gpushare_deploy_mode: systemd",
+                    ),
+                ),
+            ),
             DaemonSetting("limit_running_pods", "limitRunningPods", False, variable="gpushare_limit_running_pods"),
-            DaemonSetting("overuse", "overuse", "report", variable="gpushare_overuse", scope="cluster", chart="overuse"),
+            DaemonSetting(
+                "overuse",
+                "overuse",
+                "report",
+                variable="gpushare_overuse",
+                scope="cluster",
+                chart="overuse",
+                clashes=(
+                    SettingClash(
+                        {"gpushare_backend": ("dra",), "gpushare_overuse": ("evict",)},
+                        "what this back end has (docs/use/dra.md)",
+                        "leave it out, or set gpushare_backend: extender",
+                    ),
+                ),
+            ),
             DaemonSetting(
                 "overuse_grace",
                 "overuseGrace",
@@ -40,7 +87,22 @@ DAEMONS = {
                 expected="a number of seconds from 10 to 86400",
             ),
             DaemonSetting("unstartable", "unstartable", "report", variable="gpushare_unstartable", scope="cluster"),
-            DaemonSetting("unhealthy", "unhealthy", "report", variable="gpushare_unhealthy", hosts=False, chart="unhealthy"),
+            DaemonSetting(
+                "unhealthy",
+                "unhealthy",
+                "report",
+                variable="gpushare_unhealthy",
+                hosts=False,
+                chart="unhealthy",
+                clashes=(
+                    SettingClash(
+                        {"gpushare_unhealthy": ("evict",), "gpushare_backend": ("extender",)},
+                        "report: only Kubernetes evicts the pods of a GPU that fails, by claims",
+                        "leave it out",
+                        found="gpushare_unhealthy: evict without gpushare_backend: dra",
+                    ),
+                ),
+            ),
             DaemonSetting(
                 "health_checks",
                 "healthChecks",
@@ -61,10 +123,17 @@ DAEMONS = {
                 hosts=False,
                 chart="driverRoot",
                 pattern="(?:/[^\\0]*)?",
+                form="host path",
                 expected="an absolute path, or nothing",
             ),
             DaemonSetting(
-                "runtime_class", "runtimeClass", "gpushare-nvidia", variable="gpushare_runtime_class", hosts=False, chart="runtimeClass"
+                "runtime_class",
+                "runtimeClass",
+                "gpushare-nvidia",
+                variable="gpushare_runtime_class",
+                hosts=False,
+                chart="runtimeClass",
+                apart=True,
             ),
         ),
     ),
@@ -162,13 +231,18 @@ DAEMONS = {
         ),
     ),
 }
-#: Of the cluster, and of no daemon.
+#: Of no daemon.
 SHARED = (
     DaemonSetting(
-        "control_plane_group", "controlPlaneGroup", "kube_control_plane", variable="gpushare_control_plane_group", scope="cluster"
+        "control_plane_group",
+        "controlPlaneGroup",
+        "kube_control_plane",
+        variable="gpushare_control_plane_group",
+        scope="cluster",
+        compared=False,
     ),
-    DaemonSetting("gpu_group", "gpuGroup", "gpu_nodes", variable="gpushare_gpu_group", scope="cluster"),
-    DaemonSetting("kubectl", "kubectl", "kubectl", variable="gpushare_kubectl"),
+    DaemonSetting("gpu_group", "gpuGroup", "gpu_nodes", variable="gpushare_gpu_group", scope="cluster", compared=False),
+    DaemonSetting("kubectl", "kubectl", "kubectl", variable="gpushare_kubectl", apart=True),
     DaemonSetting("admin_kubeconfig", "adminKubeconfig", "/etc/kubernetes/admin.conf", variable="gpushare_admin_kubeconfig"),
     DaemonSetting(
         "api_server",
@@ -207,7 +281,16 @@ SHARED = (
         "",
         variable="gpushare_metrics_address",
         pattern="[0-9A-Fa-f:.]*",
+        form="address",
         expected="an IP address such as 10.0.0.5 or fd00::5, or nothing",
+        clashes=(
+            SettingClash(
+                {"gpushare_metrics_address": "beyond loopback", "gpushare_metrics_token": (None, "", [])},
+                "a token where others than this host can ask for the metrics",
+                "set gpushare_metrics_token (in a vault), or 127.0.0.1",
+                found="gpushare_metrics_address: {gpushare_metrics_address!r} without gpushare_metrics_token",
+            ),
+        ),
     ),
     DaemonSetting(
         "metrics_plugin_port",
@@ -218,6 +301,16 @@ SHARED = (
         most=65535,
         zero=True,
         expected="a number from 1024 to 65535, or 0 for none",
+        clashes=(
+            SettingClash(
+                {},
+                "two ports",
+                "correct one of gpushare_metrics_*_port",
+                found="port {gpushare_metrics_plugin_port} for the metrics of both daemons",
+                unless={"gpushare_metrics_address": (None, "", []), "gpushare_metrics_plugin_port": (0,)},
+                same=("gpushare_metrics_plugin_port", "gpushare_metrics_extender_port"),
+            ),
+        ),
     ),
     DaemonSetting(
         "metrics_extender_port",
@@ -228,6 +321,24 @@ SHARED = (
         most=65535,
         zero=True,
         expected="a number from 1024 to 65535, or 0 for none",
+        clashes=(
+            SettingClash(
+                {},
+                "two ports",
+                "correct gpushare_metrics_extender_port",
+                found="port {gpushare_metrics_extender_port} for the extender and for its metrics",
+                unless={"gpushare_metrics_address": (None, "", []), "gpushare_metrics_extender_port": (0,)},
+                same=("gpushare_metrics_extender_port", "gpushare_extender_port"),
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "metrics_token",
+        "metricsToken",
+        "",
+        variable="gpushare_metrics_token",
+        pattern="(?:[!-~]{16,1024})?",
+        expected="16 to 1024 characters of ASCII without white space",
     ),
     DaemonSetting(
         "start_timeout",
@@ -237,12 +348,42 @@ SHARED = (
         least=1,
         most=86400,
         expected="a number of seconds from 1 to 86400",
+        apart=True,
     ),
     DaemonSetting("annotation_writers", "annotationWriters", [], variable="gpushare_annotation_writers", scope="cluster", items=1000),
     DaemonSetting("bundle", "bundle", "", variable="gpushare_bundle", scope="cluster"),
-    DaemonSetting("bundle_key", "bundleKey", "", variable="gpushare_bundle_key", scope="cluster"),
+    DaemonSetting(
+        "bundle_key",
+        "bundleKey",
+        "",
+        variable="gpushare_bundle_key",
+        scope="cluster",
+        clashes=(
+            SettingClash(
+                {"gpushare_bundle": (None, "", [])},
+                "the bundle that it is the key of",
+                "set gpushare_bundle, or remove the key",
+                found="gpushare_bundle_key without gpushare_bundle",
+                unless={"gpushare_bundle_key": (None, "", [])},
+            ),
+        ),
+    ),
     DaemonSetting("deploy_mode", "deployMode", "systemd", variable="gpushare_deploy_mode", scope="cluster"),
-    DaemonSetting("backend", "backend", "extender", variable="gpushare_backend", scope="cluster"),
+    DaemonSetting(
+        "backend",
+        "backend",
+        "extender",
+        variable="gpushare_backend",
+        scope="cluster",
+        clashes=(
+            SettingClash(
+                {"gpushare_backend": ("dra",), "gpushare_deploy_mode": ("systemd",)},
+                "daemons that are pods",
+                "set gpushare_deploy_mode: kubernetes, or gpushare_backend: extender",
+                found="gpushare_backend: dra with services on hosts",
+            ),
+        ),
+    ),
     DaemonSetting("expect_gpus", "expectGpus", 0, variable="gpushare_expect_gpus", least=0, most=128, expected="a number from 0 to 128"),
     DaemonSetting(
         "expect_memory_mib",
@@ -271,8 +412,31 @@ SHARED = (
         expected="a version of Kubernetes such as 1.37, in quotes, or nothing",
     ),
     DaemonSetting("preflight_report", "preflightReport", "", variable="gpushare_preflight_report", scope="cluster"),
-    DaemonSetting("prometheus", "prometheus", "", variable="gpushare_prometheus", scope="cluster"),
-    DaemonSetting("taint_gpu_nodes", "taintGpuNodes", False, variable="gpushare_taint_gpu_nodes", scope="cluster"),
+    DaemonSetting(
+        "prometheus",
+        "prometheus",
+        "",
+        variable="gpushare_prometheus",
+        scope="cluster",
+        form="public URL",
+        expected="a URL such as http://prometheus.monitoring:9090",
+    ),
+    DaemonSetting(
+        "taint_gpu_nodes",
+        "taintGpuNodes",
+        False,
+        variable="gpushare_taint_gpu_nodes",
+        scope="cluster",
+        clashes=(
+            SettingClash(
+                {"gpushare_taint_gpu_nodes": (True,)},
+                "nodes without GPUs for the pods that have none, which come to GPU nodes only where no other has room",
+                "leave it, or set it to false to remove the taint",
+                found="gpushare_taint_gpu_nodes: true, by which GPU nodes get the taint gpushare.kubernetes/gpu:PreferNoSchedule",
+                warns=True,
+            ),
+        ),
+    ),
     DaemonSetting("without_policies", "withoutPolicies", False, variable="gpushare_without_policies", scope="cluster"),
     DaemonSetting(
         "extender_weight",
@@ -284,7 +448,17 @@ SHARED = (
         most=1000,
         expected="a number from 1 to 1000",
     ),
-    DaemonSetting("extender_http_timeout", "extenderHttpTimeout", "1s", variable="gpushare_extender_http_timeout", scope="control planes"),
+    DaemonSetting(
+        "extender_http_timeout",
+        "extenderHttpTimeout",
+        "1s",
+        variable="gpushare_extender_http_timeout",
+        scope="control planes",
+        form="duration",
+        longest=1.0,
+        longer="at most 1s: a dead extender holds the scheduler up for so long at each GPU pod",
+        expected="a duration such as 1s or 800ms",
+    ),
     DaemonSetting(
         "percentage_of_nodes_to_score",
         "percentageOfNodesToScore",
@@ -318,15 +492,6 @@ SHARED = (
         expected="a number of seconds from 1 to 86400",
     ),
     DaemonSetting(
-        "dashboard_port",
-        "dashboardPort",
-        9442,
-        variable="gpushare_dashboard_port",
-        least=1024,
-        most=65535,
-        expected="a number from 1024 to 65535",
-    ),
-    DaemonSetting(
         "mps_canary_seconds",
         "mpsCanarySeconds",
         60,
@@ -351,5 +516,387 @@ SHARED = (
         variable="gpushare_selinux_type",
         pattern="[a-z0-9_]{0,64}",
         expected="a type of SELinux such as spc_t, or nothing",
+    ),
+    DaemonSetting(
+        "openshift",
+        "openshift",
+        False,
+        variable="gpushare_openshift",
+        clashes=(
+            SettingClash(
+                {"gpushare_backend": ("dra",), "gpushare_openshift": (True,)},
+                "what this back end has (docs/use/dra.md)",
+                "leave it out, or set gpushare_backend: extender",
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "scheduler",
+        "scheduler",
+        "own",
+        variable="gpushare_scheduler",
+        clashes=(
+            SettingClash(
+                {"gpushare_backend": ("dra",), "gpushare_scheduler": ("default",)},
+                "what this back end has (docs/use/dra.md)",
+                "leave it out, or set gpushare_backend: extender",
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "cluster_dashboard",
+        "clusterDashboard",
+        False,
+        variable="gpushare_cluster_dashboard",
+        clashes=(
+            SettingClash(
+                {"gpushare_backend": ("dra",), "gpushare_cluster_dashboard": (True,)},
+                "what this back end has (docs/use/dra.md)",
+                "leave it out, or set gpushare_backend: extender",
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "cluster_dashboard_host_names",
+        "clusterDashboardHostNames",
+        [],
+        variable="gpushare_cluster_dashboard_host_names",
+        pattern="(?=.{1,253}\\Z)[A-Za-z0-9][A-Za-z0-9-]{0,62}(?:\\.[A-Za-z0-9][A-Za-z0-9-]{0,62})*",
+        items=57,
+        expected="a list of at most 57, each a host name without a port, such as gpushare.example.org",
+    ),
+    DaemonSetting("cluster_nodes", "clusterNodes", [], variable="gpushare_cluster_nodes", items=1000, apart=True),
+    DaemonSetting("kubeconfig", "kubeconfig", "", variable="gpushare_kubeconfig", apart=True),
+    DaemonSetting(
+        "node_selector",
+        "nodeSelector",
+        {},
+        variable="gpushare_node_selector",
+        form="labels",
+        expected="at most 50 labels with their values as text, such as {nvidia.com/gpu.present: 'true'}",
+    ),
+    DaemonSetting(
+        "tolerations",
+        "tolerations",
+        [{"operator": "Exists"}],
+        variable="gpushare_tolerations",
+        form="tolerations",
+        expected="at most 50 tolerations as in Kubernetes, such as {key: nvidia.com/gpu, operator: Exists}, with texts as values",
+    ),
+    DaemonSetting(
+        "serial",
+        "serial",
+        [1, "25%"],
+        variable="gpushare_serial",
+        scope="GPU nodes",
+        form="batches",
+        expected="a number of hosts, a percentage from 1% to 100%, or a list of these",
+    ),
+    DaemonSetting(
+        "max_fail_percentage",
+        "maxFailPercentage",
+        0,
+        variable="gpushare_max_fail_percentage",
+        scope="GPU nodes",
+        least=0,
+        most=100,
+        expected="a number from 0 to 100",
+    ),
+    DaemonSetting("preflight_accept", "preflightAccept", [], variable="gpushare_preflight_accept", scope="cluster", items=1000),
+    DaemonSetting(
+        "node_schedule",
+        "nodeSchedule",
+        "",
+        variable="gpushare_node_schedule",
+        clashes=(
+            SettingClash(
+                {"gpushare_node_schedule": ("mps", "core_mem")},
+                "gpushare_isolation: mps",
+                "correct one of the two: pods select the node by what it says",
+                unless={"gpushare_isolation": ("mps",)},
+            ),
+            SettingClash(
+                {"gpushare_node_schedule": ("cgpu",)},
+                "gpushare_isolation: driver",
+                "correct one of the two: pods select the node by what it says",
+                unless={"gpushare_isolation": ("driver",)},
+            ),
+            SettingClash(
+                {"gpushare_node_schedule": ("share",)},
+                "gpushare_isolation: auto or watch or none",
+                "correct one of the two: pods select the node by what it says",
+                unless={"gpushare_isolation": ("auto", "watch", "none")},
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "pip_extra_args",
+        "pipExtraArgs",
+        [],
+        variable="gpushare_pip_extra_args",
+        items=1000,
+        secret=True,
+        clashes=(
+            SettingClash(
+                {},
+                "one source of packages",
+                "remove one of the two: with a bundle gpushare_pip_extra_args has no effect",
+                found="gpushare_bundle and gpushare_pip_extra_args",
+                unless={"gpushare_bundle": (None, "", []), "gpushare_pip_extra_args": (None, "", [])},
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "proxy",
+        "proxy",
+        "",
+        variable="gpushare_proxy",
+        clashes=(
+            SettingClash(
+                {},
+                "one source of packages",
+                "remove one of the two: with a bundle gpushare_proxy has no effect",
+                found="gpushare_bundle and gpushare_proxy",
+                unless={"gpushare_bundle": (None, "", []), "gpushare_proxy": (None, "", [])},
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "package_folder",
+        "packageFolder",
+        "",
+        variable="gpushare_package_folder",
+        clashes=(
+            SettingClash(
+                {},
+                "one source of packages",
+                "remove one of the two: with a bundle gpushare_package_folder has no effect",
+                found="gpushare_bundle and gpushare_package_folder",
+                unless={"gpushare_bundle": (None, "", []), "gpushare_package_folder": (None, "", [])},
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "toolkit_repository",
+        "toolkitRepository",
+        "auto",
+        variable="gpushare_toolkit_repository",
+        clashes=(
+            SettingClash(
+                {},
+                "one source of packages",
+                "remove one of the two: with a bundle gpushare_toolkit_repository has no effect",
+                found="gpushare_bundle and gpushare_toolkit_repository",
+                unless={"gpushare_bundle": (None, "", []), "gpushare_toolkit_repository": (None, "", [], "auto", "host")},
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "driver_repository",
+        "driverRepository",
+        "",
+        variable="gpushare_driver_repository",
+        clashes=(
+            SettingClash(
+                {},
+                "one source of packages",
+                "remove one of the two: with a bundle gpushare_driver_repository has no effect",
+                found="gpushare_bundle and gpushare_driver_repository",
+                unless={"gpushare_bundle": (None, "", []), "gpushare_driver_repository": (None, "", [], "host")},
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "dashboard_state",
+        "dashboardState",
+        "absent",
+        variable="gpushare_dashboard_state",
+        clashes=(
+            SettingClash(
+                {"gpushare_deploy_mode": ("kubernetes",), "gpushare_dashboard_state": ("present",)},
+                "no service on a host",
+                "remove it: kubectl gpushare dashboard serves the page on your machine",
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "dashboard_address",
+        "dashboardAddress",
+        "127.0.0.1",
+        variable="gpushare_dashboard_address",
+        pattern="[0-9A-Fa-f:.]+",
+        form="address",
+        expected="an IP address such as 127.0.0.1",
+        clashes=(
+            SettingClash(
+                {
+                    "gpushare_dashboard_state": ("present",),
+                    "gpushare_dashboard_address": "beyond loopback",
+                    "gpushare_dashboard_tls": (False,),
+                },
+                "TLS where the token goes over a network",
+                "leave gpushare_dashboard_tls out, or listen on 127.0.0.1 behind a proxy",
+                found="gpushare_dashboard_address: {gpushare_dashboard_address!r} with gpushare_dashboard_tls: false",
+            ),
+            SettingClash(
+                {
+                    "gpushare_dashboard_state": ("present",),
+                    "gpushare_dashboard_address": "everywhere",
+                    "gpushare_dashboard_host_names": (None, "", []),
+                },
+                "the names of the server, because requests for others are rejected",
+                "set gpushare_dashboard_host_names",
+                found="gpushare_dashboard_address: {gpushare_dashboard_address!r} without gpushare_dashboard_host_names",
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "dashboard_port",
+        "dashboardPort",
+        9442,
+        variable="gpushare_dashboard_port",
+        least=1024,
+        most=65535,
+        expected="a number from 1024 to 65535",
+        clashes=(
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",)},
+                "two ports",
+                "correct gpushare_dashboard_port or gpushare_extender_port",
+                found="port {gpushare_dashboard_port} in gpushare_dashboard_port and gpushare_extender_port",
+                same=("gpushare_dashboard_port", "gpushare_extender_port"),
+            ),
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",)},
+                "two ports",
+                "correct gpushare_dashboard_port or gpushare_metrics_extender_port",
+                found="port {gpushare_dashboard_port} in gpushare_dashboard_port and gpushare_metrics_extender_port",
+                unless={"gpushare_metrics_address": (None, "", [])},
+                same=("gpushare_dashboard_port", "gpushare_metrics_extender_port"),
+            ),
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",)},
+                "two ports",
+                "correct gpushare_dashboard_port or gpushare_metrics_plugin_port",
+                found="port {gpushare_dashboard_port} in gpushare_dashboard_port and gpushare_metrics_plugin_port",
+                unless={"gpushare_metrics_address": (None, "", [])},
+                same=("gpushare_dashboard_port", "gpushare_metrics_plugin_port"),
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "dashboard_token",
+        "dashboardToken",
+        "",
+        variable="gpushare_dashboard_token",
+        pattern="(?:[!-~]{16,1024})?",
+        expected="16 to 1024 characters of ASCII without white space",
+        clashes=(
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",), "gpushare_dashboard_token": (None, "", [])},
+                "the token that people enter on the page",
+                "set gpushare_dashboard_token (in a vault)",
+                found="gpushare_dashboard_state: present without gpushare_dashboard_token",
+            ),
+        ),
+    ),
+    DaemonSetting("dashboard_tls", "dashboardTls", True, variable="gpushare_dashboard_tls"),
+    DaemonSetting(
+        "dashboard_tls_cert",
+        "dashboardTlsCert",
+        "",
+        variable="gpushare_dashboard_tls_cert",
+        form="host path",
+        expected="an absolute path on the hosts, or nothing",
+        clashes=(
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",), "gpushare_dashboard_tls": (True,), "gpushare_dashboard_tls_key": (None, "", [])},
+                "certificate and key, or none of both",
+                "set both, or remove them",
+                found="one of gpushare_dashboard_tls_cert and gpushare_dashboard_tls_key",
+                unless={"gpushare_dashboard_tls_cert": (None, "", [])},
+            ),
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",), "gpushare_dashboard_tls": (False,)},
+                "certificate and key, or none of both",
+                "set both, or remove them",
+                found="a certificate with gpushare_dashboard_tls: false",
+                unless={"gpushare_dashboard_tls_cert": (None, "", [])},
+            ),
+            SettingClash(
+                {"gpushare_dashboard_state": ("present",)},
+                "different names",
+                "rename one of them",
+                found="{gpushare_dashboard_tls_cert} and {gpushare_dashboard_tls_key}, two files of one name",
+                unless={"gpushare_dashboard_tls_cert": (None, "", []), "gpushare_dashboard_tls_key": (None, "", [])},
+                same=("gpushare_dashboard_tls_cert", "gpushare_dashboard_tls_key"),
+            ),
+        ),
+    ),
+    DaemonSetting(
+        "dashboard_tls_key",
+        "dashboardTlsKey",
+        "",
+        variable="gpushare_dashboard_tls_key",
+        form="host path",
+        expected="an absolute path on the hosts, or nothing",
+        clashes=(
+            SettingClash(
+                {
+                    "gpushare_dashboard_state": ("present",),
+                    "gpushare_dashboard_tls": (True,),
+                    "gpushare_dashboard_tls_cert": (None, "", []),
+                },
+                "certificate and key, or none of both",
+                "set both, or remove them",
+                found="one of gpushare_dashboard_tls_cert and gpushare_dashboard_tls_key",
+                unless={"gpushare_dashboard_tls_key": (None, "", [])},
+            ),
+            SettingClash(
+                {
+                    "gpushare_dashboard_state": ("present",),
+                    "gpushare_dashboard_tls": (False,),
+                    "gpushare_dashboard_tls_cert": (None, "", []),
+                },
+                "certificate and key, or none of both",
+                "set both, or remove them",
+                found="a certificate with gpushare_dashboard_tls: false",
+                unless={"gpushare_dashboard_tls_key": (None, "", [])},
+            ),
+        ),
+    ),
+    DaemonSetting("verify_probe", "verifyProbe", "auto", variable="gpushare_verify_probe", scope="cluster"),
+    DaemonSetting(
+        "verify_namespace",
+        "verifyNamespace",
+        "default",
+        variable="gpushare_verify_namespace",
+        scope="cluster",
+        pattern="[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?",
+        expected="the name of a namespace: at most 63 lower-case letters, digits and dashes, such as default",
+    ),
+    DaemonSetting("gpu_operator", "gpuOperator", "check", variable="gpushare_gpu_operator", scope="cluster"),
+    DaemonSetting(
+        "take_over_timeout",
+        "takeOverTimeout",
+        180,
+        variable="gpushare_take_over_timeout",
+        least=1,
+        most=86400,
+        expected="a number of seconds from 1 to 86400",
+        apart=True,
+    ),
+    DaemonSetting("take_over_retire", "takeOverRetire", False, variable="gpushare_take_over_retire", scope="cluster"),
+    DaemonSetting("uninstall_force", "uninstallForce", False, variable="gpushare_uninstall_force", scope="cluster"),
+    DaemonSetting("remove_nodes", "removeNodes", [], variable="gpushare_remove_nodes", scope="cluster", items=1000),
+    DaemonSetting(
+        "uninstall_wait",
+        "uninstallWait",
+        330,
+        variable="gpushare_uninstall_wait",
+        scope="cluster",
+        least=0,
+        most=86400,
+        expected="a number of seconds from 0 to 86400",
     ),
 )

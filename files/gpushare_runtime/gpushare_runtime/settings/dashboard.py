@@ -18,6 +18,9 @@ DEFAULT_LISTEN: Final = Address("127.0.0.1", 9442)
 _MOST_NAMES: Final = 60
 _TITLE: Final = 80
 _LABEL: Final = "[A-Za-z0-9][A-Za-z0-9-]{0,62}"
+_NAME: Final = TextType("a host name without a port, such as gpushare.example.org", rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
+#: In the cluster the dashboard has three names of its own: localhost, and two of its Service.
+FURTHER_NAMES: Final = ListType(_NAME, _MOST_NAMES - 3)
 # Without a user: everybody on the host may read the file.
 _URL: Final = r"(?:https?://[A-Za-z0-9.:\[\]_~%-]+(?:/[A-Za-z0-9_+=:,./~%-]*)?)?"
 
@@ -50,9 +53,7 @@ class DashboardConfig:
     host_names: tuple[str, ...] = setting(
         (),
         "name that people use for this server, as of a proxy in front; may be repeated",
-        ListType(
-            TextType("a host name without a port, such as gpushare.example.org", rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*"), _MOST_NAMES
-        ),
+        ListType(_NAME, _MOST_NAMES),
         option="host-name",
         metavar="NAME",
         variable="gpushare_dashboard_host_names",

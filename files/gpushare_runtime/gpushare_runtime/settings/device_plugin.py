@@ -12,7 +12,20 @@ from gpushare_runtime.core import protocol
 from gpushare_runtime.core.quantity import GIB, UNITS, Unit, parse_unit
 from gpushare_runtime.settings import common
 from gpushare_runtime.settings.common import Address
-from gpushare_runtime.settings.schema import CLUSTER, ChoiceType, ListType, NumberType, SwitchType, TextType, folder, setting
+from gpushare_runtime.settings.schema import (
+    CLUSTER,
+    HOST_PATH,
+    OWN,
+    ChoiceType,
+    Clash,
+    ListType,
+    NumberType,
+    SwitchType,
+    TextType,
+    folder,
+    not_by_claims,
+    setting,
+)
 
 AUTO: Final = "auto"
 REPORT, EVICT = "report", "evict"
@@ -61,6 +74,7 @@ class DevicePluginConfig:
         agrees="must be the folder of this node's kubelet",
         variable="gpushare_kubelet_root",
         hosts=False,
+        apart=True,
         chart="kubeletRoot",
         description="C(--root-dir) of the kubelets on GPU nodes, which has C(pod-resources).",
     )
@@ -92,6 +106,8 @@ class DevicePluginConfig:
         key="deviceStrategy",
         option="device-strategy",
         variable="gpushare_device_strategy",
+        apart=True,
+        clashes=(not_by_claims(protocol.STRATEGY_MOUNTS, protocol.STRATEGY_ENVIRONMENT),),
         chart="deviceStrategy",
         preset=AUTO,
         agrees="on hosts the role chooses; does not change while pods have GPUs",
@@ -110,6 +126,13 @@ class DevicePluginConfig:
         "else by watching",
         ChoiceType(ISOLATIONS, chart=(AUTO, protocol.ISOLATION_DRIVER, protocol.ISOLATION_WATCH, protocol.ISOLATION_NONE)),
         variable="gpushare_isolation",
+        clashes=(
+            Clash(
+                {"gpushare_deploy_mode": ("kubernetes",), OWN: (protocol.ISOLATION_MPS,)},
+                "another isolation",
+                "set gpushare_isolation to auto, watch, driver or none, or gpushare_deploy_mode: systemd",
+            ),
+        ),
         chart="isolation",
         agrees="`none` measures nothing, so that `overuse: evict` needs another one",
         description="Mechanism that keeps each pod to its units. V(driver): NVIDIA's driver, 620 (long-term) or 615, with cgroup v2 and no "
@@ -137,6 +160,7 @@ class DevicePluginConfig:
         ChoiceType((REPORT, EVICT)),
         variable="gpushare_overuse",
         scope=CLUSTER,
+        clashes=(not_by_claims(EVICT),),
         chart="overuse",
         agrees="`evict` has no effect unless the extender evicts, too",
         description="Consequence for a pod that uses more memory of a GPU than its units for C(gpushare_overuse_grace) seconds. V(report) "
@@ -172,6 +196,14 @@ class DevicePluginConfig:
         ChoiceType((REPORT, EVICT)),
         variable="gpushare_unhealthy",
         hosts=False,
+        clashes=(
+            Clash(
+                {OWN: (EVICT,), "gpushare_backend": (EXTENDER,)},
+                "report: only Kubernetes evicts the pods of a GPU that fails, by claims",
+                "leave it out",
+                f"gpushare_unhealthy: {EVICT} without gpushare_backend: {DRA}",
+            ),
+        ),
         chart="unhealthy",
         agrees=f"`evict` requires `backend: {DRA}`",
         description="Consequence for the pods of a GPU that fails, with C(gpushare_backend=dra). V(report) means that the pods' status and "
@@ -231,7 +263,7 @@ class DevicePluginConfig:
     driver_root: str = setting(
         "",
         "of the driver's files, as the host sees it (default: /run/nvidia/driver if it has them, else /)",
-        TextType("an absolute path, or nothing", r"(?:/[^\0]*)?", charted="(/[A-Za-z0-9_@.+:,=-]+)*"),
+        TextType("an absolute path, or nothing", r"(?:/[^\0]*)?", charted="(/[A-Za-z0-9_@.+:,=-]+)*", form=HOST_PATH),
         metavar="DIR",
         variable="gpushare_driver_root",
         hosts=False,
@@ -246,6 +278,7 @@ class DevicePluginConfig:
         metavar="NAME",
         variable="gpushare_runtime_class",
         hosts=False,
+        apart=True,
         chart="runtimeClass",
         preset="gpushare-nvidia",
         description="RuntimeClass by which the device plugin's pods get the driver's libraries. V(gpushare-nvidia) is made here, for the "

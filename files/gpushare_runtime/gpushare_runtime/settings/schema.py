@@ -18,6 +18,13 @@ from gpushare_runtime.core.bounds import quote
 
 #: The hosts that must have the same value.
 HOST, CONTROL_PLANES, GPU_NODES, GROUP, CLUSTER = "host", "control planes", "GPU nodes", "group", "cluster"
+#: Forms that a pattern cannot express. The controller has the check of each.
+ADDRESS, BATCHES, DURATION, HOST_PATH = "address", "batches", "duration", "host path"
+LABELS, PUBLIC_URL, TOLERATIONS = "labels", "public URL", "tolerations"
+#: In a clash: the field's own variable. Values of a variable that is left out. An address beyond loopback, and one that is all of a host.
+OWN: Final = ""
+NOTHING: Final[tuple[Any, ...]] = (None, "", [])
+BEYOND_LOOPBACK, EVERYWHERE = "beyond loopback", "everywhere"
 _METADATA: Final = "setting"
 _LONGEST: Final = 4096
 _MOST_ITEMS: Final = 1000
@@ -62,7 +69,8 @@ def _without_credentials(value: object) -> object:
 class TextType:
     """A text that a pattern fits, `convert` makes something else of it. path: whether it names a file or folder of the host.
 
-    charted: the pattern of the chart's value, which stands in texts of Kubernetes as it is.
+    charted: the pattern of the chart's value, which stands in texts of Kubernetes as it is. form: of the variable's value. secret: whether
+    nobody may see it.
     """
 
     expected: str = "a text"
@@ -70,6 +78,8 @@ class TextType:
     convert: Callable[[str], Any] = str
     path: bool = False
     charted: str = ""
+    form: str = ""
+    secret: bool = False
 
     def read(self, value: object) -> Any:
         if not isinstance(value, str) or len(value) > _LONGEST or not re.fullmatch(self.pattern, value):
@@ -85,7 +95,11 @@ class TextType:
 
     @property
     def ansible(self) -> Mapping[str, Any]:
-        return {"type": "path" if self.path else "str"}
+        return {"type": "path" if self.path else "str", **({"no_log": True} if self.secret else {})}
+
+
+#: Of those who may ask a daemon.
+TOKEN: Final = TextType("16 to 1024 characters of ASCII without white space", "(?:[!-~]{16,1024})?", secret=True)
 
 
 @dataclass(frozen=True)
@@ -168,10 +182,28 @@ class SwitchType:
 
 
 @dataclass(frozen=True)
+class VariableType:
+    """A value of a variable that no file of a daemon has. ansible: its type. longest: the seconds above which preflight warns: `longer`."""
+
+    ansible: Mapping[str, Any]
+    expected: str
+    form: str
+    longest: float = 0
+    longer: str = ""
+    schema: ClassVar[Mapping[str, Any]] = {}
+
+    def read(self, value: object) -> Any:
+        return value
+
+    def plain(self, value: Any) -> Any:
+        return value
+
+
+@dataclass(frozen=True)
 class ListType:
     """A list. An option is repeated for it."""
 
-    each: TextType | NumberType
+    each: TextType | NumberType | ChoiceType
     most: int = _MOST_ITEMS
 
     @property
@@ -192,12 +224,48 @@ class ListType:
 
     @property
     def ansible(self) -> Mapping[str, Any]:
-        return {"type": "list", "elements": self.each.ansible["type"]}
+        inner = dict(self.each.ansible)
+        return {"type": "list", "elements": inner.pop("type"), **inner}
 
 
 def folder() -> TextType:
     """An absolute path, as a Path."""
     return TextType("an absolute path", r"/[^\0]*", Path, path=True, charted="(/[A-Za-z0-9_@.+:,=-]+)+")
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Values of several variables that preflight rejects together, or warns of.
+
+    when: for each variable the values with which they clash, or a condition on an address. unless: for each those with which they do not.
+    same: two numbers that are equal, or two different paths with the same file name. found: the words for it, with the variables in braces,
+    by default the values of `when` and `unless`.
+    """
+
+    when: Mapping[str, tuple[Any, ...] | str]
+    expected: str
+    cure: str
+    found: str = ""
+    unless: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    same: tuple[str, str] | None = None
+    warns: bool = False
+
+
+def not_by_claims(*values: object) -> Clash:
+    """Values of a variable that the back end dra does not have."""
+    cure = "leave it out, or set gpushare_backend: extender"
+    return Clash({"gpushare_backend": ("dra",), OWN: values}, "what this back end has (docs/use/dra.md)", cure)
+
+
+def not_with_a_bundle(variable: str, *values: object) -> Clash:
+    """A source of packages, which a bundle replaces. values: those that are none."""
+    return Clash(
+        {},
+        "one source of packages",
+        f"remove one of the two: with a bundle {variable} has no effect",
+        f"gpushare_bundle and {variable}",
+        unless={"gpushare_bundle": NOTHING, OWN: (*NOTHING, *values)},
+    )
 
 
 @dataclass(frozen=True)
@@ -210,9 +278,12 @@ class Setting:
     together: the field that is given with this one or not at all; without: what neither means. misfit: what is wrong with it beside the
     others, "" for nothing, by the settings and the name of each field as a person has written it.
     variable: Ansible's, "" for one that the roles decide. description: of the variable, with Ansible's markup, by default the doc. role:
-    the one that describes the variable, where it is not the daemon's. hosts: whether the role of the daemon on hosts has it. scope: where
-    its value must be the same. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. meaning: of
-    the value, where the description is about Ansible. option: without dashes. metavar: of the option's value.
+    the one that describes the variable, where it is not the daemon's. entry: the entry point of that role, "" for the first with a part
+    that is made. hosts: whether the role of the daemon on hosts has it. scope: where its value must be the same. apart: whether hosts may
+    differ in it although the daemons are pods. compared: whether preflight compares it, which the playbooks do before with the groups.
+    clashes: with the values of other variables. secret: whether it may have a password among other words; with `no_log` Ansible would hide
+    each of these words everywhere. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. meaning:
+    of the value, where the description is about Ansible. option: without dashes. metavar: of the option's value.
     """
 
     name: str
@@ -228,8 +299,13 @@ class Setting:
     variable: str = ""
     description: str = ""
     role: str = ""
+    entry: str = ""
     hosts: bool = True
     scope: str = HOST
+    apart: bool = False
+    compared: bool = True
+    clashes: tuple[Clash, ...] = ()
+    secret: bool = False
     chart: str = ""
     meaning: str = ""
     option: str = ""
@@ -244,6 +320,11 @@ class Setting:
 def setting(default: Any, doc: str, kind: ValueType, **further: Any) -> Any:
     """A field of a daemon's settings. default: as the daemon has it. further: of `Setting`."""
     return field(default=default, metadata={_METADATA: {"doc": doc, "kind": kind, **further}})
+
+
+def variable_alone(default: Any, description: str, kind: ValueType, **further: Any) -> Any:
+    """A variable that no daemon reads. Its description is for people, with Ansible's markup."""
+    return setting(default, "", kind, description=description, **further)
 
 
 def settings_of(owner: type[Any]) -> tuple[Setting, ...]:

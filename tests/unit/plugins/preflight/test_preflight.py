@@ -18,6 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.ground 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import NodeFacts, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.forms import seconds
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpus import Expected
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import WantedHost, judge
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.in_cluster import InClusterSettings
@@ -40,7 +41,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.rea
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import (
     impossible,
     scattered,
-    seconds,
     shared,
     shown,
     together,
@@ -598,6 +598,14 @@ INT = {"type": "int", "default": 60}
             ["", "http://prometheus.monitoring:9090", "https://[fd00::1]:9090/sub/"],
             ["prometheus:9090", "http://a/?x=1", "http://a b/", "http://a;id", "file:///etc/passwd"],
         ),
+        (
+            "gpushare_prometheus",
+            {"type": "str"},
+            ["", "https://prometheus.monitoring.svc:9090/team-a"],
+            ["prometheus:9090", "http://a b", "http://me:s3cret@p:9090"],
+        ),
+        ("gpushare_uninstall_wait", {"type": "int"}, [0, 330], [-1, 86401]),
+        ("gpushare_take_over_timeout", INT, [1, 600], [0, -1]),
         ("gpushare_dashboard_title", {"type": "str"}, ["", "gpu-1", "two 'words'; $HOME", "x" * 80], ["x" * 81, "a\0b"]),
         ("gpushare_dashboard_tls_cert", {"type": "path", "default": ""}, ["", "/etc/ssl/a.crt"], ["a.crt", "/etc/../a", "/a b"]),
         ("gpushare_driver_root", {}, ["", "/run/nvidia/driver"], ["/", "run", "/a/../b", "/a b"]),
@@ -639,6 +647,8 @@ def test_a_secret_is_not_repeated(golden: Golden) -> None:
     assert "pw" not in str(reason)
     assert "16 to 1024 characters" in reason.expected
     golden(shown("gpushare_pip_extra_args", {"--proxy": "a:b@c"}, {"type": "list"}))
+    (reason,) = impossible("h", {"gpushare_prometheus": "http://me:s3cret@p:9090"}, {})
+    assert reason.found == "gpushare_prometheus: 'http://***@p:9090'"
     # The repository itself is what people need to see.
     assert shown("gpushare_driver_repository", "http://a:b@c/d e", {"type": "str"}) == "'http://***@c/d e'"
 
@@ -663,10 +673,6 @@ def test_a_secret_is_not_repeated(golden: Golden) -> None:
         ({"gpushare_node_schedule": "core_mem", "gpushare_isolation": "mps"}, ""),
         ({"gpushare_node_schedule": "cgpu", "gpushare_isolation": "driver"}, ""),
         ({"gpushare_deploy_mode": "systemd"}, ""),
-        ({"gpushare_prometheus": "https://prometheus.monitoring.svc:9090/team-a"}, ""),
-        ({"gpushare_prometheus": "prometheus:9090"}, "gpushare_prometheus: 'prometheus:9090'"),
-        ({"gpushare_prometheus": "http://a b"}, "gpushare_prometheus: 'http://a b'"),
-        ({"gpushare_prometheus": "http://me:s3cret@p:9090"}, "gpushare_prometheus: 'http://***@p:9090'"),
         ({"gpushare_deploy_mode": "kubernetes"}, ""),
         ({"gpushare_deploy_mode": "kubernetes", "gpushare_isolation": "mps"}, "kubernetes with gpushare_isolation: mps"),
         ({**SERVED, "gpushare_deploy_mode": "kubernetes"}, "kubernetes with gpushare_dashboard_state: present"),
