@@ -15,7 +15,6 @@ author: gpushare.kubernetes contributors (@gpushare)
 extends_documentation_fragment:
   - gpushare.kubernetes.attributes
   - gpushare.kubernetes.attributes.info
-  - gpushare.kubernetes.bundle
 options:
   what:
     description:
@@ -34,8 +33,8 @@ options:
         a reason for each host or DaemonSet that prevents the take-over.
       - V(dead_nodes) finds the Kubernetes node of each dead host by the inventory, because a dead host cannot report its node. Fails if
         one of these nodes is Ready. A node that the API server no longer has is found by its account.
-      - V(in_cluster) judges a cluster before gpushare is installed in it, by M(gpushare.kubernetes.gpushare_in_cluster) and the variables,
-        and makes the objects. Fails with every reason against the installation.
+      - V(in_cluster) judges a cluster before gpushare is installed in it, by M(gpushare.kubernetes.gpushare_in_cluster) and the variables
+        of the role C(in_cluster), and makes the objects. Fails with every reason against the installation.
     type: str
     choices: [host, preflight, driver, verify, take_over, dead_nodes, in_cluster]
     required: true
@@ -98,10 +97,6 @@ options:
     type: str
     choices: [check, patch]
     default: check
-  bundle:
-    description: A bundle on the controller whose images O(hosts) get before. By default the nodes have them, or pull them.
-    type: str
-    default: ""
   wait:
     description: Seconds within which kubelet must have told of an image that was imported. Whether it has is judged afterwards.
     type: int

@@ -25,22 +25,19 @@ from .._settings.rows import followed
 from .judge import Judge
 
 _ROLE = "in_cluster"
+#: Variables of the role that follow from its options.
+_KUBECONFIG, _HOSTS = "__in_cluster_kubeconfig", "__in_cluster_hosts"
 
 
 class InClusterJudge(Judge):
-    """Changes nothing."""
+    """Changes nothing. Its settings are the variables of the role."""
 
     options = {
-        "kubectl": {"type": "str", "default": "kubectl"},
-        "kubeconfig": {"type": "str", "default": "/etc/kubernetes/admin.conf"},
         # Of a change of the mode: the services on the hosts go on for now; the schedulers' pods come later.
         "changes": {"type": "bool", "default": False},
         # Whether the run reaches the control planes, too, and adds the extender to their kube-schedulers.
         "wires": {"type": "bool", "default": False},
         "replicas": {"type": "int", "default": Values.replicas},
-        "bundle": {"type": "str", "default": ""},
-        "bundle_key": {"type": "str", "default": ""},
-        "hosts": {"type": "list", "elements": "str"},
         "wait": {"type": "int", "default": 0},
     }
 
@@ -50,7 +47,8 @@ class InClusterJudge(Judge):
         if any(reason.severity == ERROR for reason in reasons):
             return self.verdict(reasons)
         waits = settings["gpushare_image"].startswith("localhost/") and not self._action._task.check_mode
-        question = {"what": "facts", "kubectl": arguments["kubectl"], "kubeconfig": arguments["kubeconfig"]}
+        own = read_variables(self._action, self._known, {name: name for name in (_KUBECONFIG, _HOSTS)})
+        question = {"what": "facts", "kubectl": settings["gpushare_kubectl"], "kubeconfig": own[_KUBECONFIG]}
         question |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         question |= {"image": settings["gpushare_image"], "wait": arguments["wait"] if waits else 0}
         evicts = settings["gpushare_overuse"] == "evict"
@@ -62,7 +60,7 @@ class InClusterJudge(Judge):
             why = " ".join(str(answer.get("msg")).split())[-300:]
             return self.verdict([no_answer(why, "this machine", "gpushare_kubeconfig")])
         facts = answer["facts"]
-        bundle = self._bundle(arguments, self._known)
+        bundle = self._bundle(settings, own[_HOSTS], self._known)
         if isinstance(bundle, Finding):
             return self.verdict([bundle])
         image = settings["gpushare_scheduler_image"] or scheduler_image(facts["version"])
@@ -114,17 +112,17 @@ class InClusterJudge(Judge):
         }
 
     @staticmethod
-    def _bundle(arguments: dict[str, Any], task_vars: dict[str, Any]) -> Bundled | Finding | None:
+    def _bundle(settings: dict[str, Any], hosts: list[str], task_vars: dict[str, Any]) -> Bundled | Finding | None:
         """The images of the bundle, and the nodes by the names of the inventory's hosts."""
-        if not arguments["bundle"]:
+        if not settings["gpushare_bundle"]:
             return None
-        contents = checked(arguments["bundle"], arguments["bundle_key"], preflight_variables.COLLECTION)
+        contents = checked(settings["gpushare_bundle"], settings["gpushare_bundle_key"], preflight_variables.COLLECTION)
         if isinstance(contents, Finding):
             return contents
         images: dict[str, set[str]] = {}
         for image in contents.images:
             images.setdefault(image.architecture, set()).update(image.references)
-        names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in arguments["hosts"] or ()]
+        names = [str(task_vars["hostvars"][host].get("gpushare_node_name") or host).lower() for host in hosts]
         # kubelet's own name is that of the host, with its domain or without.
         return Bundled(images, {*names, *(name.partition(".")[0] for name in names)})
 
