@@ -14,7 +14,7 @@ from typing import Any
 
 from ...module_utils._formats.finding import ERROR, NOTE, WARNING, Finding
 from .._report import blocks, count, grouped, problems
-from .links import BESIDE, LINKS, VERIFY, kinds, link_of
+from .links import BESIDE, LINKS, VERIFY, beside, kinds, link_of
 
 VERSION = 1
 _SEVERITIES = (ERROR, WARNING, NOTE)
@@ -38,9 +38,7 @@ CHECKS = {**{code: key for key, codes in _CODES.items() for code in codes.split(
 LINK_OF = link_of()
 
 #: Errors of the cluster, or of a control plane, with which a pod gets its GPU all the same.
-PASSABLE = frozenset(
-    ["controllers_not_leading", "files_exposed", "metrics_open", "metrics_wrong", "policies_not_enforced", "policy_differs"]
-)
+PASSABLE = frozenset(["controllers_not_leading", "files_exposed", "policies_not_enforced", "policy_differs", *beside()])
 # "*": on any host, not on that of the finding only.
 _NO_PLUGIN = (
     "driver_mismatch driver_problem gpu_lost runtime_missing plugin_missing plugin_stopped plugin_not_registered second_plugin "

@@ -49,6 +49,8 @@ _STOPPED = {
     "tokens": (ERROR, "no daemon can renew its token, and no pod with a token can start"),
     "pods": (WARNING, "no pod can be created in the namespaces that it is for"),
 }
+#: Those of them without which no probe pod is seen to run.
+_NEEDED = {"Bindings", "Leases", "states of pods", "tokens"}
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -159,15 +161,23 @@ def obstructed(evidence: Evidence, found: Verdict) -> dict[str, dict[str, str]]:
     """Node to why a probe pod there would only say again what is found: on its host, or on what places all pods."""
     errors: dict[str, list[str]] = {}
     for cause in found.causes:
-        if cause.check not in PASSABLE:
+        if cause.check not in PASSABLE and (cause.check != "webhook_silent" or _holds_pods_up(evidence)):
             errors.setdefault(cause.host, []).append(cause.check)
-    everywhere = [host for host in errors if not host or (host in evidence.seen and evidence.seen[host]["plane"] is not None)]
+    # The scheduler of a control plane without a fault may lead.
+    planes = list(_planes(evidence))
+    everywhere = [host for host in ("", *planes) if host in errors] if "" in errors or all(host in errors for host in planes) else []
     why = {}
     for host, seen in evidence.gpu.items():
         by = host if host in errors else next(iter(everywhere), None)
         if by is not None:
             why[seen["node_name"]] = _unproven("obstructed", f"first cure {', '.join(errors[by])} of {by or 'the cluster'}")
     return why
+
+
+def _holds_pods_up(evidence: Evidence) -> bool:
+    """Whether a webhook that does not answer is asked about what a probe pod needs."""
+    admission = {} if isinstance(evidence.cluster, str) else evidence.cluster["admission"]
+    return any(_NEEDED & {*webhook["writes"]} for what in ("dead", "failing") for webhook in admission.get(what, ()))
 
 
 def scheduler_name(evidence: Evidence) -> str:

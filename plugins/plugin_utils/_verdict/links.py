@@ -269,3 +269,9 @@ def kinds() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
 def link_of() -> Mapping[str, str]:
     """Each code to the name of its link."""
     return {code: link.name for link in LINKS for code in link.codes}
+
+
+def beside() -> list[str]:
+    """The codes of the links beside the chain: a fault there stops no pod."""
+    names = [link.name for link in LINKS]
+    return [code for link in LINKS[names.index(BESIDE) :] for code in link.codes]

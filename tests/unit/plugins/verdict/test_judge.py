@@ -696,13 +696,30 @@ def test_a_sick_node_keeps_no_probe_pod_from_the_others(world: World) -> None:
 
     def obstacles() -> dict[str, str]:
         verdict = judge(world.evidence())
-        mine = [one for one in verdict.findings if one.host == "gpu2" and one.severity == "error"]
+        mine = [one for one in verdict.findings if one.host in ("gpu2", "cp2") and one.severity == "error"]
         verdict = replace(verdict, findings=tuple(one for one in verdict.findings if one not in mine))
         return {node: why["found"] for node, why in obstructed(world.evidence(), verdict).items()}
 
     assert obstacles() == {"node-1": only["gpu1"]}
     reported(world.cp, "extender_not_synced")
     assert obstacles() == {"node-1": only["gpu1"], "node-2": "first cure extender_not_synced of cp1"}
+    # Another control plane may lead.
+    sick["hosts"]["cp2"] = {**copy.deepcopy(world.cp), "node_name": "plane1", "doctor": seen.doctor("gpushare-extender")}
+    assert obstacles() == {"node-1": only["gpu1"]}
+
+
+def test_what_stops_no_pod_keeps_no_probe_pod_back(world: World) -> None:
+    """A node's own fault would stay hidden behind it."""
+    for change, found in (
+        (lambda: reported(world.cp, "dashboard_down"), "dashboard_down"),
+        (lambda: dead_webhook(world, "states of nodes"), "webhook_silent"),
+    ):
+        change()
+        verdict = judge(world.evidence())
+        assert found in {cause.check for cause in verdict.causes}
+        assert obstructed(world.evidence(), verdict) == {}
+    dead_webhook(world, "states of nodes", "Bindings")
+    assert set(obstructed(world.evidence(), judge(world.evidence()))) == {"node-1"}
 
 
 def test_gpus_of_two_hosts_with_one_uuid_are_a_warning(world: World) -> None:
