@@ -122,6 +122,8 @@ CHURN = saved("churn")
 ON_REAL_GPUS = [
     value for one in proof.reports() for value in (one.found("plugin", "resident MiB"), one.found("plugin", "ids of memory, in GiB"))
 ]
+#: Of one program, the same on each GPU.
+(CONTEXT_MIB,) = {one.steps["memory"]["values"]["cgroupfs: MiB of the context beside 4096"] for one in proof.reports()}
 MEMORY_MAX_OF_PLUGIN = [unit("gpushare-device-plugin", "MemoryMax").removesuffix("M")]
 #: Rate of four programs of that of one, on each GPU: without MPS, then with it.
 TOGETHER = {
@@ -222,6 +224,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
     ],
     f"{OPERATE}/capacity.md": [
+        ("of {} MiB there", (CONTEXT_MIB,)),
         ("and {} % more (`--margin`)", (kubectl_program.MARGIN_PERCENT,)),
         ("{} nodes, {:,} pods: [benchmarks]", (STARTUP["nodes"], STARTUP["pods"])),
         ("programs that fill the GPU did {:.2f} and {:.2f} of the work of one, and {:.2f} and {:.2f} with MPS", TOGETHER["matrix-product"]),
@@ -302,6 +305,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     "roles/device_plugin/README.md": [("after {:g} s in any case", (plugin_main.START_SECONDS,))],
     f"{REFERENCE}/device-plugin.md": [
+        ("took {} MiB [on an H100 and an H200]", (CONTEXT_MIB,)),
         ("without a record takes {:g} s longer", (turns.ORDER_SECONDS,)),
         ("others, for {:g} s if none has failed", (turns.PATIENCE_SECONDS,)),
         ("or have failed less than {:g} s ago", (turns.RETRY_SECONDS,)),
@@ -441,6 +445,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("figures for {} nodes and {:,} pods", (PAGE["nodes"], PAGE["pods"])),
         ("keeps the last {} MiB of differences", (state.MOST_KEPT_BYTES // MIB,)),
     ],
+    "docs/use/frameworks.md": [("of {} MiB on an H100 and an H200", (CONTEXT_MIB,))],
     "docs/use/requests.md": [
         ("in steps of {}.", (core_request.CORE_STEP,)),
         ("Each has at most {} entries and {} characters", (bounds.MOST_ASKED, bounds.MOST_ASKED_BYTES)),

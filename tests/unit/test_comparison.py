@@ -85,8 +85,8 @@ def test_each_claim_has_a_source_and_each_source_its_days() -> None:
         (r"none: equal replicas \[n\]", "none", "no source: NVIDIA's device plugin: none"),
         (r"gpushare, pods \| the same \(tested\)", "gpushare, pods | the same", "no test: gpushare, pods: the same"),
         (
-            r"HAMi has memory, too \[h2\]. KAI Scheduler has memory and SM utilization \[g\]",
-            "HAMi has memory",
+            r"of each container \[h5\]. KAI Scheduler has memory and SM\s+utilization \[g\]",
+            "of each container",
             r"no source: \*\*use of each pod",
         ),
         (r"Use HAMi \[h3\]", "Use HAMi", r"no source: \*\*Several vendors"),

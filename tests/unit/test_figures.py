@@ -86,7 +86,7 @@ ELSEWHERE = [
     (f"{REFERENCE}/events.md", "8 GiB of GPU 2 (NVIDIA A100 80GB)", "an example"),
     *(
         (f"{OPERATE}/capacity.md", words, "docs/project/benchmarks/gpu-nvidia-h100-80gb-hbm3.json and -h200.json, step memory")
-        for words in ("with driver 580 494 MiB on an H100", "and 629 MiB on an H200", "of 518 MiB there")
+        for words in ("with driver 580 494 MiB on an H100", "and 629 MiB on an H200")
     ),
     (f"{REFERENCE}/device-plugin.md", "went through 20 of 20 such losses", "tests/e2e/test_node_life.py with GPUSHARE_FULL=1, 2026-11-27"),
     ("docs/project/gpu-proof.md", "`site` took 82.7 s", "docs/project/benchmarks/one-node-h100.json"),
@@ -136,7 +136,6 @@ ELSEWHERE = [
     ("docs/start/quickstart.md", "Its three pods request 6 GiB", "the sample"),
     ("docs/start/quickstart.md", "GPUs of 16, 16, 16 and 24 GiB", "an example"),
     ("docs/use/frameworks.md", "The examples leave 0.6 GiB for it", "test_frameworks.py"),
-    ("docs/use/frameworks.md", "of 518 MiB on an H100 and an H200", "docs/project/gpu-proof.md"),
     ("docs/use/requests.md", "4 units on each of 2 GPUs", "an example"),
     ("docs/use/samples/README.md", "three pods with 6 GiB each", "the sample"),
 ]

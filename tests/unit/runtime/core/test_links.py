@@ -120,14 +120,14 @@ def partitions(gpus: tuple[int, ...], size: int) -> list[list[tuple[int, ...]]]:
 
 
 @st.composite
-def machines(draw: st.DrawFn, most: int = 6) -> GpuLinks:
+def machines(draw: st.DrawFn, most: int) -> GpuLinks:
     count = draw(st.integers(2, most))
     link = st.builds(GpuLink, st.sampled_from("?snhmpb"), st.integers(0, 3))
     indexes = tuple(sorted(draw(st.sets(st.integers(0, 40), min_size=count, max_size=count))))
     return GpuLinks(indexes, tuple(tuple(draw(link) for _ in range(place)) for place in range(count)))
 
 
-@given(machines(), st.data())
+@given(machines(8), st.data())
 def test_of_few_gpus_the_set_is_the_best_of_all_ways_to_share_them_out(links: GpuLinks, data: st.DataObject) -> None:
     size = data.draw(st.integers(2, len(links.indexes)))
     found = links.choose((), links.indexes, size)
