@@ -8,7 +8,7 @@ An administrator pastes it: names that Kubernetes would not take come from a nod
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,8 +33,31 @@ class Owned:
     known: bool
 
 
-def ending(pod: Owned, together: Collection[Owned], waiting: Collection[tuple[str, str]]) -> str:
-    """The command, or why there is none. together: all pods of its owner that have GPUs. waiting: (namespace, name) of pods on no node."""
+class Together:
+    """All pods of one owner that have GPUs. Each is asked about all others, of which there may be thousands: they are counted once."""
+
+    def __init__(self, pods: Iterable[Owned]) -> None:
+        mine = list(pods)
+        self.count = len(mine)
+        self.all_idle = all(pod.idle for pod in mine)
+        self._not_ready = sum(not pod.ready for pod in mine)
+        self._names = {pod.name for pod in mine}
+        self._ordinals = sorted(map(_ordinal, mine))
+
+    def others_are_ready(self, pod: Owned) -> bool:
+        """Whether all are, apart from this one of them."""
+        return self._not_ready == (0 if pod.ready else 1)
+
+    def has(self, name: str) -> bool:
+        return name in self._names
+
+    def is_last(self, pod: Owned) -> bool:
+        """Whether this one of them has the highest number."""
+        return self._ordinals[-1] == _ordinal(pod) > max(self._ordinals[-2:-1], default=-1)
+
+
+def ending(pod: Owned, together: Together, waiting: Collection[tuple[str, str]]) -> str:
+    """The command, or why there is none. together: it is one of these. waiting: (namespace, name) of pods on no node."""
     names = [pod.namespace, pod.name, *([pod.owner] if pod.kind else [])]
     if not pod.known:
         return "none: the API server has no such pod, or its file lies on the node"
@@ -47,7 +70,7 @@ def ending(pod: Owned, together: Collection[Owned], waiting: Collection[tuple[st
     if pod.kind != "Job" and pod.kind not in _SCALED:
         return f"none: {owner} would start it again: ask its owner"
     busy = f"others of {owner} are busy: ask its owner"
-    if all(other.idle for other in together):
+    if together.all_idle:
         all_of = f"kubectl delete job {pod.owner} {within}"
         return all_of if pod.kind == "Job" else f"kubectl scale {pod.kind.lower()} {pod.owner} {within} --replicas=0"
     if pod.kind == "Job":
@@ -56,17 +79,16 @@ def ending(pod: Owned, together: Collection[Owned], waiting: Collection[tuple[st
     if pod.kind == "StatefulSet":
         return f"{scale}={last}" if (last := _last(pod, together, waiting)) else busy
     # A ReplicaSet ends those that are not ready before those whose deletion costs less.
-    if not all(other.ready for other in together if other is not pod):
+    if not together.others_are_ready(pod):
         return f"others of {owner} are not ready, and would end first: ask its owner"
-    return f"kubectl annotate pod {pod.name} {within} controller.kubernetes.io/pod-deletion-cost=-1 && {scale}={len(together) - 1}"
+    return f"kubectl annotate pod {pod.name} {within} controller.kubernetes.io/pod-deletion-cost=-1 && {scale}={together.count - 1}"
 
 
-def _last(pod: Owned, together: Collection[Owned], waiting: Collection[tuple[str, str]]) -> int:
+def _last(pod: Owned, together: Together, waiting: Collection[tuple[str, str]]) -> int:
     """The number of the pods before it, where it is the last of a StatefulSet that counts from 0; else 0."""
     first = f"{pod.owner}-0"
-    number, *others = map(_ordinal, (pod, *(other for other in together if other is not pod)))
-    counts_from_0 = (pod.namespace, first) in waiting or any(other.name == first for other in together)
-    return number if counts_from_0 and number > max(others, default=-1) else 0
+    counts_from_0 = (pod.namespace, first) in waiting or together.has(first)
+    return _ordinal(pod) if counts_from_0 and together.is_last(pod) else 0
 
 
 def _ordinal(pod: Owned) -> int:

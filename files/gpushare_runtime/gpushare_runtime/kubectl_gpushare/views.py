@@ -19,7 +19,7 @@ from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount, asked
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
-from gpushare_runtime.kubectl_gpushare.endings import Owned, ending
+from gpushare_runtime.kubectl_gpushare.endings import Owned, Together, ending
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
@@ -651,6 +651,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     for share in _shares(cluster, Selection()):
         pod = _owned(share, cluster)
         of_owner.setdefault((pod.namespace, pod.kind, pod.owner), {})[share.uid] = pod
+    counted = {owner: Together(pods.values()) for owner, pods in of_owner.items()}
     waiting = {(wait.pod.namespace, wait.pod.name) for wait in cluster.waiting.values()}
 
     def rank(share: Share) -> tuple[float, str, str]:
@@ -659,7 +660,6 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
 
     for share in sorted((share for share in selected_shares(cluster, select) if share.uid in since), key=rank):
         node, pod = nodes[share.node], _owned(share, cluster)
-        together = of_owner[pod.namespace, pod.kind, pod.owner]
         cells = [
             Cell(_text(share.namespace)),
             Cell(_text(share.name)),
@@ -669,7 +669,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
             _used_memory(cluster.used.by_pod.get(share.uid)),
             _idle(since[share.uid], now),
             Cell(_text(cluster.pods.get(share.uid, UNKNOWN_POD).owner) or ABSENT),
-            Cell(ending(together[share.uid], together.values(), waiting)),
+            Cell(ending(pod, counted[pod.namespace, pod.kind, pod.owner], waiting)),
         ]
         table.rows.append(_row_of_pod(share, cells, select))
     return table
