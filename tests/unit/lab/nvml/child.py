@@ -15,13 +15,24 @@ import gpushare_runtime
 
 _RUNTIME = Path(gpushare_runtime.__file__).parents[1]
 
-# One request a line: "events" makes a subscription, "wait" asks it, "facts N", "links N …" and "count" ask as the plugin does.
+# One request a line: "events" makes a subscription, "wait" asks it, "facts N", "links N …" and "count" ask as the plugin does. "own PID
+# POD" says whose a process is, and "use UUID" reads what each pod uses: MiB, and percent of the engines or None.
 _CHILD = """
 import dataclasses, json, os, pathlib, sys
 from gpushare_runtime.device_plugin.gpu import nvml as device_plugin_nvml
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
+from gpushare_runtime.core.inventory import Gpu
 from gpushare_runtime.device_plugin.gpu.nvml import Pynvml
-nvml, events = Pynvml(), None
+from gpushare_runtime.device_plugin.gpu.use import UseReader
+class Owners(dict):
+    def identify(self, pid):
+        return self.get(pid)
+    def is_still(self, pid, known):
+        return self.get(pid) == known
+    def container_of(self, pid):
+        return ""
+nvml, events, owners = Pynvml(), None, Owners()
+reader = UseReader(nvml, owners)
 if not sys.argv[1:]:
     nvml.start()
 for line in sys.stdin:
@@ -48,6 +59,13 @@ for line in sys.stdin:
             answer = [nvml.processes(arguments[0]), nvml.memory_used(arguments[0])]
         elif name == "loads":
             answer = [dataclasses.astuple(one.load) + (one.pid, one.at) for one in nvml.loads(arguments[0], int(arguments[1]))]
+        elif name == "own":
+            answer = owners.update({int(arguments[0]): (1, arguments[1])})
+        elif name == "use":
+            use, answer = reader.read(Gpu(0, arguments[0], 0, "", "", 1, 1), sensors=True), {}
+            for pod in sorted({uid for _, uid in owners.values()}):
+                size, load = use.bytes_of((pod, arguments[0])), use.load_of((pod, arguments[0]))
+                answer[pod] = [size and size >> 20, load and load.values()]
         elif name == "sensors":
             answer = dataclasses.asdict(nvml.sensors(arguments[0]))
         elif name == "limited":

@@ -84,6 +84,26 @@ def test_a_driver_that_does_not_count_by_process_says_so_and_is_not_asked_again(
     assert ask(f"loads {FIRST} 0")["unable"] is True
 
 
+@pytest.mark.parametrize("loads", ["new", "old"])
+def test_a_pod_has_what_all_of_its_processes_do_and_nothing_of_those_that_are_gone(machine, gpu, loads: str) -> None:
+    processes = [gpus.Process(pid, mib, "python") for pid, mib in ((7, 100), (8, 50), (9, 30))]
+    machine.write(gpu(0, loads=loads, processes=tuple(processes)))
+    ask, rest = Child(machine), [0.0] * 4
+    for pid, pod in ((7, "a"), (8, "a"), (9, "b")):
+        ask(f"own {pid} {pod}")
+    machine.command("load", 0, 7, 40, 30, 0, 0)
+    machine.command("load", 0, 8, 20, 10, 5, 1)
+    assert ask(f"use {FIRST}") == {"a": [150, None], "b": [30, None]}, "samples count from the second reading on"
+    assert ask(f"use {FIRST}") == {"a": [150, [60, 40, 5, 1]], "b": [30, rest]}
+    machine.command("process", 0, 8, 0, "gone")
+    assert ask(f"use {FIRST}") == {"a": [100, [40, 30, 0, 0]], "b": [30, rest]}
+    ask("own 7 b")
+    assert ask(f"use {FIRST}") == {"a": [0, None], "b": [30, None]}, "a number that has become another's is nobody's at first"
+    assert ask(f"use {FIRST}") == {"a": [0, rest], "b": [130, [40, 30, 0, 0]]}
+    machine.command("set", 0, "loads", "none")
+    assert ask(f"use {FIRST}") == {"a": [0, None], "b": [130, None]}, "memory is read by whichever driver"
+
+
 def test_a_mig_instance_counts_by_gpu_only_and_has_the_sensors_of_its_gpu(machine, gpu, tmp_path: Path) -> None:
     state = gpus.with_instances(
         gpus.State(gpus=(gpu(0, compute_capability="8.0", name="NVIDIA A100-SXM4-40GB", memory_mib=40960),)), 0, "3g"
@@ -93,8 +113,11 @@ def test_a_mig_instance_counts_by_gpu_only_and_has_the_sensors_of_its_gpu(machin
     ask = Child(machine)
     instance = state.gpus[0].instances[0].uuid
     assert ask(f"loads {instance} 0")["unable"] is True
+    machine.command("instance_process", instance, 7, 512, "train")
+    ask("own 7 a")
+    assert [ask(f"use {instance}") for _ in range(2)] == [{"a": [512, None]}] * 2, "its memory alone"
     found = ask(f"sensors {instance}")
-    assert (found["uuid"], found["celsius"], found["sm"]) == (FIRST, 34, None)
+    assert (found["uuid"], found["celsius"], found["sm"]) == (FIRST, 56, None)
 
 
 def test_sensors_of_a_gpu_and_what_it_lacks(machine, gpu) -> None:
