@@ -20,6 +20,7 @@ from pathlib import PurePath
 from statistics import median
 
 import language
+from shared_variables import REFERENCE
 from tree import REPOSITORY, files
 
 RUNTIME = "files/gpushare_runtime/gpushare_runtime"
@@ -53,9 +54,9 @@ MADE = re.compile(r".*_pb2(?:_grpc)?\.pyi?")
 #: Measure → its limit.
 LIMITS = {
     "modules": 22,
-    "files of the product by hand that name the public variable which most name": 22,
-    "files by hand that name the setting of a daemon which most name": 23,
-    "files by hand that name the shared variable which most name": 22,
+    "files of the product by hand that name the public variable which most name": 20,
+    "files by hand that name the setting of a daemon which most name": 20,
+    "files by hand that name the shared variable which most name": 21,
     "breaches of the language in the code of runtime": 0,
     "breaches of the language in the code of plugins": 0,
     "public docstrings of runtime that begin with a pronoun": 0,
@@ -323,14 +324,15 @@ def named_subjects(texts: Mapping[str, str]) -> list[str]:
     ]
 
 
-def named_in(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """The public variables of the roles, and the files that name each."""
-    where: dict[str, list[str]] = {
-        name: []
-        for path, text in texts.items()
-        if path.startswith(AREAS["roles"]) and path.endswith("/meta/argument_specs.yml")
-        for name in re.findall(r"^ +(gpushare_\w+):", text, re.M)
-    }
+def public_variables(texts: Mapping[str, str]) -> set[str]:
+    """The names of the roles' options."""
+    specs = (text for path, text in texts.items() if path.startswith(AREAS["roles"]) and path.endswith("/meta/argument_specs.yml"))
+    return {name for text in specs for name in re.findall(r"^ +(gpushare_\w+):", text, re.M)}
+
+
+def named_in(texts: Mapping[str, str], names: Collection[str]) -> dict[str, list[str]]:
+    """The files that name each of these variables."""
+    where: dict[str, list[str]] = {name: [] for name in names}
     for path, text in texts.items():
         for name in {*re.findall(r"\bgpushare_\w+", text)} & set(where):
             where[name].append(path)
@@ -339,7 +341,8 @@ def named_in(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 def product_files(texts: Mapping[str, str]) -> dict[str, int]:
     """The public variables of the roles, and how many files of the product have each by hand."""
-    return {name: sum(path.startswith(PRODUCT) for path in paths) for name, paths in named_in(_by_hand(texts)).items()}
+    where = named_in(_by_hand(texts), public_variables(texts))
+    return {name: sum(path.startswith(PRODUCT) for path in paths) for name, paths in where.items()}
 
 
 def setting_places(texts: Mapping[str, str]) -> dict[str, list[str]]:
@@ -377,11 +380,18 @@ def shared_places(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _by_hand(texts: Mapping[str, str]) -> dict[str, str]:
     """The files of product and tools without what is made."""
-    return {
+    own = {
         path: _COMMENT.sub("", text) if path == VALUES else _MADE_FROM.sub("", text)
         for path, text in texts.items()
         if path.startswith((*PRODUCT, AREAS["tools"])) and not path.endswith(".md") and path != SETTINGS and _MADE_BY not in text[:_HEAD]
     }
+    for specs in [path for path in own if path.startswith(AREAS["roles"]) and path.endswith("/meta/argument_specs.yml")]:
+        named = {found[2] for found in REFERENCE.finditer(own[specs])}
+        own[specs] = REFERENCE.sub("", own[specs])
+        defaults = f"{specs.partition('/meta/')[0]}/defaults/main.yml"
+        lines = own.get(defaults, "").splitlines(keepends=True)
+        own[defaults] = "".join(line for line in lines if line.partition(":")[0] not in named)
+    return own
 
 
 def registers(commits: Collection[Collection[str]]) -> dict[str, int]:
@@ -466,7 +476,7 @@ def _say_places(texts: Mapping[str, str]) -> None:
     print("\nfiles by hand that name a variable which several roles read and no daemon does:")
     for name, paths in sorted(shared_places(texts).items(), key=lambda row: -len(row[1])):
         print(f"{len(paths):7,}  {name}")
-    files_of, product = named_in(texts), product_files(texts)
+    files_of, product = named_in(texts, public_variables(texts)), product_files(texts)
     print(f"\nfiles that name a public variable: {median(product.values()):g} of the product in the median, and most:")
     for name, count in Counter(product).most_common(5):
         print(f"{count:7,}  {name} ({len(files_of[name])} with docs and tests)")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 """The variables that a role reads and another one describes: tools/variables.py writes them into the first entry point of its
-specification and into its defaults, between `# made from other roles` and `# end`.
+specification and into its defaults, between `# made from other roles` and `# end`. Where an entry point names one itself, with `See P(…)`
+as its description, type and default follow the other role all the same.
 
 So each variable has one place, every role still has a default of its own and its whole list for ansible-doc, and no play includes a role
 for the sake of defaults.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,11 @@ import settings_files
 KIND: Final = "other"
 #: A description that names the role with the variable's own one.
 SEE: Final = re.compile(r"See P\(gpushare\.kubernetes\.(\w+)#role\)\.")
+#: The option of such a variable in a specification, with its anchor.
+REFERENCE: Final = re.compile(
+    r"^( {6})(gpushare_\w+):( &\w+)?(?: \{description: See P\([^\n]*\n|\n {8}\{?description: See P\([^\n]*\n(?: {8}[^\n]*\n)*)",
+    re.MULTILINE,
+)
 _NAME: Final = re.compile(r"\bgpushare_[a-z0-9_]+\b")
 _EXPRESSION: Final = re.compile(
     r"\{\{.*?\}\}|\{%.*?%\}|^ *(?:-? *(?:when|that|until|failed_when|changed_when): |- [^:]*$).*?$", re.DOTALL | re.MULTILINE
@@ -69,7 +75,7 @@ def described(spec: Mapping[str, Any]) -> str:
 
 
 def filled(root: Path, made: Mapping[str, str]) -> dict[str, str]:
-    """Path to what it must be, of the roles that have such a part. made: the texts that other parts of them must be."""
+    """Path to what it must be, of the roles. made: the texts that other parts of them must be."""
     roles = sorted(path for path in (root / "roles").iterdir() if (path / _SPECS).is_file())
     texts = {role: {name: _bare(root, f"roles/{role.name}/{name}", made) for name in (_SPECS, _DEFAULTS)} for role in roles}
     entries = {role: _entries(text[_SPECS]) for role, text in texts.items()}
@@ -77,7 +83,7 @@ def filled(root: Path, made: Mapping[str, str]) -> dict[str, str]:
     for role, options in ((role, options) for role, of_role in entries.items() for options in of_role):
         own = {name: (role.name, spec) for name, spec in options.items() if SEE.fullmatch(described(spec)) is None}
         homes = {**own, **homes}
-    found = {}
+    found: dict[str, str] = {}
     for role, text in texts.items():
         reads = set().union(*(names_in_expressions(path.read_text()) | names_of_actions(root, path.read_text()) for path in files(role)))
         part = _has_part(text[_SPECS])
@@ -89,9 +95,28 @@ def filled(root: Path, made: Mapping[str, str]) -> dict[str, str]:
             specs = [line for name in lacking for line in settings_files.reference(name, *homes[name])]
             defaults = [f"{name}: {settings_files.yaml_of(homes[name][1]['default'])}" for name in lacking if "default" in homes[name][1]]
             for name, lines in ((_SPECS, specs), (_DEFAULTS, defaults)):
-                path = f"roles/{role.name}/{name}"
-                found[path] = settings_files.filled(text[name], KIND, lines, path, "other roles")
+                text[name] = settings_files.filled(text[name], KIND, lines, f"roles/{role.name}/{name}", "other roles")
+        referred = {line[2]: homes[line[2]][1] for line in REFERENCE.finditer(text[_SPECS]) if line[2] in homes}
+        text[_DEFAULTS] = _with_defaults(text[_DEFAULTS], referred)
+        text[_SPECS] = REFERENCE.sub(partial(_reference, homes), text[_SPECS])
+        found |= {f"roles/{role.name}/{name}": whole for name, whole in text.items() if whole}
     return found
+
+
+def _reference(homes: Mapping[str, tuple[str, dict[str, Any]]], found: re.Match[str]) -> str:
+    if found[2] not in homes:
+        return found[0]
+    lines = settings_files.reference(found[2], *homes[found[2]], found[3] or "")
+    return "".join(f"{found[1]}{line}\n" for line in lines)
+
+
+def _with_defaults(text: str, specs: Mapping[str, Mapping[str, Any]]) -> str:
+    """A role's defaults with those of these variables, each at its place."""
+    for name, spec in specs.items():
+        line = f"{name}: {settings_files.yaml_of(spec['default'])}\n" if "default" in spec else ""
+        text, there = re.subn(rf"^{name}:.*\n(?:[ -].*\n)*", line.replace("\\", r"\\"), text, flags=re.MULTILINE)
+        text += "" if there else line
+    return text
 
 
 def _bare(root: Path, path: str, made: Mapping[str, str]) -> str:

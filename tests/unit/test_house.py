@@ -80,7 +80,10 @@ def test_this_tree_is_no_less_orderly_than_it_was() -> None:
 
 def test_each_public_variable_has_the_files_that_name_it() -> None:
     specs = "roles/other/meta/argument_specs.yml"
-    assert house.named_in(TREE) == {"gpushare_brought_x": [specs, "docs/variables.md", "playbooks/site.yml"], "gpushare_rare": [specs]}
+    assert house.named_in(TREE, house.public_variables(TREE)) == {
+        "gpushare_brought_x": [specs, "docs/variables.md", "playbooks/site.yml"],
+        "gpushare_rare": [specs],
+    }
 
 
 def test_a_setting_has_the_files_in_which_somebody_wrote_its_name() -> None:
@@ -125,6 +128,9 @@ def test_a_shared_variable_has_the_files_that_name_it() -> None:
         f"{house.RUNTIME}/x.py": "run('kubectl')\n",
         "roles/a/defaults/main.yml": "# made from other roles by tools/variables.py\ngpushare_kubectl: kubectl\n# end\n",
         "roles/a/vars/main.yml": "a: '{{ gpushare_kubectl }}'\n",
+        # Its type and default are another role's, and are made, too.
+        "roles/b/meta/argument_specs.yml": "      gpushare_kubectl: &k {description: See P(c#role)., type: str, default: kubectl}\n",
+        "roles/b/defaults/main.yml": "gpushare_kubectl: kubectl\n",
     }
     assert house.shared_places(texts) == {"gpushare_kubectl": [f"{house.RUNTIME}/settings/cluster.py", "roles/a/vars/main.yml"]}
     assert house.setting_places(texts) == {}
