@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The variables of this collection: which there are (the options of all roles), and values that cannot be.
 
-What a value may be, and with which others it does not go, stands at its field in `gpushare_runtime/settings/`.
+The bounds of a value, and its clashes with others, stand at its field in `gpushare_runtime/settings/`.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class TextType:
     """A text that a pattern fits, `convert` makes something else of it. path: whether it names a file or folder of the host.
 
     charted: the pattern of the chart's value, which stands in texts of Kubernetes as it is. form: of the variable's value. secret: whether
-    nobody may see it.
+    no page, log or error may have it.
     """
 
     expected: str = "a text"
@@ -281,7 +281,7 @@ class Setting:
     the one that describes the variable, where it is not the daemon's. entry: the entry point of that role, "" for the first with a part
     that is made. hosts: whether the role of the daemon on hosts has it. scope: where its value must be the same. apart: whether hosts may
     differ in it although the daemons are pods. compared: whether preflight compares it, which the playbooks do before with the groups.
-    clashes: with the values of other variables. secret: whether it may have a password among other words; with `no_log` Ansible would hide
+    clashes: with the values of other variables. secret: whether it may have a password among other words. With `no_log` Ansible would hide
     each of these words everywhere. chart: the value of the chart, "" for none. The role `in_cluster` has the variable of each. meaning:
     of the value, where the description is about Ansible. option: without dashes. metavar: of the option's value.
     """
