@@ -33,7 +33,7 @@ class Owned:
     known: bool
 
 
-class Together:
+class OwnersPods:
     """All pods of one owner that have GPUs. Each is asked about all others, of which there may be thousands: they are counted once."""
 
     def __init__(self, pods: Iterable[Owned]) -> None:
@@ -56,7 +56,7 @@ class Together:
         return self._ordinals[-1] == _ordinal(pod) > max(self._ordinals[-2:-1], default=-1)
 
 
-def ending(pod: Owned, together: Together, waiting: Collection[tuple[str, str]]) -> str:
+def ending(pod: Owned, together: OwnersPods, waiting: Collection[tuple[str, str]]) -> str:
     """The command, or why there is none. together: it is one of these. waiting: (namespace, name) of pods on no node."""
     names = [pod.namespace, pod.name, *([pod.owner] if pod.kind else [])]
     if not pod.known:
@@ -84,7 +84,7 @@ def ending(pod: Owned, together: Together, waiting: Collection[tuple[str, str]])
     return f"kubectl annotate pod {pod.name} {within} controller.kubernetes.io/pod-deletion-cost=-1 && {scale}={together.count - 1}"
 
 
-def _last(pod: Owned, together: Together, waiting: Collection[tuple[str, str]]) -> int:
+def _last(pod: Owned, together: OwnersPods, waiting: Collection[tuple[str, str]]) -> int:
     """The number of the pods before it, where it is the last of a StatefulSet that counts from 0; else 0."""
     first = f"{pod.owner}-0"
     counts_from_0 = (pod.namespace, first) in waiting or together.has(first)

@@ -19,7 +19,7 @@ from gpushare_runtime.core.node_report import GONE, ORPHANED, HeldEntry
 from gpushare_runtime.core.placement.explain import amount, asked
 from gpushare_runtime.core.pods import AllocatedPod, InvalidPod, PendingPod
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, UNKNOWN_NODE, UNKNOWN_POD, Cluster, NodeInfo, PodInfo, Waiting
-from gpushare_runtime.kubectl_gpushare.endings import Owned, Together, ending
+from gpushare_runtime.kubectl_gpushare.endings import Owned, OwnersPods, ending
 from gpushare_runtime.kubectl_gpushare.layout import ABSENT, BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow
 
 _MOST_NAME: Final = 253
@@ -651,7 +651,7 @@ def idle_view(cluster: Cluster, select: Selection) -> Table:
     for share in _shares(cluster, Selection()):
         pod = _owned(share, cluster)
         of_owner.setdefault((pod.namespace, pod.kind, pod.owner), {})[share.uid] = pod
-    counted = {owner: Together(pods.values()) for owner, pods in of_owner.items()}
+    counted = {owner: OwnersPods(pods.values()) for owner, pods in of_owner.items()}
     waiting = {(wait.pod.namespace, wait.pod.name) for wait in cluster.waiting.values()}
 
     def rank(share: Share) -> tuple[float, str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpushare_runtime.kubectl_gpushare.endings import Owned, Together, ending
+from gpushare_runtime.kubectl_gpushare.endings import Owned, OwnersPods, ending
 from unit.golden import Golden
 
 COST = "controller.kubernetes.io/pod-deletion-cost=-1"
@@ -18,7 +18,7 @@ def holder(name: str, kind: str = "", owner: str = "", **more: Any) -> Owned:
 
 
 def command(pod: Owned, *others: Owned, waiting: tuple[str, ...] = ()) -> str:
-    return ending(pod, Together((pod, *others)), {("prod", name) for name in waiting})
+    return ending(pod, OwnersPods((pod, *others)), {("prod", name) for name in waiting})
 
 
 def test_all_pods_of_an_owner_are_idle(golden: Golden) -> None:
