@@ -137,7 +137,7 @@ RUNTIME: Final = Area(
     },
     everywhere=("__version__", "errors"),
     others={
-        "daemon": ("aiohttp", "prometheus_client"),
+        "daemon": ("aiohttp", "grpc", "prometheus_client"),
         "dashboard": ("aiohttp", "orjson"),
         "device_plugin": ("google.protobuf", "grpc", "orjson", "prometheus_client"),
         "dra": ("google.protobuf", "grpc"),

@@ -563,38 +563,25 @@ def deployment(values: Values) -> Json:
         "command": [f"{workloads.PROGRAMS}/{CLAIMS}"],
         "args": [f"--health-listen=0.0.0.0:{workloads.HEALTH_PORT}"],
         **workloads.environment(values),
-        "startupProbe": workloads.probe("/healthz", workloads.HEALTH_PORT, period=2, failures=60),
-        "livenessProbe": workloads.probe("/healthz", workloads.HEALTH_PORT, period=10, failures=6),
-        "readinessProbe": workloads.probe("/readyz", workloads.HEALTH_PORT, period=5, failures=3),
+        **workloads.probes(workloads.HEALTH_PORT),
         "resources": {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": dict(workloads.NOTHING),
     }
-    labels = workloads.labels(CLAIMS)
-    apart = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
     off = {"matchExpressions": [{"key": LABEL_NODE, "operator": "DoesNotExist"}]}
     pod = {
-        "serviceAccountName": CLAIMS,
-        "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
+        **workloads.own_account(CLAIMS),
         "priorityClassName": "system-cluster-critical",
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}],
+        "nodeSelector": dict(workloads.LINUX),
+        "tolerations": [dict(workloads.CONTROL_PLANES)],
         "affinity": {
-            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]},
+            **workloads.apart(CLAIMS),
             # Its token makes nothing that harms: where all nodes have GPUs it runs there, too.
             "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": off}]},
         },
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": workloads.USER,
-            "runAsGroup": workloads.USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": dict(workloads.AS_NOBODY),
         "containers": [container],
     }
-    spec = {"replicas": values.replicas, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
-    metadata = {"name": CLAIMS, "namespace": values.namespace, "labels": labels}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    return workloads.deployment_of(CLAIMS, values, values.replicas, pod, {})
 
 
 def daemon_set(values: Values) -> Json:

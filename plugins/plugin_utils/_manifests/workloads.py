@@ -71,6 +71,8 @@ _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 CONTROL_PLANES = {"key": _CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}
 _CONFIG = "scheduler.yaml"
 NOTHING: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+#: Of pods that own nothing.
+AS_NOBODY: Json = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def labels(name: str) -> dict[str, str]:
@@ -197,31 +199,20 @@ def _metrics_volumes(values: Values, name: str) -> list[Json]:
 def deployment(values: Values) -> Json:
     """Two schedulers, of which one leads. Each pod's host name is what its Lease and its extender have in common."""
     digest = hashlib.sha256(config_map(values)["data"][_CONFIG].encode()).hexdigest()
-    elsewhere = {"labelSelector": {"matchLabels": labels(SCHEDULER)}, "topologyKey": "kubernetes.io/hostname"}
     pod = {
-        "serviceAccountName": SCHEDULER,
-        "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
+        **own_account(SCHEDULER),
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {**values.scheduler_node_selector, **LINUX},
         "tolerations": [dict(CONTROL_PLANES), *(dict(toleration) for toleration in values.scheduler_tolerations)],
-        "affinity": {
-            "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]},
-            "nodeAffinity": _off_gpu_nodes(values),
-        },
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "affinity": {**apart(SCHEDULER), "nodeAffinity": _off_gpu_nodes(values)},
+        "securityContext": dict(AS_NOBODY),
         "containers": [_kube_scheduler(values), _extender(values)],
         "volumes": [{"name": "config", "configMap": {"name": SCHEDULER}}, _settings_volume(), *_metrics_volumes(values, SCHEDULER)],
     }
     annotations = {ANNOTATION_SCHEDULER_CONFIG: digest, ANNOTATION_SETTINGS: extender_settings(values)}
-    spec = {
-        "replicas": values.replicas,
-        "selector": {"matchLabels": labels(SCHEDULER)},
-        # A new one leads only once an old one has ended: no gap with two, and none of seconds with one.
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-        "template": {"metadata": {"labels": labels(SCHEDULER), "annotations": annotations}, "spec": pod},
-    }
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _named(SCHEDULER, values), "spec": spec}
+    # A new one leads only once an old one has ended: no gap with two, and none of seconds with one.
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    return deployment_of(SCHEDULER, values, values.replicas, pod, annotations, strategy=strategy)
 
 
 def _off_gpu_nodes(values: Values) -> Json:
@@ -244,9 +235,7 @@ def _kube_scheduler(values: Values) -> Json:
         "command": ["kube-scheduler", f"--config=/etc/gpushare/{_CONFIG}"],
         **environment(values),
         "volumeMounts": [_mount("config", "/etc/gpushare")],
-        "startupProbe": probe("/livez", _SCHEDULER_PORT, "HTTPS", period=2, failures=60),
-        "livenessProbe": probe("/livez", _SCHEDULER_PORT, "HTTPS", period=10, failures=6),
-        "readinessProbe": probe("/readyz", _SCHEDULER_PORT, "HTTPS", period=5, failures=3),
+        **probes(_SCHEDULER_PORT, "/livez", "HTTPS"),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "securityContext": NOTHING,
     }
@@ -271,7 +260,6 @@ def _health_host(values: Values) -> str:
 
 
 def _extender(values: Values) -> Json:
-    host = _health_host(values)
     mounts = [*([_mount("copies", _COPIES)] if values.default_scheduler else []), *_metrics_mounts(values)]
     return {
         "name": "extender",
@@ -282,9 +270,7 @@ def _extender(values: Values) -> Json:
         **environment(values),
         **_metrics_port(values, EXTENDER_METRICS_PORT),
         "volumeMounts": [_mount("settings", SETTINGS_FOLDER), *mounts],
-        "startupProbe": probe("/healthz", HEALTH_PORT, period=2, failures=60, host=host),
-        "livenessProbe": probe("/healthz", HEALTH_PORT, period=10, failures=6, host=host),
-        "readinessProbe": probe("/readyz", HEALTH_PORT, period=5, failures=3, host=host),
+        **probes(HEALTH_PORT, host=_health_host(values)),
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": NOTHING,
     }
@@ -305,9 +291,7 @@ def extender_daemon_set(values: Values) -> Json:
     program, places = f"{PROGRAMS}/gpushare-pki", [f"--dir={PKI_FOLDER}", f"--copy-to={_COPIES}"]
     small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
     pod = {
-        "serviceAccountName": EXTENDER,
-        "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
+        **own_account(EXTENDER),
         "priorityClassName": "system-node-critical",
         "nodeSelector": {"kubernetes.io/os": "linux", _CONTROL_PLANE: ""},
         "tolerations": [{"operator": "Exists"}],
@@ -401,17 +385,13 @@ def daemon_set(values: Values) -> Json:
             _mount("settings", SETTINGS_FOLDER),
             *_metrics_mounts(values),
         ],
-        "startupProbe": probe("/healthz", HEALTH_PORT, period=2, failures=60),
-        "livenessProbe": probe("/healthz", HEALTH_PORT, period=10, failures=6),
-        "readinessProbe": probe("/readyz", HEALTH_PORT, period=5, failures=3),
+        **probes(HEALTH_PORT),
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": rights,
     }
     not_on_host = {"matchExpressions": [{"key": LABEL_ON_HOST, "operator": "DoesNotExist"}]}
     pod = {
-        "serviceAccountName": PLUGIN,
-        "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
+        **own_account(PLUGIN),
         **({"runtimeClassName": values.runtime_class} if values.runtime_class else {}),
         "priorityClassName": "system-node-critical",
         "nodeSelector": {**values.node_selector, **OWN_LABELS},
@@ -466,7 +446,7 @@ def dashboard(values: Values) -> list[Json]:
     # A folder of its own: that of the volume is root's.
     places = [f"--dir={folder}/own", "--for=dashboard", *(f"--name={name}" for name in _dashboard_names(values)), f"--copy-to={copies}"]
     small = {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}}
-    ready = probe("/healthz", DASHBOARD_PORT, "HTTPS", period=5, failures=3)
+    ready = _probe("/healthz", DASHBOARD_PORT, "HTTPS", period=5, failures=3)
     ready["httpGet"]["httpHeaders"] = [{"name": "Host", "value": "localhost"}]
     container = {
         "name": "dashboard",
@@ -487,22 +467,14 @@ def dashboard(values: Values) -> list[Json]:
     preference = {key: rule for key, rule in _off_gpu_nodes(values).items() if key.startswith("preferred")}
     memory = {"medium": "Memory", "sizeLimit": "1Mi"}
     pod = {
-        "serviceAccountName": DASHBOARD,
-        "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
+        **own_account(DASHBOARD),
         "nodeSelector": dict(LINUX),
         "tolerations": [dict(CONTROL_PLANES)],
         "affinity": {"nodeAffinity": preference},
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": dict(AS_NOBODY),
         "initContainers": [{"name": "certificates", "command": [program], "args": ["ensure", *places], **keeper}],
         "containers": [container, {"name": "renewal", "command": [program], "args": ["keep", *places], "resources": small, **keeper}],
         "volumes": [_settings_volume(), *({"name": name, "emptyDir": dict(memory)} for name in ("pki", "tls"))],
-    }
-    annotations = {ANNOTATION_SETTINGS: dashboard_settings(values)}
-    spec = {
-        "replicas": 1,
-        "selector": {"matchLabels": labels(DASHBOARD)},
-        "template": {"metadata": {"labels": labels(DASHBOARD), "annotations": annotations}, "spec": pod},
     }
     port = {"name": "https", "port": 443, "protocol": "TCP", "targetPort": DASHBOARD_PORT}
     service = {"type": "ClusterIP", "selector": labels(DASHBOARD), "ports": [port]}
@@ -515,7 +487,7 @@ def dashboard(values: Values) -> list[Json]:
     return [
         {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": named, "spec": ingress},
         {"apiVersion": "v1", "kind": "Service", "metadata": named, "spec": service},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": named, "spec": spec},
+        deployment_of(DASHBOARD, values, 1, pod, {ANNOTATION_SETTINGS: dashboard_settings(values)}),
     ]
 
 
@@ -532,7 +504,34 @@ def _mount(name: str, path: str, read_only: bool = True) -> Json:
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int, host: str = "") -> Json:
+def own_account(name: str) -> Json:
+    """The part of a pod that says who it is."""
+    return {"serviceAccountName": name, "automountServiceAccountToken": True, "enableServiceLinks": False}
+
+
+def apart(name: str) -> Json:
+    """The part of an affinity that keeps the pods of this name on several nodes."""
+    elsewhere = {"labelSelector": {"matchLabels": labels(name)}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": elsewhere}]}}
+
+
+def deployment_of(name: str, values: Values, replicas: int, pod: Json, annotations: Json, **more: Json) -> Json:
+    """more: of its spec."""
+    metadata = {"labels": labels(name), **({"annotations": annotations} if annotations else {})}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels(name)}, **more, "template": {"metadata": metadata, "spec": pod}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _named(name, values), "spec": spec}
+
+
+def probes(port: int, alive: str = "/healthz", scheme: str = "HTTP", *, host: str = "") -> Json:
+    """The three probes of a daemon."""
+    return {
+        "startupProbe": _probe(alive, port, scheme, period=2, failures=60, host=host),
+        "livenessProbe": _probe(alive, port, scheme, period=10, failures=6, host=host),
+        "readinessProbe": _probe("/readyz", port, scheme, period=5, failures=3, host=host),
+    }
+
+
+def _probe(path: str, port: int, scheme: str = "HTTP", *, period: int, failures: int, host: str = "") -> Json:
     get = {**({"host": host} if host else {}), "path": path, "port": port, "scheme": scheme}
     return {"httpGet": get, "periodSeconds": period, "failureThreshold": failures, "timeoutSeconds": 5}
 

@@ -9,7 +9,6 @@ socket of its own name: kubelet rejects a second registration with the path of a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import re
 import secrets
@@ -19,13 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import grpc
-import grpc.aio
-
 from gpushare_runtime.core.inventory import HEALTHY, Inventory
+from gpushare_runtime.daemon.grpc_socket import SocketServer
 from gpushare_runtime.daemon.runner import Status
 from gpushare_runtime.daemon.sync import Changes
-from gpushare_runtime.daemon.unix_sockets import remove_dead, try_binding
+from gpushare_runtime.daemon.unix_sockets import remove_dead
 from gpushare_runtime.dra.claims import CDI_KIND, Claim, ClaimError, PreparedClaim, cdi_name
 from gpushare_runtime.dra.prepared import Claims
 from gpushare_runtime.dra.proto import dra_pb2 as pb
@@ -185,8 +182,7 @@ class KubeletDriver:
         self._services = services
         self._folder = folder
         self._status = status
-        self._server: Any = None
-        self._socket: tuple[Path, int] | None = None
+        self._server: SocketServer | None = None
         self._since = 0.0
         self._asked = False
 
@@ -194,7 +190,7 @@ class KubeletDriver:
         """Never returns. On cancellation it removes its socket: kubelet gives up the driver, and keeps its claims."""
         try:
             while True:
-                if not self._listening():
+                if self._server is None or not self._server.listening():
                     await self._stop(0)
                     await self._serve()
                     remove_dead(self._folder, _SOCKET.fullmatch)
@@ -206,20 +202,18 @@ class KubeletDriver:
 
     async def _serve(self) -> None:
         where = self._folder / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock"
-        try:
-            try_binding(where)
-            server = grpc.aio.server()
-            services = self._services(where, self._told)
+        services = self._services(where, self._told)
+
+        def add(server: Any) -> None:
             add_DRAPluginServicer_to_server(services, server)  # type: ignore[no-untyped-call]
             add_DRAResourceHealthServicer_to_server(services, server)  # type: ignore[no-untyped-call]
             add_RegistrationServicer_to_server(services, server)  # type: ignore[no-untyped-call]
-            server.add_insecure_port(f"unix:{where}")
-            await server.start()
-            self._server = server
-            where.chmod(0o600)
-            self._socket = where, where.stat().st_ino
-            self._since, self._asked = time.monotonic(), False
-        except (OSError, RuntimeError) as error:
+
+        self._server = SocketServer(where, add)
+        self._since, self._asked = time.monotonic(), False
+        try:
+            await self._server.start()
+        except OSError as error:
             self._status.degraded(PART, f"cannot serve in {self._folder} ({error}): check that this process may write there")
 
     def _told(self, why: str) -> None:
@@ -229,17 +223,7 @@ class KubeletDriver:
         else:
             self._status.ok(PART, REGISTERED)
 
-    def _listening(self) -> bool:
-        try:
-            return self._socket is not None and self._socket[0].stat().st_ino == self._socket[1]
-        except OSError:
-            return False
-
     async def _stop(self, grace: float) -> None:
-        if self._socket is not None and self._listening():
-            with contextlib.suppress(OSError):
-                self._socket[0].unlink()
-        self._socket = None
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -48,6 +48,27 @@ def template(namespace: str) -> dict[str, Any]:
     }
 
 
+class _Names:
+    """The names that a watch shows, each with whether it counts. known: None before the first list. changed: told of each change."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.known: set[str] | None = None
+        self._changed = changed
+
+    def replace(self, found: list[tuple[str, bool]]) -> None:
+        self.known = {name for name, counts in found if counts}
+        self._changed()
+
+    def event(self, kind: str, found: tuple[str, bool]) -> None:
+        name, counts = found
+        self.known = self.known or set()
+        if kind == "DELETED" or not counts:
+            self.known.discard(name)
+        else:
+            self.known.add(name)
+        self._changed()
+
+
 class Templates:
     """The namespaces, and which of them have the template. For one event loop."""
 
@@ -55,8 +76,8 @@ class Templates:
         self._client = client
         self._status = status
         self._changes = Changes()
-        self._namespaces: set[str] | None = None
-        self._have: set[str] | None = None
+        self._namespaces = _Names(self._changes.notify)
+        self._have = _Names(self._changes.notify)
         self._failed: dict[str, str] = {}
 
     def parts(self) -> list[Any]:
@@ -64,55 +85,31 @@ class Templates:
         namespaces: Reflector[tuple[str, bool]] = Reflector(
             self._client,
             path("api/v1", "namespaces"),
-            on_replace=lambda found: self._set_namespaces({name for name, ending in found if not ending}),
-            on_event=self._namespace,
-            transform=lambda raw: (raw["metadata"]["name"], bool(raw["metadata"].get("deletionTimestamp"))),
+            on_replace=self._namespaces.replace,
+            on_event=self._namespaces.event,
+            transform=lambda raw: (raw["metadata"]["name"], not raw["metadata"].get("deletionTimestamp")),
             metadata_only=True,
         )
-        templates: Reflector[str] = Reflector(
+        templates: Reflector[tuple[str, bool]] = Reflector(
             self._client,
             path(API, "resourceclaimtemplates"),
-            on_replace=lambda found: self._set_have(set(found)),
-            on_event=self._template,
+            on_replace=self._have.replace,
+            on_event=self._have.event,
             field_selector=f"metadata.name={TEMPLATE}",
-            transform=lambda raw: str(raw["metadata"]["namespace"]),
+            transform=lambda raw: (str(raw["metadata"]["namespace"]), True),
             metadata_only=True,
         )
         return [namespaces.run(), templates.run(), self._run()]
 
-    def _set_namespaces(self, found: set[str]) -> None:
-        self._namespaces = found
-        self._changes.notify()
-
-    def _namespace(self, kind: str, found: tuple[str, bool]) -> None:
-        name, ending = found
-        known = self._namespaces if self._namespaces is not None else set()
-        if kind == "DELETED" or ending:
-            known.discard(name)
-        else:
-            known.add(name)
-        self._set_namespaces(known)
-
-    def _set_have(self, found: set[str]) -> None:
-        self._have = found
-        self._changes.notify()
-
-    def _template(self, kind: str, namespace: str) -> None:
-        have = self._have if self._have is not None else set()
-        if kind == "DELETED":
-            have.discard(namespace)
-        else:
-            have.add(namespace)
-        self._set_have(have)
-
     async def _run(self) -> NoReturn:
         while True:
             count = self._changes.count
-            if self._namespaces is not None and self._have is not None:
-                self._failed = {name: why for name, why in self._failed.items() if name in self._namespaces}
-                for name in sorted(self._namespaces - self._have):
+            namespaces, have = self._namespaces.known, self._have.known
+            if namespaces is not None and have is not None:
+                self._failed = {name: why for name, why in self._failed.items() if name in namespaces}
+                for name in sorted(namespaces - have):
                     await self._make(name)
-                self._tell(len(self._namespaces))
+                self._tell(len(namespaces))
             await self._changes.after(count, _RETRY_SECONDS if self._failed else None)
 
     async def _make(self, namespace: str) -> None:
@@ -127,8 +124,7 @@ class Templates:
                 self._failed[namespace] = str(error)
                 return
         self._failed.pop(namespace, None)
-        if self._have is not None:
-            self._have.add(namespace)
+        self._have.event("ADDED", (namespace, True))
 
     def _tell(self, namespaces: int) -> None:
         if self._failed:

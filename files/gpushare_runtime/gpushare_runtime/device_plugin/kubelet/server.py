@@ -8,8 +8,6 @@ has ended while kubelet was busy (pkg/kubelet/cm/devicemanager/manager.go, Plugi
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import logging
 import re
 import secrets
@@ -20,12 +18,12 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import grpc
-import grpc.aio
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.daemon.grpc_socket import SocketServer
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.daemon.sync import Changes, any_after
-from gpushare_runtime.daemon.unix_sockets import remove_dead, try_binding
+from gpushare_runtime.daemon.unix_sockets import remove_dead
 from gpushare_runtime.device_plugin.kubelet.proto import deviceplugin_pb2 as pb
 from gpushare_runtime.device_plugin.kubelet.proto.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from gpushare_runtime.device_plugin.node.allocate_response import AllocateResult
@@ -63,52 +61,21 @@ def remove_dead_sockets(directory: Path) -> None:
     remove_dead(directory, lambda name: name in protocol.FORMER_SOCKETS or _SOCKET.fullmatch(name))
 
 
-class PluginServer:
+class PluginServer(SocketServer):
     """Serves one resource on one socket. path: a new name, by which kubelet finds it."""
 
     def __init__(self, service: ResourceService, path: Path) -> None:
+        super().__init__(path, lambda server: add_DevicePluginServicer_to_server(service, server), _OPTIONS)  # type: ignore[no-untyped-call]
         self.service = service
-        self.path = path
-        self._server: Any = None
-        self._inode: int | None = None
-
-    async def start(self) -> None:
-        """Listen. OSError if the directory does not allow it."""
-        try_binding(self.path)
-        self._server = grpc.aio.server(options=_OPTIONS)
-        add_DevicePluginServicer_to_server(self.service, self._server)  # type: ignore[no-untyped-call]
-        try:
-            self._server.add_insecure_port(f"unix:{self.path}")
-        except RuntimeError as error:
-            raise OSError(errno.EIO, str(error)) from None
-        await self._server.start()
-        try:
-            self.path.chmod(0o600)
-            self._inode = self.path.stat().st_ino
-        except OSError:
-            await self.stop(0)
-            raise
-
-    def listening(self) -> bool:
-        """Whether the socket at the path is still this server's."""
-        try:
-            return self.path.stat().st_ino == self._inode
-        except OSError:
-            return False
 
     async def stop(self, grace: float) -> None:
         """Remove the socket, then complete kubelet's running requests, for at most `grace` seconds."""
-        if self.listening():
-            with contextlib.suppress(OSError):
-                self.path.unlink()
-        self._inode = None
+        self.remove()
         if grace:
             await self.service.drain(grace)
         # Only now: kubelet sends no requests to a plugin whose list has ended.
         self.service.close()
-        if self._server is not None:
-            await self._server.stop(grace)
-            self._server = None
+        await super().stop(grace)
 
 
 async def _nothing_before(_resource: str, _ids: Sequence[str]) -> None:
