@@ -47,6 +47,11 @@ options:
     type: str
   objects: {description: "Complete Kubernetes objects, those that others need first.", type: list, elements: dict}
   gone: {description: "Objects to delete, with kind, name and namespace.", type: list, elements: dict, default: []}
+  removed:
+    description: Titles of objects that a task before has removed, or in check mode would have. They count as not there, for V(objects).
+    type: list
+    elements: str
+    default: []
   create:
     description: Whether missing objects may be created. If not, they are left out and listed in RV(missing).
     type: bool
@@ -188,6 +193,7 @@ def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
         skip_unserved=params["unserved"] == "skip",
         namespace=params["namespace"] or "",
         gone=params["gone"],
+        removed=params["removed"],
         taints={str(name): module.boolean(value) for name, value in params["taints"].items()},
     )
     check_ours(wanted)
@@ -251,6 +257,7 @@ def main() -> None:
             namespace={"type": "str"},
             objects={"type": "list", "elements": "dict"},
             gone={"type": "list", "elements": "dict", "default": []},
+            removed={"type": "list", "elements": "str", "default": []},
             create={"type": "bool", "default": True},
             unserved={"type": "str", "choices": ["fail", "skip"], "default": "fail"},
             taints={"type": "dict", "default": {}},

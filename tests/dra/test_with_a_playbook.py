@@ -7,11 +7,15 @@ The last file of the suite: it makes the lab bare.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import LABEL_PROBE
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.pods import CLEANUP
 
 from cluster_mode.in_cluster import InCluster, archive, bring_images
 from dra.shares import SLICES, claims, templates
@@ -79,6 +83,40 @@ def test_afterwards_it_takes_the_place_and_the_nodes_keep_their_label(playbook: 
     lab.until("each GPU node has units", lambda: all(units(lab)), 120)
     made(lab, "limits")
     lab.delete("limits")
+
+
+@contextmanager
+def no_cleanup(cluster: Cluster) -> Iterator[None]:
+    """An admission of others, which rejects the pods that remove the device plugin's files from the nodes."""
+    name = "others-no-cleanup"
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    mine = f"object.metadata.?labels[?'{LABEL_PROBE}'].orValue('') == '{CLEANUP}'"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules},
+        "validations": [{"expression": f"!({mine})", "message": "others want no such pods"}],
+    }
+    specs = {"": policy, "Binding": {"policyName": name, "validationActions": ["Deny"]}}
+    kind, common = "ValidatingAdmissionPolicy", {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    made_of_it = [{**common, "kind": f"{kind}{end}", "spec": spec} for end, spec in specs.items()]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": made_of_it}))
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "validatingadmissionpolicybindings,validatingadmissionpolicies", name)
+
+
+def test_a_change_that_fails_in_the_middle_is_taken_back_by_the_former_value(playbook: InCluster, lab: Cluster) -> None:
+    before = {*playbook.objects()}
+    with no_cleanup(lab):
+        assert "others want no such pods" in playbook.rejected(**DRA)
+        assert playbook.pods("gpushare-device-plugin") == []
+    playbook.play()
+    assert {*playbook.objects()} == before
+    made(lab, "taken-back")
+    lab.delete("taken-back")
+    results, said = playbook.play()
+    assert results.changes() == {}, said
 
 
 def test_and_back_to_claims_and_to_nothing(playbook: InCluster, lab: Cluster) -> None:

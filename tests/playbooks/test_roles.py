@@ -11,23 +11,25 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import FIELD_MANAGER
 
 from playbooks.play import LOCAL, ROOT, Hosts, play
 from unit.fakes.plugins.cluster.kubectl_stub import asked, make_kubectl
 
 
-def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], **variables: Any) -> Any:
+def run_role(folder: Path, role: str, group: str, hosts: dict[str, dict[str, dict[str, Any]]], *arguments: str, **variables: Any) -> Any:
     """Run one role, or one entry of it ("role:entry"), on the hosts of a group."""
     name, _, entry = role.partition(":")
     tasks = [{"ansible.builtin.include_role": {"name": f"gpushare.kubernetes.{name}", "tasks_from": entry or "main"}}]
     (folder / "play.yml").write_text(json.dumps([{"hosts": group, "gather_facts": False, "tasks": tasks}]))
-    done: subprocess.CompletedProcess[str] = play(folder, folder / "play.yml", hosts, **variables)
+    done: subprocess.CompletedProcess[str] = play(folder, folder / "play.yml", hosts, *arguments, **variables)
     return done
 
 
@@ -262,6 +264,13 @@ def test_the_collection_in_use_is_the_playbooks_own_wherever_that_lies(tmp_path:
     assert f"takes the collection gpushare.kubernetes from {place}" in " ".join(run(tmp_path / "infra/other.yml").stdout.split())
 
 
+def change_from_dra(folder: Path, kubectl: Path, *arguments: str, objects: Sequence[dict[str, Any]] = ()) -> Any:
+    """Apply these objects to a cluster with the back end dra."""
+    plan = {"former": ["dra"], "nodes": [], "labels": [], "objects": list(objects), "obsolete": []}
+    variables = {"__in_cluster_plan": plan, "gpushare_kubectl": str(kubectl), "gpushare_kubeconfig": "/x", "gpushare_scheduler": "default"}
+    return run_role(folder, "in_cluster:apply", "gpu_nodes", {"gpu_nodes": {"gpu1": {}}}, *arguments, **variables)
+
+
 @pytest.mark.parametrize("left", [True, False])
 def test_a_change_of_the_back_end_stops_where_the_other_one_is_there_again(tmp_path: Path, left: bool) -> None:
     """kubectl's objects have no field of ours, so that the removal before it finds nothing."""
@@ -276,8 +285,36 @@ def test_a_change_of_the_back_end_stops_where_the_other_one_is_there_again(tmp_p
         "create --dry-run=server": {},
     }
     kubectl = make_kubectl(tmp_path / "kubectl", answers)
-    plan = {"former": ["dra"], "nodes": [], "labels": [], "objects": [], "obsolete": []}
-    variables = {"__in_cluster_plan": plan, "gpushare_kubectl": str(kubectl), "gpushare_kubeconfig": "/x", "gpushare_scheduler": "default"}
-    done = run_role(tmp_path, "in_cluster:apply", "gpu_nodes", {"gpu_nodes": {"gpu1": {}}}, **variables)
+    done = change_from_dra(tmp_path, kubectl)
     assert ("Found an installation with dra after its removal, and nothing was applied" in done.stdout + done.stderr) == left
     assert (done.returncode != 0) == left, done.stdout + done.stderr
+
+
+def test_check_mode_of_a_change_of_the_back_end_makes_again_what_both_have(tmp_path: Path) -> None:
+    applied = [{"manager": FIELD_MANAGER, "operation": "Apply"}]
+    names, rbac = ("gpushare-device-plugin", "gpushare-claims"), "rbac.authorization.k8s.io/v1"
+    device_plugins, claims = ({"kind": "ClusterRole", "apiVersion": rbac, "metadata": {"name": name}} for name in names)
+    theirs = [{**role, "metadata": {**role["metadata"], "managedFields": applied}} for role in (device_plugins, claims)]
+    answers = {
+        f"{rbac}/clusterroles": {"items": theirs},
+        "apply": {"kind": "List", "items": theirs[:1]},
+        "get --ignore-not-found -f -": {"kind": "List", "items": theirs[:1]},
+        "get": {"kind": "List", "items": [], "metadata": {}},
+    }
+    kubectl = make_kubectl(tmp_path / "kubectl", answers)
+    done = change_from_dra(tmp_path, kubectl, "--check", "--diff", objects=[device_plugins])
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, _, after = done.stdout.partition("in_cluster : Apply the objects]")
+    assert "+++ after: ClusterRole gpushare-device-plugin" in after, done.stdout
+    assert {word for call in asked(kubectl) for word in call["words"] if word in ("delete", "patch")} == set()
+
+
+def test_a_change_of_the_back_end_removes_nothing_where_the_api_server_does_not_take_the_other_one(tmp_path: Path) -> None:
+    role = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "gpushare-device-plugin"}}
+    theirs = {**role, "metadata": {**role["metadata"], "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply"}]}}
+    answers: dict[str, Any] = {"rbac.authorization.k8s.io/v1/clusterroles": {"items": [theirs]}, "apply": "admission of others: denied"}
+    kubectl = make_kubectl(tmp_path / "kubectl", {**answers, "get": {"kind": "List", "items": [], "metadata": {}}})
+    done = change_from_dra(tmp_path, kubectl, objects=[role])
+    assert done.returncode != 0
+    assert "admission of others: denied" in done.stdout + done.stderr
+    assert {word for call in asked(kubectl) for word in call["words"] if word in ("delete", "patch")} == set()

@@ -71,6 +71,7 @@ class WantedObjects:
     """apply: complete objects. create: whether those that are not there may be made. namespace: of daemons that are pods, "" for none.
 
     taints: node name to whether it has our taint. gone: references of objects that shall not be there, such as those of older releases.
+    removed: titles of objects that a step before has removed, or in check mode would have.
     """
 
     apply: Sequence[Object] = ()
@@ -80,6 +81,7 @@ class WantedObjects:
     field_manager: str = FIELD_MANAGER
     taints: Mapping[str, bool] = field(default_factory=dict)
     gone: Sequence[Object] = ()
+    removed: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def converge(kubectl: Kubectl, wanted: WantedObjects, check_mode: bool) -> Dict[
     if wanted.skip_unserved:
         apply, unserved = _split(kubectl, apply)
     found, missing = _apply(kubectl, apply, wanted, check_mode)
-    gone = kubectl.items(["get", "--ignore-not-found", "-f", "-"], as_list(wanted.gone)) if wanted.gone else []
+    gone = _live(kubectl, wanted.gone, wanted.removed) if wanted.gone else []
     if gone and not check_mode:
         kubectl.text(["delete", "--ignore-not-found", "-f", "-"], as_list(gone))
     for name, before, after in taint.taint(kubectl, wanted.taints, check_mode):
@@ -138,7 +140,7 @@ def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: WantedObjects, c
         return [], missing
     document = as_list(objects)
     command = ["apply", "--server-side", "--force-conflicts", f"--field-manager={wanted.field_manager}", "-f", "-"]
-    live = kubectl.items(["get", "--ignore-not-found", "-f", "-"], document)
+    live = _live(kubectl, objects, wanted.removed)
     if not wanted.create:
         there = {key(item) for item in live}
         missing = absent(live, objects)
@@ -149,6 +151,12 @@ def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: WantedObjects, c
     if found and not check_mode:
         kubectl.text(command, document)
     return found, missing
+
+
+def _live(kubectl: Kubectl, objects: Sequence[Object], removed: Sequence[str]) -> List[Object]:
+    """Those of the objects that are there."""
+    found = kubectl.items(["get", "--ignore-not-found", "-f", "-"], as_list(objects))
+    return [item for item in found if title(key(item)) not in removed]
 
 
 def _predicted(kubectl: Kubectl, command: Sequence[str], live: Sequence[Object], objects: Sequence[Object]) -> List[ObjectChange]:

@@ -7,7 +7,7 @@ Pure.
 
 from __future__ import annotations
 
-from ...module_utils._cluster.names import DASHBOARD, NAMESPACE, RUNTIME_CLASS
+from ...module_utils._cluster.names import CLAIMS, DASHBOARD, NAMESPACE, RUNTIME_CLASS
 from ...module_utils._cluster.public import public
 from . import accounts, dra, openshift, policies, workloads
 from .policies import Json
@@ -48,9 +48,14 @@ def obsolete(values: Values) -> list[Json]:
 
 
 def objects(values: Values) -> list[Json]:
-    """The objects, those first that others need: the policies are there before the accounts whose rights they restrict."""
+    """The objects, those first that others need: the policies are there before the accounts whose rights they restrict.
+
+    Before all of them the role by which the next run knows what an installation that ended in the middle has left.
+    """
     made = dra.objects(values) if values.by_claims else _of_extender(values)
     pull = {"imagePullSecrets": [{"name": name} for name in values.pull_secrets]} if values.pull_secrets else {}
+    marker = "ClusterRole", CLAIMS if values.by_claims else policies.SCHEDULER
+    made.sort(key=lambda item: (item["kind"], item["metadata"]["name"]) != marker)
     return [{**item, **pull} if item["kind"] == "ServiceAccount" else item for item in made]
 
 

@@ -152,13 +152,13 @@ def _change_of_backend(found: HostFindings, facts: Mapping[str, Any], asked: InC
             found.error("backend", seen + by, expected, _removed_by(entry))
     former = former_of(facts, asked.backend)
     pods = _with_gpus(facts)
+    # After a drain others would take their places, and wait.
+    cure = f"scale their controllers to 0 first, and delete those that have none, or set gpushare_backend: {former[0]}" if former else ""
     if former and pods:
         seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods with GPUs ({few(pods)})"
-        cure = f"end them first (kubectl drain NODE on each GPU node), or set gpushare_backend: {former[0]}"
         found.error("backend", seen, "no pod that the other back end has given a GPU", cure)
     if former and facts["waiting"]:
         seen = f"gpushare_backend: {asked.backend}, an installation with {former[0]}, and pods that wait for it ({few(facts['waiting'])})"
-        cure = f"scale their controllers to 0 first, and delete those that have none, or set gpushare_backend: {former[0]}"
         found.error("backend", seen, "no pod that is written for the other back end, since it would wait for ever", cure)
 
 

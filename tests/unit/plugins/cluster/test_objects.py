@@ -58,6 +58,13 @@ def test_what_an_older_release_has_made_goes() -> None:
     assert api.converge(WantedObjects(gone=gone))["changed"] is False
 
 
+def test_what_a_step_before_would_have_removed_is_new_in_check_mode() -> None:
+    same, old = thing("gpushare-a", "ClusterRole"), thing("gpushare-old", "ClusterRole")
+    wanted = WantedObjects(apply=[same], gone=[old], removed=["ClusterRole gpushare-a", "ClusterRole gpushare-old"])
+    found = ApiServer(same, old).converge(wanted, check_mode=True)
+    assert (found["objects"], found["diff"][0]["before"]) == (["ClusterRole gpushare-a"], "")
+
+
 @pytest.mark.parametrize("item", [thing("cluster-admin", "ClusterRoleBinding"), thing("gpushare-x", "Pod")])
 def test_nothing_of_others_goes(item: Json) -> None:
     with pytest.raises(ForeignError):

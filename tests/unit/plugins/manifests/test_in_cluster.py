@@ -15,6 +15,7 @@ import pytest
 import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign, key
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods as tools
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import MARKERS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster, on_hosts, policies, workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
@@ -53,6 +54,12 @@ def container(values: Values, name: str) -> Json:
     specs = [of(kind, values)["spec"]["template"]["spec"] for kind in ("Deployment", "DaemonSet")]
     (found,) = (one for spec in specs for one in spec["containers"] if one["name"] == name)
     return found
+
+
+@pytest.mark.parametrize("backend", ["extender", "dra"])
+def test_the_next_run_knows_what_an_apply_that_ended_after_any_object_has_left(backend: str) -> None:
+    first = in_cluster.objects(replace(VALUES, backend=backend))[0]
+    assert (first["kind"], MARKERS[first["metadata"]["name"]]) == ("ClusterRole", backend)
 
 
 @pytest.mark.parametrize("values", SETS)
