@@ -119,7 +119,7 @@ class DraBackend:
         self.record.refresh()
         self._node.recorder.set_checkpoint(self.record.entries)
         self._former = {key.pod for key, usage in self._node.usage.table.items() if not usage.listed}
-        return [self.driver.run()], [self.slices.reflector().run(), self.slices.run()]
+        return [self.driver.run()], [self.slices.reflector().run(), self.slices.run(), self.claims.run()]
 
     def _left(self) -> list[HeldEntry]:
         """The memory of pods by claims that kubelet has released: their processes may use it still, and kube-scheduler gives it away."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from gpushare_runtime.core.bounds import quote
 from gpushare_runtime.core.inventory import Inventory
@@ -47,6 +47,8 @@ NAME: Final = "claims.json"
 # kubelet waits 45 s for the answer, and starts the pod again later if there is none.
 _API_SECONDS: Final = 10.0
 _WRITE_SECONDS: Final = 20.0
+TURN_SECONDS: Final = 20.0
+"""Between two questions whether the API server still has a claim, each about another one."""
 
 
 class Claims:
@@ -69,6 +71,7 @@ class Claims:
     ) -> None:
         self.by_uid: dict[str, PreparedClaim] = {}
         self._lost: set[str] = set()
+        self._turn = ""
         self._client = client
         self._node = node
         self._file = state / NAME
@@ -155,7 +158,30 @@ class Claims:
         uuids = {part.uuid for part in asking.parts}
         others = [claim for claim in self.claims() if claim.uid != asking.uid and any(part.uuid in uuids for part in claim.parts)]
         here = await asyncio.gather(*map(self._exists, others))
-        gone = [claim for claim, exists in zip(others, here, strict=True) if not exists]
+        return await self._forget([claim for claim, exists in zip(others, here, strict=True) if not exists])
+
+    async def run(self) -> NoReturn:
+        """Never returns. kube-scheduler gives the memory of a claim away that the API server has lost: so ask about each in turn."""
+        while True:
+            await asyncio.sleep(TURN_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask about the next claim."""
+        uids = sorted(self.by_uid)
+        if not uids:
+            return
+        self._turn = next((uid for uid in uids if uid > self._turn), uids[0])
+        claim = self.by_uid[self._turn].claim
+        try:
+            if not await self._exists(claim):
+                async with self._lock:
+                    await self._forget([claim] * (claim.uid in self.by_uid))
+        except ValueError as error:
+            log.warning("claim %s: %s", claim, error)
+
+    async def _forget(self, gone: Sequence[Claim]) -> bool:
+        """Those of the claims that the API server has lost whose pods have no process. Returns whether there were any. ClaimError."""
         live = await in_thread(partial(self._alive, {pod for claim in gone for pod in claim.pods})) if gone else ()
         ended = {claim.uid: claim for claim in gone if claim.pods and not any(pod in live for pod in claim.pods)}
         lost = [claim for claim in gone if claim.uid not in ended and claim.uid not in self._lost]

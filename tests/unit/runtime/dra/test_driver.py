@@ -289,6 +289,26 @@ async def test_a_claim_that_kubelet_has_forgotten_gives_its_memory_up_when_it_an
         assert set(it.spec()) == {"c2-gpu"}
 
 
+async def test_a_claim_that_the_api_server_has_lost_is_found_in_its_turn() -> None:
+    async with node() as it:
+        for uid, gpu in (("c1", T4), ("c2", A30)):
+            await it.allocate(claim(uid, [(gpu, "6Gi")], pods=[f"p-{uid}"]))
+            assert (await it.prepare(uid))[uid].error == ""
+        await it.api.remove(f"{CLAIMS}/c2")
+        it.alive = {"p-c2"}
+        await it.claims.look()
+        assert it.claims.lost() == set()
+        await it.claims.look()
+        assert it.claims.lost() == {A30.uuid}
+        it.alive = set()
+        it.api.faults.append(fail(503))
+        await it.claims.look()
+        await it.claims.look()
+        assert (it.claims.by_uid.keys(), it.claims.lost()) == ({"c1"}, set())
+        await it.release("c1")
+        await it.claims.look()
+
+
 async def test_a_claim_whose_pods_are_not_known_is_never_forgotten() -> None:
     """A file of an older plugin may have such a one."""
     async with node() as it:
