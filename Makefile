@@ -97,7 +97,7 @@ lint-code: venv
 	$(call say,mypy)
 	@mypy -p gpushare_runtime
 	@mypy -p ansible_collections.gpushare.kubernetes.plugins.module_utils -p ansible_collections.gpushare.kubernetes.plugins.plugin_utils
-	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs users measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode dra others integrations cdi_nodes offline charts chart chart_values manifests questions repositories playbooks markdown_parts modes proof readme reach sanity_ignores figures walks)
+	@mypy $(addprefix -p ,gpushare_lab lab.nvml labs users measured timeline results suites address tree cores pythons install inventory installer e2e take_over ha collection bench mutants scale verify driver_host packages monitoring dashboard operations docs pages pictures six_nodes house policies gpu_proof image container_image cluster_mode dra others integrations cdi_nodes offline charts chart chart_values manifests questions repositories playbooks markdown_parts modes proof readme reach rights sanity_ignores figures walks)
 	$(call say,yamllint)
 	@yamllint --strict .
 	$(call say,locks agree with their inputs; variables with their documentation)

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +25,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 for folder in (".collections", "files/gpushare_runtime", "tests", "tools/lab"):
     sys.path.insert(0, str(ROOT / folder))
 
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.public import public  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._daemon.virtual_environment import OLDEST  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts import advisories, driver_branches  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MINIMUM_DRIVER  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.container_runtimes import KINDS  # noqa: E402
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts, on_hosts, presets  # noqa: E402
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import presets  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import host, kubernetes_ends, looked_up, reasons  # noqa: E402
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import (  # noqa: E402
     CHECKS,
@@ -45,6 +44,7 @@ import figures  # noqa: E402
 import modes  # noqa: E402
 import proof  # noqa: E402
 import readme  # noqa: E402
+import rights  # noqa: E402
 from gpushare_runtime.device_plugin.gpu import health  # noqa: E402
 from gpushare_runtime.settings.dashboard import DashboardConfig  # noqa: E402
 from gpushare_runtime.settings.device_plugin import DevicePluginConfig  # noqa: E402
@@ -324,38 +324,6 @@ def codes_of_preflight() -> str:
     return table(["check", "severity"], rows)
 
 
-# Rights.
-
-
-def rules() -> str:
-    """The rules of the accounts of daemons on the hosts, for a node with the default variables."""
-    values = on_hosts.OnHosts(lease=modes.default_of("gpushare_scheduler_lease"), evict=True, nodes=["NODE"])
-    return rows_of_rules(one for role in ("extender", "dashboard", "device_plugin") for one in on_hosts.objects(role, values))
-
-
-def rules_in_cluster() -> str:
-    """The same for daemons that are pods. What a binding grants of Kubernetes' own roles is not ours to list."""
-    namespace = "gpushare-system"
-    return rows_of_rules([*accounts.in_cluster(namespace, evict=True), *public("", accounts.SCHEDULER, namespace)])
-
-
-def rows_of_rules(documents: Iterable[Mapping[str, Any]]) -> str:
-    """A row for each rule, with the account or group that has it."""
-    documents, rows = list(documents), []
-    bindings = [one for one in documents if one["kind"] in ("ClusterRoleBinding", "RoleBinding")]
-    holders = {(one["roleRef"]["kind"], one["roleRef"]["name"]): one["subjects"][0]["name"] for one in bindings}
-    for document in documents:
-        if document["kind"] not in ("ClusterRole", "Role"):
-            continue
-        scope = "cluster" if document["kind"] == "ClusterRole" else document["metadata"]["namespace"]
-        for rule in document["rules"]:
-            group = f"{rule['apiGroups'][0]}: " if rule["apiGroups"][0] else ""
-            what = ", ".join(f"{group}{resource}" for resource in rule["resources"])
-            holder = holders[document["kind"], document["metadata"]["name"]]
-            rows.append([holder, scope, what, code(rule.get("resourceNames", ())), ", ".join(rule["verbs"])])
-    return table(["account", "scope", "resources", "names", "verbs"], rows)
-
-
 # Clusters of others.
 
 
@@ -587,7 +555,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/reference/extender.md": {"settings": partial(settings_table, ExtenderConfig)},
     "docs/use/dashboard.md": {"settings": partial(settings_table, DashboardConfig)},
     "docs/reference/codes.md": {"codes": codes_of_verify, "checks": codes_of_preflight},
-    "docs/reference/permissions.md": {"rules": rules, "rules-in-cluster": rules_in_cluster},
+    "docs/reference/permissions.md": rights.PARTS,
     "docs/operate/clusters-of-others.md": {"presets": presets_of_clusters, "preset-sources": sources_of_presets},
     "charts/gpushare/README.md": {"values": values_of_the_chart, "variables": variables_of_the_chart},
     "docs/operate/on-call.md": {"xids": xids},

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""docs/reference/events.md and docs/reference/http.md have what the daemons emit and answer, and no more."""
+"""docs/reference/events.md, http.md and permissions.md have what the daemons emit, answer and may do, and no more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import accounts
+
+import rights
 from gpushare_runtime.core import protocol
 from gpushare_runtime.daemon.health_server import HealthServer
 from gpushare_runtime.daemon.metrics_server import MetricsServer
@@ -119,3 +123,14 @@ def test_the_metrics_page_answers_what_is_documented() -> None:
             task.cancel()
 
     asyncio.run(run())
+
+
+def test_each_right_of_an_account_has_its_reason_and_no_reason_is_without_a_right() -> None:
+    assert list(rights.unused()) == []
+    more = accounts.granted(accounts.PLUGIN, [accounts.rule("", ["secrets"], ["get"])], "gpushare-system")
+    with pytest.raises(ValueError, match="secrets"):
+        list(rights.with_reasons(more))
+    open_policy = {"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "gpushare-events"}}
+    rule = {"operations": ["CREATE"], "resources": ["events"]}
+    with pytest.raises(ValueError, match="failurePolicy"):
+        list(rights.policies([{**open_policy, "spec": {"failurePolicy": "Ignore", "matchConstraints": {"resourceRules": [rule]}}}]))
