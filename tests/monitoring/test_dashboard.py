@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 import signal
 import sys
 import time
@@ -66,6 +67,25 @@ def test_a_number_is_red_by_a_bound_of_its_own_and_a_column_of_values_has_a_titl
     assert all(one["transformations"][0]["options"]["renameByName"]["Value"] for one in tables)
 
 
+def test_a_scale_has_the_unit_of_what_is_asked_and_a_legend_the_labels_that_are_left() -> None:
+    """Grafana shows 0.5 of a ratio as 0.5 unless its unit is percentunit, and {{label}} as it stands where there is none."""
+    board = json.loads(dashboard.FILE.read_text())
+    units = {"_celsius": "celsius", "_bytes": "bytes", "_hertz": "hertz", "_joules": "joule"}
+    for one in board["panels"]:
+        for target in one.get("targets", ()):
+            name, asked, unit = f"{one['title']}: {target['expr']}", target["expr"], one["fieldConfig"]["defaults"]["unit"]
+            is_ratio = re.search(r"ratio\b| / (?!3600)", asked) is not None
+            assert (unit == "percentunit") == is_ratio, name
+            assert is_ratio or all(unit == known for suffix, known in units.items() if re.search(rf"{suffix}\b", asked)), name
+            assert target["datasource"]["uid"] == "${datasource}", name
+            labels = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            kept = re.search(r"^\w*\(?[\d., ]*\w+ by \(([\w, ]+)\)", asked)
+            assert kept is None or labels <= set(kept[1].split(", ")), name
+            # Lines without a name are told apart by nothing.
+            assert one["type"] != "timeseries" or target["legendFormat"] != "__auto", name
+    assert [one["name"] for one in board["templating"]["list"] if one["type"] == "datasource"] == ["datasource"]
+
+
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_memory, "INTERVAL_SECONDS", 0.2)
@@ -102,7 +122,10 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
                 await asyncio.sleep(0.5)
             assert left == {}
             # There may have been data before all of this was in it.
-            whole = "cluster:gpushare_memory_used_bytes:sum == 2 * 1024 ^ 3 and on () sum(gpushare_extender_pods_waiting_room) == 1"
+            whole = (
+                "cluster:gpushare_memory_used_bytes:sum == 2 * 1024 ^ 3 and on () sum(gpushare_extender_pods_waiting_room) == 1 "
+                "and on () max(gpushare_device_plugin_gpu_temperature_celsius) == 56"
+            )
             await server.until("all of it is recorded", partial(server.query, whole), 180)
             values = {name: [value for _, value in await server.query(expression)] for name, expression in queries.items()}
             assert values["Allocated A"] == [14 / 32]
@@ -111,6 +134,10 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             assert values["Memory of all GPUs A"] == [32 * 1024 * MIB]
             assert sorted(values["Pods that use most of what they have A"]) == [0, pytest.approx(1 / 3)]
             assert values["Pods that wait for room A"].count(1) == 1
+            assert 0.5 in values["Load of the SMs by GPU A"]
+            assert 0.5 in values["Power, of the limit of each GPU A"]
+            assert 56 in values["Temperature A"]
+            assert values["GPUs whose clocks are held back A"].count(1) == 1
             # kubectl gpushare has the same from the same server.
             command = ["-m", "gpushare_runtime.kubectl_program.main", "pods", "-A", "-o", "json"]
             options = ["--kubeconfig", str(tmp_path / "kubeconfig"), "--prometheus", server.url]
