@@ -21,7 +21,9 @@ from aiohttp import web
 
 from dashboard.browser import Loop
 from gpushare_runtime.core.inventory import Inventory
+from gpushare_runtime.core.protocol import ANNOTATION_USE
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from unit.fakes.runtime.kube.fake_api import FakeApi
 from unit.fakes.runtime.kubectl_gpushare.objects import node, pod
 from unit.fakes.runtime.pods import gpu
@@ -166,3 +168,31 @@ def small_cluster() -> tuple[list[Json], list[Json]]:
     ]
     pods += [waiting_pod(f"big-{number}", 60 + number, "team-w") for number in range(WAITING - 1)]
     return nodes, [*pods, waiting_pod("next", 13, "team-w", "0/3 nodes are available: 3 no GPU has 13 GiB free")]
+
+
+#: Of the pods of six_nodes.py by the word of their names: the part of their memory that they use, percent of the SMs.
+LOADS: Final = {
+    "llama-8b": (0.9, 22), "embed": (0.6, 6), "notebook": (0.05, 0), "train": (0.95, 55), "score": (0.5, 12), "detect": (0.7, 18),
+    "ocr": (0.4, 3), "bench": (0.97, 100),
+}  # fmt: skip
+IDLE_HOURS: Final = 27
+
+
+def publish_use(nodes: Sequence[Json], pods: Sequence[Json], silent: Sequence[tuple[str, int]] = ()) -> None:
+    """Give nodes of six_nodes.py what their device plugins would publish. silent: (node, GPU) of those that do not answer."""
+    now = int(time.time())
+    for raw in nodes:
+        name, annotations = raw["metadata"]["name"], raw["metadata"]["annotations"]
+        gpus = {gpu.index: (0, 0) for gpu in Inventory.from_json(annotations["gpushare/gpus"]).gpus}
+        used: dict[tuple[str, int], PodUse] = {}
+        for its in pods:
+            if its["spec"]["nodeName"] != name:
+                continue
+            ((index, units),) = json.loads(its["metadata"]["annotations"]["scheduler.framework.gpushare.allocation"])["0"].items()
+            part, sm = LOADS[its["metadata"]["name"].rpartition("-")[0]]
+            mib, (before, busy) = int(units * 1024 * part), gpus[int(index)]
+            gpus[int(index)] = before + mib, min(100, busy + sm)
+            used[its["metadata"]["uid"], int(index)] = PodUse(mib, sm, None if sm else now - IDLE_HOURS * 3600, mib, 3600)
+        answer = {index: GpuUse(*use) for index, use in gpus.items() if (name, index) not in silent}
+        report = UseReport(now, answer, {key: use for key, use in used.items() if key[1] in answer})
+        annotations[ANNOTATION_USE] = report.to_json()

@@ -22,8 +22,8 @@ from aiohttp import web
 
 from dashboard.axe import axe_script
 from dashboard.browser import Browser, Loop, Page
-from dashboard.programs import Cluster, Running, bound_pod, kubectl_dashboard, service, small_cluster, waiting_pod
-from six_nodes import six_nodes
+from dashboard.programs import Cluster, Running, bound_pod, kubectl_dashboard, publish_use, service, small_cluster, waiting_pod
+from six_nodes import FAILED, six_nodes
 from tree import REPOSITORY
 from unit.fakes.runtime.kube.fake_api import kubeconfig
 from unit.fakes.runtime.kubectl_gpushare.objects import node
@@ -74,8 +74,9 @@ def running(config: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Six nodes with eight GPUs each, from a file."""
+    """Six nodes with eight GPUs each, which publish the use of these, from a file."""
     nodes, pods = six_nodes()
+    publish_use(nodes, pods, [FAILED[:2]])
     items = [{"kind": "Node", **one} for one in nodes] + [{"kind": "Pod", **one} for one in pods]
     file = tmp_path_factory.mktemp("six") / "six-nodes.json"
     file.write_text(json.dumps({"kind": "List", "items": items}))
@@ -299,9 +300,9 @@ def test_the_pods_are_a_table_that_sorts(page: Page, cluster: Cluster) -> None:
     go(page, "pods")
     page.until("the columns", "!document.getElementById('view-head').hidden")
     columns = "[...document.querySelectorAll('#view-head button')]"
-    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "Unused", "Age", "State"]
+    assert page.eval(f"{columns}.map(one => one.textContent)") == ["Pod", "Node", "GPU", "Memory", "Unused", "SMs busy", "Age", "State"]
     cells = "[...document.querySelectorAll('.row')].map(row => [...row.children].map(one => one.textContent))"
-    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "–", "–", "orphaned"]
+    assert page.eval(cells)[0] == ["team-a/gone", "gpu3", "GPU 3: 5 GiB", "5 GiB", "–", "–", "–", "orphaned"]
     page.eval(f"{columns}.find(one => one.textContent === 'Memory').click()")
     sizes = [float(row[3].split()[0]) for row in page.eval(cells)]
     assert sizes == sorted(sizes, reverse=True)
@@ -313,7 +314,7 @@ def test_the_pods_are_a_table_that_sorts(page: Page, cluster: Cluster) -> None:
     young["metadata"]["creationTimestamp"] = (datetime.now(timezone.utc) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     cluster.put(young)
     page.eval(f"{columns}.find(one => one.textContent === 'Age').click()")
-    page.until("the youngest", f"{cells}[0][0] === 'team-new/young' && {cells}[0][5] === '5m'", APPEARS_SECONDS)
+    page.until("the youngest", f"{cells}[0][0] === 'team-new/young' && {cells}[0][6] === '5m'", APPEARS_SECONDS)
     cluster.remove(young)
     # Columns stand above their cells.
     left = "one => Math.round(one.getBoundingClientRect().left)"
@@ -384,6 +385,10 @@ def test_the_colour_of_a_namespace_is_of_its_name_and_never_that_of_a_failure_or
         assert contrast(rgb, free) >= 3, f"{name} cannot be told from what is free"
 
 
+SIX_VIEWS: Final = ("nodes", "pods", "waiting", "gpu/gpu4/6", "gpu/gpu1/6", "node/gpu1", "pod/notebooks/notebook-1",
+                    "namespace/notebooks", "history")  # fmt: skip
+
+
 @pytest.mark.parametrize(("width", "across"), [(420, 2), (800, 4), (1400, 4), (2560, 8)])
 def test_nothing_overlaps_and_eight_gpus_are_in_rows_of_equal_length(browser: Browser, six: Running, width: int, across: int) -> None:
     with browser.page(six.url, width, 900) as page:
@@ -391,7 +396,8 @@ def test_nothing_overlaps_and_eight_gpus_are_in_rows_of_equal_length(browser: Br
         lefts = page.eval("[...document.querySelector('.gpus').children].map(one => Math.round(one.getBoundingClientRect().left))")
         assert (len(lefts), len(set(lefts))) == (8, across)
         assert "offline" in page.eval("document.getElementById('status').textContent")
-        for view in ("nodes", "pods", "waiting", "gpu/gpu4/6"):
+        page.until("what nodes publish", "document.querySelector('.gpus').innerText.includes('SM ')")
+        for view in SIX_VIEWS:
             shown(page, view)
             assert page.eval("document.documentElement.scrollWidth") <= width, view
             overlapping = page.eval(
@@ -407,7 +413,9 @@ def test_nothing_overlaps_and_eight_gpus_are_in_rows_of_equal_length(browser: Br
                 return over; })()"""
             )
             assert overlapping == [], f"{view} at {width}"
-            page.picture(PICTURES / f"six-{view.replace('/', '-')}-{width}.png")
+            for scheme in ("dark", "light"):
+                page.scheme(scheme)
+                page.picture(PICTURES / f"six-{view.replace('/', '-')}-{width}-{scheme}.png")
         assert page.errors == []
 
 
@@ -431,10 +439,51 @@ def shown(page: Page, view: str) -> None:
     page.until(f"{view} is read", "!document.getElementById('view-body').innerText.startsWith('Loading')")
 
 
+def test_each_view_says_who_keeps_a_gpu_busy_and_who_has_it_for_nothing(browser: Browser, six: Running) -> None:
+    with browser.page(six.url, 1280, 900) as page:
+        page.until("the nodes", "document.querySelector('.gpus')?.innerText.includes('SM ')")
+        cells = "row => [...row.children].map(cell => cell.textContent)"
+        labels = page.eval("[...document.querySelector('.gpus').querySelectorAll('.figures')].map(one => one.textContent)")
+        assert labels[:3] == ["72/80 GiB · SM 66 %", "78/80 GiB · SM 72 %", "80/80 GiB · SM 100 %"]
+        texts = page.eval("[...document.querySelectorAll('.gpus li')].map(one => one.textContent)")
+        (failed,) = [text for text in texts if "XID 79" in text]
+        assert "SM" not in failed, "it does not answer"
+        names = [one["name"] for one in page.accessible() if one["role"] == "image"]
+        assert any(name.startswith("GPU 0: 72 of 80 GiB allocated, ok, SMs busy 66 %; ") for name in names)
+        # Those at rest come first, those of which nothing is known last.
+        shown(page, "pods")
+        fill(page, "sort", "busy")
+        page.until("sorted", "document.querySelector('.row').innerText.includes('notebook')")
+        pods = page.eval(f"[...document.querySelectorAll('.row')].map({cells})")
+        assert pods[0][0].startswith("notebooks/notebook-")
+        assert pods[0][5] == "idle 27h"
+        assert [row[5] for row in pods if row[0].startswith("vision/ocr")][:1] == ["3 %"]
+        shown(page, "gpu/gpu1/6")
+        assert "In use\n2 GiB" in page.text
+        table = page.eval(f"[...document.querySelectorAll('.page tbody tr')].map({cells})")
+        assert table == [[f"notebooks/notebook-{number}", "10 GiB", "0 %", "27h", "bound"] for number in range(1, 5)]
+        shown(page, "node/gpu1")
+        assert page.eval(f"[...document.querySelectorAll('.page tbody tr')].map({cells})")[0][5] == "66 %"
+        shown(page, "pod/notebooks/notebook-1")
+        assert "Nothing busy for\n27h" in page.text
+        # A pod that keeps nothing busy is idle, however much memory it holds, and so is one that hardly holds any.
+        shown(page, "namespace/notebooks")
+        idle = page.eval(f"[...document.querySelectorAll('[aria-label=Idle] tbody tr')].map({cells})")
+        assert len(idle) == page.eval("document.querySelectorAll('[aria-label=Pods] tbody tr').length")
+        assert {row[5] for row in idle} == {"27h"}
+        shown(page, "history")
+        assert "The SMs of all GPUs are busy for" in page.text
+        assert page.errors == []
+
+
 def test_on_a_phone_the_first_gpu_is_in_sight_and_filters_are_behind_a_button(browser: Browser, six: Running) -> None:
     with browser.page(six.url, 420, 740) as page:
         page.until("the nodes", "document.querySelectorAll('.row').length > 1")
         assert page.eval("document.querySelector('.gpus .bar').getBoundingClientRect().bottom") < 740 / 2
+        page.until("what nodes publish", "document.querySelector('.gpus').innerText.includes('SM ')")
+        # The name of a GPU is not cut off by what stands beside it.
+        names = "[...document.querySelectorAll('.gpus .label > :first-child')].slice(0, 8)"
+        assert page.eval(f"{names}.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)") == []
         hidden = "document.getElementById('filter-text').offsetParent === null"
         assert page.eval(hidden)
         page.eval("document.getElementById('filter-toggle').focus()")
@@ -468,9 +517,11 @@ def test_the_history_shows_how_busy_gpus_are_where_that_is_known(page: Page) -> 
     drawn = page.eval(
         "import('/chart.js').then(({chart}) => { const at = document.createElement('div'); "
         f"at.append(...chart({json.dumps(data)}, 600)); return [[...at.querySelectorAll('svg .unit')].map(one => one.textContent), "
-        "[...at.querySelectorAll('tbody td:last-child')].map(one => one.textContent), at.textContent]; })"
+        "[...at.querySelectorAll('tbody td:last-child')].map(one => one.textContent), at.textContent, "
+        "[...[...at.querySelectorAll('svg.chart')].at(-1).querySelectorAll('.grid + text')].map(one => one.textContent).reverse()]; })"
     )
     assert drawn[:2] == [["GiB", "pods", "%"], ["–", "40", "20"]]
+    assert drawn[3] == ["100", "50", "0"], "the load's scale, whatever the largest value"
     assert "busy for 20 % of the time, at most 40 %" in drawn[2]
 
 
@@ -675,9 +726,10 @@ def test_of_a_thousand_nodes_only_those_in_sight_are_in_the_document(browser: Br
 def test_memory_in_use_is_a_line_below_the_bar(browser: Browser, loop: Loop, config: Path) -> None:
     async def start() -> tuple[web.ServerRunner, str]:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            of_gpus = "gpu_memory_used" in request.query.get("query", "")
+            query = request.query.get("query", "")
+            of_gpu = {"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}
             of_pod = {"metric": {"uid": "uid-gpu1-3", "uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}
-            result = [{"metric": {"uuid": "GPU-1-0"}, "value": [1, str(4 * 2**30)]}] if of_gpus else [of_pod]
+            result = [of_gpu] if "gpu_memory_used" in query else [of_pod] if "pod_memory_used" in query else []
             return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
 
         runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)

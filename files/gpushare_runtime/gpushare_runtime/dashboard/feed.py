@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
 from gpushare_runtime.core.bounds import as_text
+from gpushare_runtime.core.ledger import NodeLedger
 from gpushare_runtime.core.placement.explain import Largest
 from gpushare_runtime.core.quantity import Unit
 from gpushare_runtime.dashboard.history import EVERY_SECONDS, Samples
@@ -18,7 +19,7 @@ from gpushare_runtime.dashboard.rows import MOST_NAME, Row, node_row, waiting_ro
 from gpushare_runtime.dashboard.state import State
 from gpushare_runtime.kubectl_gpushare.cluster import NOTHING_KNOWN, Cluster, Used
 from gpushare_runtime.kubectl_gpushare.errors import InputError
-from gpushare_runtime.kubectl_gpushare.used import published
+from gpushare_runtime.kubectl_gpushare.used import PublishedUse
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 
 T = TypeVar("T")
@@ -90,7 +91,9 @@ class Feed:
         """The use that nodes publish, as it comes with the watch of them."""
         while True:
             self._used_problem = "" if self.cluster.uses else "off"
-            self.set_used(published(self.cluster))
+            found = PublishedUse(self.cluster)
+            await in_steps(sorted(self.cluster.ledger.nodes), found.add)
+            await self.set_used(found.used)
             if self.synced:
                 await self.refresh()
             # The first rows may have been made before this was known.
@@ -106,22 +109,24 @@ class Feed:
             if problem and self._used_problem in ("", "off"):
                 log.warning("%s", as_text(problem))
             self._used_problem = problem
-            self.set_used(used)
+            await self.set_used(used)
             if self.synced:
                 await self.refresh()
             await asyncio.sleep(EVERY_SECONDS)
 
-    def set_used(self, used: Used) -> None:
+    async def set_used(self, used: Used) -> None:
         """This is in use now."""
         before, self.cluster.used = self.cluster.used, used
         loads = used.busy_gpus.values()
         self._busy = round(sum(loads) / len(loads)) if loads else None
-        for node in self.cluster.ledger.nodes.values():
-            gpus = node.inventory.gpus if node.inventory else ()
-            if any(_of_gpu(before, gpu.uuid) != _of_gpu(used, gpu.uuid) for gpu in gpus) or any(
-                _of_pod(before, pod.uid) != _of_pod(used, pod.uid) for pod in node.pods
-            ):
-                self.cluster.changed.nodes.add(node.name)
+        nodes, changed = self.cluster.ledger.nodes, self.cluster.changed
+
+        def compare(name: str) -> None:
+            node = nodes.get(name)
+            if node is not None and _differs(node, before, used):
+                changed.nodes.add(name)
+
+        await in_steps(list(nodes), compare)
 
     async def refresh(self) -> None:
         """Compute what has changed, and wake those who wait for news."""
@@ -159,6 +164,13 @@ class Feed:
             "uses": as_text(self._used_problem),
             "warnings": [*warnings, *([f"{more} more"] if more > 0 else [])],
         }
+
+
+def _differs(node: NodeLedger, before: Used, used: Used) -> bool:
+    gpus = node.inventory.gpus if node.inventory else ()
+    return any(_of_gpu(before, gpu.uuid) != _of_gpu(used, gpu.uuid) for gpu in gpus) or any(
+        _of_pod(before, pod.uid) != _of_pod(used, pod.uid) for pod in node.pods
+    )
 
 
 def _of_gpu(used: Used, uuid: str) -> tuple[int | None, int | None]:

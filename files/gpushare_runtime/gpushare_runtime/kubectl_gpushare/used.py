@@ -88,16 +88,39 @@ def instead_of(error: PrometheusError, cluster: Cluster, by_installer: bool) -> 
     return f"warning: {error}. What the nodes publish is shown instead"
 
 
-def published(cluster: Cluster) -> Used:
-    """As the nodes say, each about its own pods and GPUs. The word of a node before its device plugin or itself went away is old."""
-    now, used = cluster.now(), _FilledUse()
-    for node in cluster.nodes:
-        if (report := _report_of(cluster, node)) is not None and node.inventory:
+class PublishedUse:
+    """What nodes say, each about its own pods and GPUs, node by node. The word of a node before its device plugin or itself went away is
+    old."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._now = cluster.now()
+        self._used = _FilledUse()
+
+    def add(self, name: str) -> None:
+        """A node without a word adds nothing, nor does one that has gone."""
+        node, used = self._cluster.ledger.nodes.get(name), self._used
+        if node is None:
+            return
+        if (report := _report_of(self._cluster, node)) is not None and node.inventory:
             _add(used, node, node.inventory, report)
         asked = node.record.evictions
-        if asked.in_force(now):
+        if asked.in_force(self._now):
             used.by_pod.update({request.uid: request.used for request in asked.requests if request.reason != STARTS_NEVER})
-    return Used(used.by_pod, used.by_gpu, used.busy_pods, used.busy_gpus, used.idle)
+
+    @property
+    def used(self) -> Used:
+        """Of the nodes that were added."""
+        used = self._used
+        return Used(used.by_pod, used.by_gpu, used.busy_pods, used.busy_gpus, used.idle)
+
+
+def published(cluster: Cluster) -> Used:
+    """As all nodes say."""
+    found = PublishedUse(cluster)
+    for name in sorted(cluster.ledger.nodes):
+        found.add(name)
+    return found.used
 
 
 def _report_of(cluster: Cluster, node: NodeLedger) -> UseReport | None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare_runtime.core.inventory import Inventory
 from gpushare_runtime.core.quantity import GIB
+from gpushare_runtime.dashboard import feed as feeds
 from gpushare_runtime.dashboard import rows, state
 from gpushare_runtime.dashboard.feed import Feed
 from gpushare_runtime.dashboard.rows import Row, Sums, node_page, node_row
@@ -263,14 +264,30 @@ async def test_a_pod_that_uses_more_than_before_is_sent_again_although_its_gpu_d
         [node("a", "10.0.0.1", gpus=Inventory(GIB, (gpu(0, 16, uuid="U"),)))], [pod("p", "a", gpu=0, mem=2), pod("q", "a", gpu=0, mem=2)]
     )
     feed = Feed(cluster, "e")
-    feed.set_used(Used({"uid-p": 640, "uid-q": 0}, {"U": 640}))
+    await feed.set_used(Used({"uid-p": 640, "uid-q": 0}, {"U": 640}))
     await feed.refresh()
     assert whole(feed.state)["uses"] == "off"
     before = feed.state.version
-    feed.set_used(Used({"uid-p": 0, "uid-q": 640}, {"U": 640}))
+    await feed.set_used(Used({"uid-p": 0, "uid-q": 640}, {"U": 640}))
     await feed.refresh()
     [difference] = map(json.loads, feed.state.since(before) or [])
     assert [one[5] for one in difference["nodes"][0]["pods"]] == [0, 640]
+
+
+async def test_the_use_of_many_nodes_is_compared_in_steps_that_let_requests_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "_STEP_SECONDS", 0.0)
+    feed, passed = Feed(read_all([node(f"n{at}", "10.0.0.1", 16) for at in range(20)], []), "e"), 0
+
+    async def requests() -> None:
+        nonlocal passed
+        while True:
+            passed += 1
+            await asyncio.sleep(0)
+
+    asked = asyncio.ensure_future(requests())
+    await feed.set_used(Used())
+    asked.cancel()
+    assert passed >= 20
 
 
 async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
@@ -305,7 +322,7 @@ async def test_the_feed_shows_what_changed_and_wakes_those_who_wait() -> None:
         "source": "dashboard", "unit": "MiB", "problem": "", "time": [990], "total": [32768], "allocated": [3072], "pending": [0],
     }  # fmt: skip
     assert feed.samples.to_json() == {**expected, "busy": [None]}
-    feed.set_used(Used(busy_gpus={"U": 40, "V": 15}))
+    await feed.set_used(Used(busy_gpus={"U": 40, "V": 15}))
     await feed.refresh()
     assert feed.samples.to_json() == {**expected, "busy": [28]}
 

@@ -6,7 +6,7 @@ import { chart } from "./chart.js";
 import { List } from "./list.js";
 import {
   GPU, Model, NAMESPACE_SORTS, NODE_SORTS, NODE_STATES, POD, POD_SORTS, POD_STATES, WAITING_STATES,
-  age, gib, holders, memory, percent, podMemory, podUnused,
+  age, busy, gib, holders, memory, percent, podMemory, podUnused,
 } from "./model.js";
 import { gpuPage, namespacePage, nodePage, podPage } from "./pages.js";
 import { Server, Unauthorized } from "./stream.js";
@@ -15,8 +15,9 @@ import { Verdicts } from "./verdicts.js";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
-const NARROW = 600;
+const NARROW = 720;
 const GPU_WIDTH = 180;
+const GPU_WIDE = 240;
 const MOST_COLOURS = 12;
 const LOOKUP_MS = 10_000;
 const FIELDS = ["text", "namespace", "model", "state", "sort"];
@@ -250,8 +251,16 @@ function nodeFacts(node) {
   ].join(" · ");
 }
 
+// On a phone the name of the GPU needs the room of the unit, which stands in the line above.
+function gpuFigures(node, gpu, unit) {
+  const load = gpu[GPU.busy] === null ? "" : ` · SM ${busy(gpu[GPU.busy])}`;
+  return `${gpu[GPU.allocated]}/${gpu[GPU.units]}${unit || !load ? ` ${node.unit}` : ""}${load}`;
+}
+
 function nodeRow(node, width) {
   const on = holders(node);
+  const across = columns(width, node.gpus.length);
+  const unit = width / across > GPU_WIDE;
   const gpus = element(
     "ul",
     { class: "gpus", role: "list" },
@@ -262,12 +271,12 @@ function nodeRow(node, width) {
         "span",
         { class: "label" },
         element("span", {}, link(gpuPath(node.name, gpu[GPU.index]), `GPU ${gpu[GPU.index]}`), element("span", { class: marked }, state)),
-        element("span", {}, `${gpu[GPU.allocated]}/${gpu[GPU.units]} ${node.unit}`),
+        element("span", { class: "figures" }, gpuFigures(node, gpu, unit)),
       );
       return element("li", {}, label, ...bar(node, gpu, on.get(String(gpu[GPU.index])), filters.namespace));
     }),
   );
-  gpus.style.gridTemplateColumns = `repeat(${columns(width, node.gpus.length)}, minmax(0, 1fr))`;
+  gpus.style.gridTemplateColumns = `repeat(${across}, minmax(0, 1fr))`;
   const line = element("div", { class: "line" }, link(`#/node/${encodeURIComponent(node.name)}`, node.name), element("span", {}, nodeFacts(node)));
   return element("li", {}, line, gpus);
 }
@@ -283,18 +292,25 @@ function podGpus(node, pod) {
   return gpus.map(([index, units]) => `GPU ${index}: ${units} ${node.unit ?? "units"}`).join(", ") || "no GPUs";
 }
 
+// How busy a pod keeps the SMs, or since when nothing.
+function podLoad(pod) {
+  const since = pod[POD.idle];
+  return since ? element("span", { class: "warn" }, "idle ", element("time", { "data-created": since }, age(since))) : element("span", {}, busy(pod[POD.busy]));
+}
+
 function podRow({ node, pod }, width) {
   const name = link(podPath(pod[POD.namespace], pod[POD.name]), `${pod[POD.namespace]}/${pod[POD.name]}`);
   const state = element("span", { class: stateClass(pod[POD.state]) }, pod[POD.state]);
   if (width < NARROW) {
     const at = element("span", {}, `${node.name}: ${podGpus(node, pod)}`);
-    return element("li", {}, element("div", { class: "line" }, name, state), element("div", { class: "line" }, at));
+    const load = pod[POD.idle] || pod[POD.busy] !== null ? [element("span", { class: "nowrap" }, ...(pod[POD.idle] ? [] : ["SM "]), podLoad(pod))] : [];
+    return element("li", {}, element("div", { class: "line" }, name, state), element("div", { class: "line" }, at, ...load));
   }
   const mib = podMemory({ node, pod });
   const since = element("time", { "data-created": pod[POD.created] }, age(pod[POD.created]));
   const unused = podUnused({ node, pod });
   const cells = [name, link(`#/node/${encodeURIComponent(node.name)}`, node.name), podGpus(node, pod), mib ? `${gib(mib)} GiB` : "–",
-    unused === null ? "–" : `${gib(unused)} GiB`, since, state];
+    unused === null ? "–" : `${gib(unused)} GiB`, podLoad(pod), since, state];
   return element("li", { class: "cells" }, ...cells.map((cell) => (cell instanceof Node ? cell : element("span", {}, cell))));
 }
 

@@ -77,7 +77,8 @@ function picture(times, areas, lines, width, unit, label) {
   }
   const from = times[0];
   const span = Math.max(1, times[times.length - 1] - from);
-  const most = Math.max(1, ...lines, ...(areas ?? []));
+  // A scale that ends at the largest value would show any load as a full one.
+  const most = unit === "%" ? 100 : Math.max(1, ...lines, ...(areas ?? []));
   const x = (time) => LEFT + ((time - from) / span) * (width - LEFT - RIGHT);
   const y = (value) => TOP + (1 - value / most) * (HEIGHT - TOP - BOTTOM);
   const at = (values) => values.map((value, index) => `${x(times[index]).toFixed(1)},${y(value).toFixed(1)}`);

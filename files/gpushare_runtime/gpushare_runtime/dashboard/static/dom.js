@@ -120,7 +120,8 @@ export function bar(node, gpu, pods = [], namespace = "") {
   });
   const said = pods.slice(0, 8).map((pod) => `${pod.key} ${pod.units}`);
   const more = pods.length > 8 ? `, and ${pods.length - 8} more` : "";
-  const text = `GPU ${gpu[GPU.index]}: ${gpu[GPU.allocated]} of ${gpu[GPU.units]} ${node.unit ?? "units"} allocated, ${gpu[GPU.state]}`;
+  const load = gpu[GPU.busy] === null ? "" : `, SMs busy ${gpu[GPU.busy]} %`;
+  const text = `GPU ${gpu[GPU.index]}: ${gpu[GPU.allocated]} of ${gpu[GPU.units]} ${node.unit ?? "units"} allocated, ${gpu[GPU.state]}${load}`;
   const label = said.length ? `${text}; ${said.join(", ")}${more}` : text;
   const unusable = /[BC]/.test(gpu[GPU.marks]) ? "bar unusable" : "bar";
   const found = [element("div", { class: unusable, role: "img", "aria-label": label }, ...parts)];

@@ -29,7 +29,7 @@ export const POD_STATES = {
 };
 export const WAITING_STATES = { "": "any", pending: "pending", invalid: "invalid request" };
 export const NODE_SORTS = { name: "name", free: "most free memory", allocated: "most allocated memory" };
-export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", unused: "Unused", age: "Age", state: "State" };
+export const POD_SORTS = { name: "Pod", node: "Node", gpu: "GPU", memory: "Memory", unused: "Unused", busy: "SMs busy", age: "Age", state: "State" };
 export const NAMESPACE_SORTS = { memory: "most memory", unused: "most unused memory", waiting: "most waiting pods", name: "name" };
 const MOST_CHANGES = 200; // of one GPU
 
@@ -243,8 +243,11 @@ export function podUnused({ node, pod }) {
   return pod[POD.used] === null || pod[POD.gpus] === null ? null : Math.max(0, podMemory({ node, pod }) - pod[POD.used]);
 }
 
-// Who has much and uses next to nothing of it.
-export const isIdle = (one) => podUnused(one) !== null && podMemory(one) > 0 && one.pod[POD.used] * 10 < podMemory(one);
+// Who keeps nothing busy, or uses next to nothing of the memory.
+export const isIdle = (one) => one.pod[POD.idle] > 0 || (podUnused(one) !== null && podMemory(one) > 0 && one.pod[POD.used] * 10 < podMemory(one));
+
+// Those at rest for longest first, then those that do least; last those of which it is not known.
+const byLoad = ({ pod: a }, { pod: b }) => (a[POD.idle] || Infinity) - (b[POD.idle] || Infinity) || (a[POD.busy] ?? Infinity) - (b[POD.busy] ?? Infinity);
 
 const firstGpu = ({ pod }) => Number(Object.keys(pod[POD.gpus] ?? {})[0] ?? -1);
 const byNode = (a, b) => order.compare(a.node.name, b.node.name);
@@ -254,6 +257,7 @@ const POD_ORDER = {
   gpu: (a, b) => byNode(a, b) || firstGpu(a) - firstGpu(b),
   memory: (a, b) => podMemory(b) - podMemory(a),
   unused: (a, b) => (podUnused(b) ?? -1) - (podUnused(a) ?? -1),
+  busy: byLoad,
   age: (a, b) => b.pod[POD.created] - a.pod[POD.created],
   state: (a, b) => before(a.pod[POD.state], b.pod[POD.state]),
 };
@@ -281,5 +285,8 @@ export function age(created, now = Date.now() / 1000) {
 export function gib(mib) {
   return `${Math.floor((mib / 1024) * 100) / 100}`;
 }
+
+// Percent of the SMs of one GPU.
+export const busy = (value) => (value === null || value === undefined ? "–" : `${value} %`);
 
 export const percent = (part, all) => Math.floor((100 * part) / all);

@@ -2,7 +2,7 @@
 // Copyright: gpushare.kubernetes contributors
 // The pages of one node, one GPU and one pod.
 
-import { GPU, POD, age, gib, holders, isIdle, percent, podMemory, podUnused } from "./model.js";
+import { GPU, POD, age, busy, gib, holders, isIdle, percent, podMemory, podUnused } from "./model.js";
 import { gpuChart } from "./chart.js";
 import { bar, copyButton, element, facts, folded, link, table } from "./dom.js";
 
@@ -14,8 +14,6 @@ const free = (gpu) => (/[BC]/.test(gpu[GPU.marks]) ? "–" : (gpu[GPU.free] ?? "
 const nowrap = (text) => element("span", { class: "nowrap" }, text);
 const state = (gpu) => element("span", { class: gpu[GPU.marks].includes("B") ? "bad nowrap" : "nowrap" }, gpu[GPU.state]);
 const stateOf = (pod) => element("span", { class: /GPU (bad|gone)/.test(pod) ? "bad nowrap" : "nowrap" }, pod);
-// Percent of the SMs of one GPU.
-const busy = (value) => (value === null || value === undefined ? "–" : `${value} %`);
 // Unix time since when a pod has kept nothing busy, 0 if it has not, or nobody knows.
 const idleFor = (since) => (since ? element("time", { "data-created": since }, age(since)) : "–");
 const gone = (what) => [element("p", {}, `There is no such ${what} any more, or it has no shared GPUs.`)];
@@ -67,7 +65,7 @@ export function gpuPage(data, row, index, changes, width) {
   }
   return [
     facts(["Node", nodeLink(row.name)], ["State", state(known)], ["Model", gpu.model], ["Allocated", `${known[GPU.allocated]} of ${gpu.units} ${row.unit ?? "units"}`],
-      ["In use", known[GPU.used] === null ? "" : `${known[GPU.used]} MiB`], ["SMs busy", known[GPU.busy] === null ? "" : busy(known[GPU.busy])], ["UUID", gpu.uuid], ["PCI", gpu.pci]),
+      ["In use", known[GPU.used] === null ? "" : `${gib(known[GPU.used])} GiB`], ["SMs busy", known[GPU.busy] === null ? "" : busy(known[GPU.busy])], ["UUID", gpu.uuid], ["PCI", gpu.pci]),
     element("div", {}, ...bar(row, known, on)),
     element("h3", {}, "Pods"),
     pods.length ? table("Pods", ["Pod", "Memory", "SMs busy", "Nothing busy for", "State"], pods) : element("p", {}, "None."),
@@ -126,7 +124,7 @@ export function namespacePage(name, data, model) {
       ["Unused", known ? `${gib(sums.unused)} GiB` : "not known"]),
     element("h3", {}, "Quota"),
     quotas.length ? table("Quota", ["ResourceQuota", "Of", "Used", "Limit", "Left"], quotas) : element("p", {}, none),
-    element("h3", {}, "Idle: less than a tenth of its memory is in use"),
+    element("h3", {}, "Idle: keeps nothing busy, or uses less than a tenth of its memory"),
     ...(idle.length ? list("Idle", idle) : [element("p", {}, idleWords(model.head.uses, pods.length, known))]),
     ...(idle.length && known < pods.length ? [element("p", {}, `Of ${pods.length - known} more pods the memory in use is not known.`)] : []),
     ...(waits.length ? [element("h3", {}, "Waiting"), table("Waiting", ["Pod", "Request"], waits.slice(0, MOST_PODS).map((pod) => [podLink(name, pod.name), pod.invalid ? "invalid request" : pod.request]))] : []),
@@ -140,7 +138,7 @@ function idleWords(uses, pods, known) {
   if (uses === "off") return "Not known: no node publishes it, and the dashboard was started without --prometheus URL.";
   if (uses) return `Not known: ${uses}.`;
   if (!known) return "Not known: nobody has the memory in use of these pods. Do their nodes publish it, or does Prometheus scrape the device plugins?";
-  return known < pods ? `None of the ${known} pods whose memory in use is known, of ${pods}.` : "None: each pod uses a tenth of its memory or more.";
+  return known < pods ? `None of the ${known} pods whose memory in use is known, of ${pods}.` : "None: each pod keeps something busy, and uses a tenth of its memory or more.";
 }
 
 function bound(pod) {
