@@ -4,11 +4,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from bench.kubectl.__main__ import NODES, PODS_PER_NODE, TARGET_SECONDS, api_server, run, sources
+from bench.kubectl.__main__ import (
+    API_SERVER,
+    FILE,
+    IDLE_PODS,
+    NODES,
+    PODS_PER_NODE,
+    TARGET_BYTES,
+    TARGET_MIB,
+    TARGET_SECONDS,
+    api_server,
+    run,
+    sources,
+    use_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -17,17 +31,31 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[s
         yield sources(tmp_path_factory.mktemp("kubectl"), server)
 
 
-@pytest.mark.parametrize("source", ["API server", "file"])
+#: Lines of each view.
+LINES = {
+    ("nodes",): NODES + 3,
+    ("gpus",): NODES * 8 + 1,
+    ("pods", "-A"): NODES * PODS_PER_NODE + 1,
+    ("namespaces",): 11,
+    ("top", "-A"): NODES * PODS_PER_NODE + 1,
+    ("idle", "-A"): NODES * IDLE_PODS + 1,
+}
+
+
 @pytest.mark.parametrize(
-    ("argv", "lines"),
-    [(("nodes",), NODES + 3), (("gpus",), NODES * 8 + 1), (("pods", "-A"), NODES * PODS_PER_NODE + 1), (("namespaces",), 11)],
+    ("argv", "source"), [*((argv, API_SERVER) for argv in LINES), *((argv, FILE) for argv in LINES if argv[0] in ("nodes", "pods"))]
 )
 def test_5000_nodes_and_50000_pods(
-    argv: tuple[str, ...], lines: int, source: str, given: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
+    argv: tuple[str, ...], source: str, given: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     took, text = run(argv, given[source])
-    assert len(text.splitlines()) == lines
+    assert len(text.splitlines()) == LINES[argv]
     with capsys.disabled():
-        print(f"\nkubectl gpushare {' '.join(argv)} from the {source}: {took.cpu:.1f} s of CPU, target {TARGET_SECONDS:.0f} s")
+        print(f"\nkubectl gpushare {' '.join(argv)} from the {source}: {took.cpu:.1f} s of CPU, {took.mib:.0f} MiB")
     # On a busy machine CPU time grows as well.
     assert took.cpu < 10 * TARGET_SECONDS
+    assert took.mib < 2 * TARGET_MIB
+
+
+def test_what_a_node_publishes_of_ten_pods_is_small() -> None:
+    assert len(use_of(NODES - 1, time.time())) <= TARGET_BYTES

@@ -41,12 +41,14 @@ def test_every_figure_of_scheduling_is_in_its_tables() -> None:
         "leanest_tls_ratio": 0.91,
         "leanest_tls_cpu_ratio": 1.75,
     }
-    startup = {"nodes": 5000, "pods": 50000, "ready_seconds": 12.34, "own_seconds": 5.0, "resident_mib": 150.2}
+    rest = {"what": "at rest", "seconds": 60.4, "changes": 88.7, "percent": 1.03, "plane_percent": 25.5}
+    startup = {"nodes": 5000, "pods": 50000, "ready_seconds": 12.34, "own_seconds": 5.0, "resident_mib": 150.2, "rest": [rest]}
     idle = {"kind": "the leanest extender", "pods": 100, "rate": 375.0, "cpu_ms_per_pod": {"etcd": 0.5}}
     made = page.tables([{**one, "rounds": [*rounds, idle], "startup": startup}])
     assert "| 500 | all | 100 | 400 | 300 | 0.75 (0.75) | 2.50 ms | 1.75 ms | 1.25 ms | 0.80 | 2.50 | 0.91 | 1.75 | 1.00 % |" in made
     assert "| 500 | all | filter | 9 | 0.31 ms | 0.20 ms | 0.90 ms | 1.50 ms |" in made
     assert "| 5000 | 50000 | 12.3 s | 5.0 s | 150 MiB |" in made
+    assert "| 5000 | 50000 | at rest | 60 s | 89 | 1.0 % | 26 % |" in made
     assert "|---|---|" in made
 
 

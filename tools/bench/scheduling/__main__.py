@@ -166,6 +166,7 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
                     say(f"ready after {full.ready_seconds} s, {full.own_seconds} s of them its own CPU; {full.resident_mib} MiB resident")
                     for one in full.rest:
                         say(f"at rest, {one.what}: {one.changes} changes/s, {one.percent} % of a core in {one.seconds} s")
+                        say(f"  kube-apiserver and etcd: {one.plane_percent} %")
         finally:
             plane.stop()
     return {

@@ -62,7 +62,7 @@ _RATES: Final = (
 _LEANEST: Final = ("leanest_ratio", "leanest_cpu_ratio", "leanest_tls_ratio", "leanest_tls_cpu_ratio")
 _VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p95", "p99")
 _STARTUP: Final = ("nodes", "bound pods", "start to first answer (target 5 s)", "of which own CPU", "resident")
-_REST: Final = ("nodes", "bound pods", "at rest", "for", "changes per second", "CPU of a core (target 1 %)")
+_REST: Final = ("nodes", "bound pods", "at rest", "for", "changes per second", "CPU of a core (target 1 %)", "kube-apiserver and etcd")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -107,7 +107,8 @@ def _startup(one: dict[str, Any]) -> list[str]:
 
 
 def _rest(full: dict[str, Any], one: dict[str, Any]) -> list[str]:
-    figures = [f"{one['seconds']:.0f} s", f"{one['changes']:.0f}", f"{one['percent']:.1f} %"]
+    plane = f"{one['plane_percent']:.0f} %" if "plane_percent" in one else ""
+    figures = [f"{one['seconds']:.0f} s", f"{one['changes']:.0f}", f"{one['percent']:.1f} %", plane]
     return [str(full["nodes"]), str(full["pods"]), one["what"], *figures]
 
 

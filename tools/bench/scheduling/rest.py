@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The CPU time of an extender that nobody asks, in a cluster that changes as clusters do."""
+"""The CPU time of an extender that nobody asks, and of the API server, in a cluster that changes as clusters do."""
 
 from __future__ import annotations
 
@@ -28,30 +28,36 @@ USE: Final = 60.0
 
 @dataclass(frozen=True)
 class Rest:
-    """changes: per second, as they were made; percent: of a core, over so many seconds."""
+    """changes: per second, as they were made; percent: of a core, over so many seconds, of the extender. plane_percent: the same of
+    kube-apiserver and etcd together."""
 
     what: str
     seconds: float
     changes: float
     percent: float
+    plane_percent: float
 
 
-async def rest(client: KubeClient, process: Process, nodes: Sequence[str], pods: Sequence[str], seconds: float) -> list[Rest]:
+async def rest(
+    client: KubeClient, process: Process, plane: Sequence[Process], nodes: Sequence[str], pods: Sequence[str], seconds: float
+) -> list[Rest]:
     """Two times: nodes heartbeat and pods change, then each node also publishes the use of its GPUs. nodes, pods: names."""
     heartbeats = (_heartbeat(client, name) for name in itertools.cycle(nodes))
     changes = (_pod_change(client, name) for name in itertools.cycle(pods))
     usual = [(heartbeats, HEARTBEAT / len(nodes)), (changes, POD_CHANGE / len(pods))]
     reports = (_use(client, name, number) for number, name in enumerate(itertools.cycle(nodes)))
     return [
-        await _measured("heartbeats and changes of pods", process, usual, seconds),
-        await _measured("and the use of all GPUs", process, [*usual, (reports, USE / len(nodes))], seconds),
+        await _measured("heartbeats and changes of pods", process, plane, usual, seconds),
+        await _measured("and the use of all GPUs", process, plane, [*usual, (reports, USE / len(nodes))], seconds),
     ]
 
 
 Change = Callable[[], Awaitable[Any]]
 
 
-async def _measured(what: str, process: Process, streams: Sequence[tuple[Iterator[Change], float]], seconds: float) -> Rest:
+async def _measured(
+    what: str, process: Process, plane: Sequence[Process], streams: Sequence[tuple[Iterator[Change], float]], seconds: float
+) -> Rest:
     made = 0
     end = time.monotonic() + seconds
 
@@ -64,10 +70,14 @@ async def _measured(what: str, process: Process, streams: Sequence[tuple[Iterato
             made += 1
             due += pause
 
-    started, before = time.monotonic(), process.cpu_seconds()
+    def used() -> tuple[float, float]:
+        return process.cpu_seconds(), sum(one.cpu_seconds() for one in plane)
+
+    started, before = time.monotonic(), used()
     await asyncio.gather(*(run(stream, pause) for stream, pause in streams))
     took = time.monotonic() - started
-    return Rest(what, round(took, 1), round(made / took, 1), round(100 * (process.cpu_seconds() - before) / took, 2))
+    own, others = (round(100 * (now - then) / took, 2) for now, then in zip(used(), before, strict=True))
+    return Rest(what, round(took, 1), round(made / took, 1), own, others)
 
 
 def _now() -> str:

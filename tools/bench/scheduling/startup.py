@@ -59,7 +59,8 @@ async def startup(
         if rest_seconds:
             # After a start it lists all pods once more, for what an extender before it may have sent.
             await extender.binds()
-            after = await rest(client, extender.process, names, bound, rest_seconds)
+            beside = [plane.processes[name] for name in ("kube-apiserver", "etcd")]
+            after = await rest(client, extender.process, beside, names, bound, rest_seconds)
     finally:
         extender.process.stop()
     return Startup(len(names), pods, round(seconds, 2), round(own, 2), round(resident, 1), after)
