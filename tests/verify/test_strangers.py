@@ -194,7 +194,7 @@ def _cured(
     with contextlib.suppress(AssertionError):
         cluster.until("verify is green", green, 120)
     after = verdicts[-1]
-    running, others = users.run_on(60), {host for host, _ in planted}
+    running, others = users.run_on(180), {host for host, _ in planted}
     for (host, one), score in zip(planted, scores, strict=True):
         where = {host} if host else {"", CONTROL_PLANE}
         left = [finding for finding in after.findings if finding["host"] in where and finding["severity"] != "note"]

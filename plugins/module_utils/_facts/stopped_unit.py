@@ -59,6 +59,11 @@ class StoppedUnit:
     result: str = ""
     says: str = ""
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody has stopped it: its last words are those of any day, and no cause."""
+        return self.load == _MASKED or (self.active, self.result) == ("inactive", "success")
+
 
 def kubelet_unit(host: Host, distribution: str = "") -> StoppedUnit:
     """Of the services in which this distribution may run kubelet, the one that systemd knows."""

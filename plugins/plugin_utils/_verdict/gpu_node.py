@@ -104,8 +104,9 @@ def judge_node(
         found.add(finding)
     judge_kubelet(found, gpu, seen["kubelet"]["running"], seen["now"])
     if not seen["kubelet"]["running"]:
-        words, cure = stopped(StoppedUnit(**(seen["kubelet"]["unit"] or {})))
-        found.say("kubelet_stopped", words, "a running one", hint(words) or cure)
+        unit = StoppedUnit(**(seen["kubelet"]["unit"] or {}))
+        words, cure = stopped(unit)
+        found.say("kubelet_stopped", words, "a running one", (not unit.by_hand and hint(words)) or cure)
     judge_metrics(found, doctor, PLUGIN, seen["places"]["metrics_plugin"])
     _second_plugin(found, gpu, doctor, report, dra)
     if gpu["container_runtime"] is not None:
@@ -154,7 +155,7 @@ def _container_runtime(found: VerifyFindings, runtime: Mapping[str, Any], defaul
             cure = f"correct what the message names; then: systemctl restart {unit}"
         seen = "; ".join(filter(None, [runtime["problem"], runtime["broken"]]))
         seen += last_words(state)
-        known = hint(seen)
+        known = "" if state.by_hand else hint(seen)
         cure = f"{known}; then: systemctl restart {unit}" if known else cure
         found.say("runtime_silent", seen, f"{name} to answer kubelet's questions", cure)
     elif runtime["broken"]:

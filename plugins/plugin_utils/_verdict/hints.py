@@ -60,7 +60,9 @@ _HINTS = tuple(
             "restart kubelet",
         ),
         (
-            r"is forbidden: User \\?\"system:(kube-scheduler|kube-controller-manager|node:[\w.-]{1,253})\\?\" cannot",
+            # The node authorizer says the other of each object that no pod of the node has: it takes no right away.
+            r"is forbidden: User \\?\"system:(kube-scheduler|kube-controller-manager|node:[\w.-]{1,253})\\?\" cannot"
+            r"(?!.*no relationship found between node)",
             "system:{0} has lost a right that Kubernetes gives it: kube-apiserver writes its own roles and bindings again when it starts: "
             "move kube-apiserver.yaml out of the folder of static pods and back after 20 s; for a node, is Node in --authorization-mode?",
         ),

@@ -529,6 +529,19 @@ def test_a_kubelet_without_a_certificate_is_told_what_gives_it_one(world: World,
     golden(next(one.cure for one in judge(world.evidence()).causes if one.check == "kubelet_stopped"))
 
 
+@pytest.mark.parametrize(("load", "result"), [("masked", "exit-code"), ("masked", "success"), ("loaded", "success")])
+def test_what_a_kubelet_said_before_somebody_stopped_it_is_no_cause(world: World, load: str, result: str) -> None:
+    says = 'E1130 10:00:00.000000 1 reflector.go:204] "Failed to watch" err="secrets "a" is forbidden: User "system:node:gpu1" cannot list'
+    unit = {"name": "kubelet.service", "load": load, "active": "inactive", "state": "dead", "result": result, "says": says}
+    world.gpu["kubelet"].update(running=False, unit=unit)
+    (found,) = [one for one in judge(world.evidence()).causes if one.check == "kubelet_stopped"]
+    assert (hint(says) != "", found.cure.split(";")[0]) == (
+        True,
+        "systemctl unmask kubelet" if load == "masked" else "systemctl restart kubelet",
+    )
+    assert hint(f"{says} secrets: no relationship found between node 'gpu1' and this object") == ""
+
+
 def test_an_extender_is_not_missed_where_the_schedulers_own_filters_leave_no_node(world: World) -> None:
     """As where kubelet takes no more pods."""
     probed(world, {**probe_pod(), "running": [], "node": "", "scheduling": "0/3 nodes are available: 1 Too many pods"}, calls=3)
