@@ -605,3 +605,11 @@ def test_the_parts_of_the_guide_for_tenants_are_those_of_its_sample() -> None:
     documents = {one["kind"]: one for one in yaml.safe_load_all((REPOSITORY / "docs/use/samples/09-tenant.yaml").read_text())}
     shown = [yaml.safe_load(block.body)["spec"] for block in blocks("docs/use/tenants.md") if block.kind == "yaml"]
     assert shown == [documents["ResourceQuota"]["spec"], documents["LimitRange"]["spec"]]
+
+
+def test_the_quick_start_leaves_the_checkout_before_it_installs_the_collection() -> None:
+    """The settings of a checkout install into the checkout, and the page takes the inventory from the home folder."""
+    assert "collections_path = .collections" in (REPOSITORY / "ansible.cfg").read_text()
+    before, _, after = (REPOSITORY / "docs/start/quickstart.md").read_text().partition("ansible-galaxy collection install ")
+    assert "collection build --output-path ..\ncd ..\n" in before
+    assert "~/.ansible/collections/" in after
