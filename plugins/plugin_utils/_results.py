@@ -11,8 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..module_utils._cluster.dra import DraFacts, PublishedDriver
 from ..module_utils._driver.facts import HostFacts
-from ..module_utils._evidence.host import Places
+from ..module_utils._evidence.admission import AdmissionEvidence
+from ..module_utils._evidence.control_plane import SchedulerEvidence
+from ..module_utils._evidence.gpu_node import RuntimeEvidence
+from ..module_utils._evidence.host import KubeletEvidence, Places
 from ..module_utils._facts.capacity import CapacityCounts
 from ..module_utils._facts.cgroup_drivers import CgroupDrivers
 from ..module_utils._facts.device_managers import GpuManager
@@ -20,12 +24,12 @@ from ..module_utils._facts.device_strategy import CdiFacts, ToolkitFacts
 from ..module_utils._facts.driver import Driver
 from ..module_utils._facts.node import NodeFacts
 from ..module_utils._facts.nvidia_smi import SmiReport
-from ..module_utils._facts.stopped_unit import StoppedUnit
 from ..module_utils._facts.system import System
 from ..module_utils._facts.unit_limits import PATH, UNIT
 from ..module_utils._identity.token import TokenClaims
+from ..module_utils._in_cluster.facts import InClusterFacts
 from ..module_utils._packages.model import PackageChange
-from ..module_utils._takeover.operator import ClusterPolicy
+from ..module_utils._takeover.operator import OperatorFacts
 from ._shape import Map, Maybe, Open, of_dataclass
 
 Shape = Mapping[str, Any]
@@ -57,12 +61,7 @@ _GPU = {
     "nvidia_smi": _NVIDIA_SMI,
     "driver": Maybe(Driver),
     "managers": [GpuManager],
-    "container_runtime": Maybe(
-        {
-            **dict.fromkeys(("name", "problem", "broken", "file_default", "running_default", "lacks", "unit"), str),
-            "stopped": Maybe(StoppedUnit),
-        }
-    ),
+    "container_runtime": Maybe(RuntimeEvidence),
     "images": [IMAGE],
     "sandbox": {"image": Maybe(IMAGE), "missing": bool, "puller": re.compile("crictl pull|docker pull|ctr -n k8s.io images pull")},
     "forgotten": [str],
@@ -79,26 +78,16 @@ _GPU = {
     "strangers": [{"name": str, "gpus": [str], "privileged": bool}],
     "containers": Map([str]),
 }
-_SCHEDULER = {
-    "manifest": Maybe(str),
-    "others": Map(str),
-    "configs": Map(Maybe({"text": str, "sha256": str})),
-    "unreached": Map(str),
-    "says": str,
-    "server_says": str,
-    "controllers_say": str,
-    "controllers_elect": bool,
-}
 _SEEN = {
     "places": Places,
     "now": float,
     "node_name": str,
-    "kubelet": {"running": bool, "unit": Maybe(StoppedUnit), "says": str, "unreached": str, "proxy": str},
+    "kubelet": KubeletEvidence,
     "runtime": dict.fromkeys(("version", "wheel_sha256", "requirements_sha256", "environment"), str),
     "doctor": _DOCTOR,
     "files": {"problem": str, "changed": [str], "unrecorded": [str], "drop_ins": [{"path": str, "starts": bool, "stops": [str]}]},
     "gpu": Maybe(_GPU),
-    "plane": Maybe({"scheduler": _SCHEDULER, "lives": Map((float, float))}),
+    "plane": Maybe({"scheduler": SchedulerEvidence, "lives": Map((float, float))}),
 }
 #: During a probe, gpushare_verify_host reads again what changes then.
 SEEN_AGAIN: Shape = {"seen": {"places": Places, "now": float, "gpu": Maybe({"containers": Map([str])}), "plane": None, "doctor?": _DOCTOR}}
@@ -163,9 +152,6 @@ _NODE_INFO = {
     **{key if key in _ALWAYS else f"{key}?": shape for key, shape in of_dataclass(NodeFacts).items()},
     "nvidia_smi?": Maybe(_NVIDIA_SMI),
 }
-_OPERATOR = {**{key: [str] for key in ("versions", "nodes", "ours", "clusters", "dra_nodes")}, "policies": [ClusterPolicy]}
-_PUBLISHED = [{"node": str, "driver": str}]
-_DRA = {"published": _PUBLISHED, "holders": [{"node": str, "pod": str, "driver": str}]}
 _REMOVED = {"stopped": [str], "removed": [str], "restored": [str], "left": _LEFT, "notes": [str], "diff": [_CHANGE]}
 _DRIVEN = {"steps": [str], "files": [str], "notes": [str], "reboot": str, "at": float, "diff": [_CHANGE]}
 _DRAINED = {"done": bool, "left": [str], "why": str, "diff": [_CHANGE]}
@@ -185,8 +171,8 @@ RESULTS: Mapping[str, Shape] = {
         "may_grant": bool,
         "kubeadm": {"version": str, "feature_gates": [str]},
         "in_cluster": [str],
-        "gpu_operator": _OPERATOR,
-        "dra": _DRA,
+        "gpu_operator": OperatorFacts,
+        "dra": DraFacts,
     },
     "gpushare_api nodes": {"accounts": [str], "without_node": [str], "states": Map(str), "pods": [_GPU_POD]},
     "gpushare_api plugins": {
@@ -216,46 +202,7 @@ RESULTS: Mapping[str, Shape] = {
     **dict.fromkeys(("gpushare_driver present", "gpushare_driver absent"), _DRIVEN),
     "gpushare_host_runtime images": {"imported": [IMAGE], "missing?": [re.compile(r"images/[^/]{1,200}")]},
     "gpushare_host_runtime rancher": {"imported": [IMAGE], "restarted": str, "missing?": bool},
-    "gpushare_in_cluster facts": {
-        "facts": {
-            "version": str,
-            "admission": [str],
-            "openshift": bool,
-            "nodes": [
-                Open(
-                    {
-                        "name": str,
-                        "architecture": str,
-                        "platform": str,
-                        "ready": bool,
-                        "images": [str],
-                        "all": bool,
-                        "kubelet": str,
-                        "runtime": str,
-                    }
-                )
-            ],
-            "number": int,
-            "homes": [str],
-            "displaced": [str],
-            "away": [str],
-            "missing": [str],
-            "runtime_classes": [str],
-            "enforces": str,
-            "on_hosts": [str],
-            "others": [{"title": str, "kind": str, "nodes": [str]}],
-            "holders": [str],
-            "gpu_operator": _OPERATOR,
-            "dra": _DRA,
-            "unit": str,
-            "scheduler": str,
-            "backends": [{"backend": str, "namespace": str, "owner": str, "release": str}],
-            "lacks": [str],
-            "pods": [str],
-            "waiting": [str],
-            "may_grant": str,
-        }
-    },
+    "gpushare_in_cluster facts": {"facts": InClusterFacts},
     **dict.fromkeys(("gpushare_in_cluster trial", "gpushare_in_cluster scheduler", "gpushare_in_cluster everything"), _PROOF),
     "gpushare_in_cluster handover": {"objects": [str], "diff": [_CHANGE]},
     "gpushare_in_cluster moved": {"objects": [str], "diff": [_CHANGE]},
@@ -299,15 +246,9 @@ RESULTS: Mapping[str, Shape] = {
             "passed_by": [{"uid": str, "by": str}],
             "schedulers": Map(Maybe(_MIRROR)),
             "leases": Map({"holder": str, "alive": bool}),
-            "admission": {
-                "dead": [{"object": str, "webhook": str, "service": str, "writes": [str]}],
-                "failing": [{"object": str, "webhook": str, "says": str, "writes": [str]}],
-                "changing": [str],
-                "shaping": [str],
-                "unguarded": str,
-            },
+            "admission": AdmissionEvidence,
             "objects": {"missing": [str], "differs": [str], "unserved": [str]},
-            "dra": _PUBLISHED,
+            "dra": [PublishedDriver],
         }
     },
     "gpushare_verify_cluster place": {"pods?": Map(Maybe(_POD)), "rejected?": str, "moved?": Map(_POD), "removed": [str]},

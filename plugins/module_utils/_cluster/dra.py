@@ -9,6 +9,7 @@ deletes the ResourceSlices of a driver 30 s after it has gone (pkg/kubelet/cm/dr
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .kubectl import Kubectl
@@ -23,19 +24,49 @@ _MOST_VERSIONS = 8
 _QUOTED = 80
 
 
+@dataclass(frozen=True)
+class PublishedDriver:
+    """A driver with GPUs on a node."""
+
+    node: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class ClaimHolder:
+    """A pod with a claim on GPUs of such a driver."""
+
+    node: str
+    pod: str
+    driver: str
+
+
+@dataclass(frozen=True)
+class DraFacts:
+    """The drivers that publish GPUs, and the pods that have some."""
+
+    published: List[PublishedDriver]
+    holders: List[ClaimHolder]
+
+
 def facts(kubectl: Kubectl) -> Dict[str, Any]:
-    """published: as below. holders: each pod with a claim on GPUs of such a driver, with its node. KubectlError with kubectl's words."""
+    """The DraFacts as JSON. KubectlError with kubectl's words."""
+    return asdict(gathered(kubectl))
+
+
+def gathered(kubectl: Kubectl) -> DraFacts:
+    """The facts of this cluster. KubectlError with kubectl's words."""
     version = _version(kubectl)
     published = _published(kubectl, version)
-    drivers = {*_KNOWN, *(entry["driver"] for entry in published)}
+    drivers = {*_KNOWN, *(entry.driver for entry in published)}
     claims = kubectl.pages(f"/apis/{_GROUP}/{version}/resourceclaims", optional=True) if version else ()
     holders = {holder for claim in claims for holder in _holders(claim, drivers)}
-    return {"published": published, "holders": [{"node": node, "pod": pod, "driver": driver} for node, pod, driver in sorted(holders)]}
+    return DraFacts(published, [ClaimHolder(*holder) for holder in sorted(holders)])
 
 
 def published(kubectl: Kubectl) -> List[Dict[str, str]]:
-    """Each driver with GPUs on a node; none where the API server has no such group. KubectlError with kubectl's words."""
-    return _published(kubectl, _version(kubectl))
+    """Each PublishedDriver as JSON; none where the API server has no such group. KubectlError with kubectl's words."""
+    return [asdict(entry) for entry in _published(kubectl, _version(kubectl))]
 
 
 def drivers_on(found: Sequence[Mapping[str, str]], node: str) -> List[str]:
@@ -50,10 +81,10 @@ def _version(kubectl: Kubectl) -> str:
     return next((version for version in _VERSIONS if version in served), "")
 
 
-def _published(kubectl: Kubectl, version: str) -> List[Dict[str, str]]:
+def _published(kubectl: Kubectl, version: str) -> List[PublishedDriver]:
     slices = kubectl.pages(f"/apis/{_GROUP}/{version}/resourceslices", optional=True) if version else ()
     found = {entry for entry in map(_with_gpus, slices) if entry is not None}
-    return [{"node": node, "driver": driver} for node, driver in sorted(found)]
+    return [PublishedDriver(*entry) for entry in sorted(found)]
 
 
 def _with_gpus(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:

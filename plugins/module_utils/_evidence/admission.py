@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict, dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError
@@ -42,13 +43,45 @@ _MOST, _SHOWN, _LONGEST_WORDS = 50, 120, 300
 _FAILED = re.compile(r"failed calling webhook \\?\"([^\"\\]{1,253})\\?\": .+", re.DOTALL)
 
 
-def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequence[str] = ()) -> Dict[str, Any]:
-    """dead: webhooks of others that fail closed without a ready endpoint: {"object", "webhook", "service", "writes"}, the last of the names
-    in WRITES that they are asked about. failing: others that fail closed, and did in a dry run: {"object", "webhook", "says", "writes"}.
-    changing, shaping: policies and webhooks of others that may change Bindings, and pods. unguarded: what the API server let a stranger
-    do, "" if our policy acts, or is not wanted. nodes: the first one is good for a dry run.
+@dataclass(frozen=True)
+class DeadWebhook:
+    """A webhook that fails closed without a ready endpoint. writes: the names in WRITES that it is asked about."""
+
+    object: str
+    webhook: str
+    service: str
+    writes: List[str]
+
+
+@dataclass(frozen=True)
+class FailingWebhook:
+    """A webhook that fails closed, and did in a dry run of these writes. says: the API server's words."""
+
+    object: str
+    webhook: str
+    says: str
+    writes: List[str]
+
+
+@dataclass(frozen=True)
+class AdmissionEvidence:
+    """dead, failing: webhooks of others. changing, shaping: policies and webhooks of others that may change Bindings, and pods.
+
+    unguarded: what the API server let a stranger do, "" if our policy acts, or is not wanted.
     """
-    dead, changing, shaping = [], [], []
+
+    dead: List[DeadWebhook]
+    failing: List[FailingWebhook]
+    changing: List[str]
+    shaping: List[str]
+    unguarded: str
+
+
+def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequence[str] = ()) -> Dict[str, Any]:
+    """The AdmissionEvidence as JSON. nodes: the first one is good for a dry run."""
+    dead: List[DeadWebhook] = []
+    changing: List[str] = []
+    shaping: List[str] = []
     closed: Dict[str, Tuple[str, List[str]]] = {}
     answering: Dict[str, bool] = {}
     labels = _Labels(kubectl)
@@ -74,22 +107,24 @@ def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequ
                 else:
                     there = labels.match(webhook.get("namespaceSelector") or {})
                     writes = [write for write in writes if there or write not in _THERE]
-                    dead += [{"object": owner, "webhook": name, "service": whose, "writes": writes}] if writes else []
+                    dead += [DeadWebhook(owner, name, whose, writes)] if writes else []
     of_bindings, of_pods = _policies(kubectl)
-    return {
-        "dead": dead[:_MOST],
-        "failing": _failing(kubectl, closed, nodes),
-        "changing": [*changing, *of_bindings][:_MOST],
-        "shaping": [*shaping, *of_pods][:_MOST],
-        "unguarded": _unguarded(kubectl, wanted),
-    }
+    return asdict(
+        AdmissionEvidence(
+            dead=dead[:_MOST],
+            failing=_failing(kubectl, closed, nodes),
+            changing=[*changing, *of_bindings][:_MOST],
+            shaping=[*shaping, *of_pods][:_MOST],
+            unguarded=_unguarded(kubectl, wanted),
+        )
+    )
 
 
-def _failing(kubectl: Kubectl, closed: Mapping[str, Tuple[str, List[str]]], nodes: Sequence[str]) -> List[Dict[str, Any]]:
+def _failing(kubectl: Kubectl, closed: Mapping[str, Tuple[str, List[str]]], nodes: Sequence[str]) -> List[FailingWebhook]:
     """closed: webhook to its object and its writes. Each write that one of them is asked about is tried once, where a dry run can: it
     changes nothing, and a webhook that has side effects is not called."""
     asked = {write for _owner, writes in closed.values() for write in writes}
-    found: Dict[str, Dict[str, Any]] = {}
+    found: Dict[str, FailingWebhook] = {}
     for write, arguments, data in _dry_runs(nodes):
         if write not in asked:
             continue
@@ -101,8 +136,7 @@ def _failing(kubectl: Kubectl, closed: Mapping[str, Tuple[str, List[str]]], node
             if said is not None and said.group(1)[:_SHOWN] in closed:
                 name = said.group(1)[:_SHOWN]
                 words = "".join(letter if letter.isprintable() else "?" for letter in " ".join(said.group().split()))[:_LONGEST_WORDS]
-                failing = found.setdefault(name, {"object": closed[name][0], "webhook": name, "says": words, "writes": []})
-                failing["writes"].append(write)
+                found.setdefault(name, FailingWebhook(closed[name][0], name, words, [])).writes.append(write)
     return list(found.values())
 
 

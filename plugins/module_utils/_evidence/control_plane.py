@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional
 
 from .._cluster.names import KUBEADM_CERTIFICATES, KUBECONFIGS
@@ -33,10 +34,34 @@ _WORDS = 300
 _MANIFEST_BYTES = 256 * 1024
 
 
+@dataclass(frozen=True)
+class ConfigFile:
+    """A configuration of kube-scheduler."""
+
+    text: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SchedulerEvidence:
+    """The texts of the scheduler's manifest, of every other file that kubelet reads beside it and that names kube-scheduler, and of the
+    configurations that the manifest may mean. unreached: extenders of others that do not answer. says: the last error that the scheduler
+    that runs, or ran last, has logged, "" for none. server_says, controllers_say: likewise. controllers_elect: whether the controllers
+    elect a leader.
+    """
+
+    manifest: Optional[str]
+    others: Dict[str, str]
+    configs: Dict[str, Optional[ConfigFile]]
+    unreached: Dict[str, str]
+    says: str
+    server_says: str
+    controllers_say: str
+    controllers_elect: bool
+
+
 def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
-    """The texts of the scheduler's manifest, of every other file that kubelet reads beside it and that names kube-scheduler, and
-    of the configurations that the manifest may mean; with their SHA-256. unreached: extenders of others that do not answer. says: the last
-    error that the scheduler that runs, or ran last, has logged, "" for none. controllers_elect: whether the controllers elect a leader."""
+    """The SchedulerEvidence as JSON."""
     folder = posixpath.dirname(manifest)
     others = {}
     for name in host.names(folder):
@@ -49,17 +74,18 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
             others[path] = text
     text = host.text(manifest)
     configs = {path: _file(host, path) for path in sorted({config, *config_paths(text or "")})}
-    unreached = silent(config["text"] for config in configs.values() if config is not None)
-    return {
-        "manifest": text,
-        "others": others,
-        "configs": configs,
-        "unreached": unreached,
-        "says": _last_error(host, _SCHEDULER),
-        "server_says": _last_error(host, _SERVER),
-        "controllers_say": _last_error(host, _CONTROLLERS),
-        "controllers_elect": not _ALONE.search(host.text(f"{folder}/{_CONTROLLERS}.yaml") or ""),
-    }
+    return asdict(
+        SchedulerEvidence(
+            manifest=text,
+            others=others,
+            configs=configs,
+            unreached=silent(file.text for file in configs.values() if file is not None),
+            says=_last_error(host, _SCHEDULER),
+            server_says=_last_error(host, _SERVER),
+            controllers_say=_last_error(host, _CONTROLLERS),
+            controllers_elect=not _ALONE.search(host.text(f"{folder}/{_CONTROLLERS}.yaml") or ""),
+        )
+    )
 
 
 def lives(host: Host) -> Dict[str, List[float]]:
@@ -85,6 +111,6 @@ def _text(host: Host, path: str) -> Optional[str]:
     return None if data is None else data.decode("utf-8", "replace")
 
 
-def _file(host: Host, path: str) -> Optional[Dict[str, str]]:
+def _file(host: Host, path: str) -> Optional[ConfigFile]:
     data = host.data(path)
-    return None if data is None else {"text": data.decode("utf-8", "replace"), "sha256": hashlib.sha256(data).hexdigest()}
+    return None if data is None else ConfigFile(data.decode("utf-8", "replace"), hashlib.sha256(data).hexdigest())

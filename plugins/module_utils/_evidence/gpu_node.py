@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Collection, Dict, Iterable, List, Optional, Tuple
 
 from .._change.undo import Rejected
@@ -18,7 +18,7 @@ from .._facts.cdi_specs import specs
 from .._facts.kubelet_checkpoint import held, holding
 from .._facts.nvidia_smi import CAPS
 from .._facts.pods import Pods, uids_in
-from .._facts.stopped_unit import COMPLAINT_OF_RUNTIME, unit_of
+from .._facts.stopped_unit import COMPLAINT_OF_RUNTIME, StoppedUnit, unit_of
 from .._formats import toml
 from .._host.command import RunWithin
 from .._host.container_runtimes import KINDS, socket_path
@@ -44,44 +44,48 @@ _IMAGES = 5
 _MOST_STRANGERS = 20
 
 
-def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, host: Host) -> Dict[str, Any]:
+@dataclass
+class RuntimeEvidence:
     """A container runtime of KINDS: its default runtime in the files and in the process, and what the process lacks of them.
 
     problem: why it does not answer; stopped: its unit then. broken: why it would not start again from its files, although it runs, or with
     a problem its cause.
     """
+
+    name: str
+    unit: str
+    problem: str = ""
+    broken: str = ""
+    file_default: str = ""
+    running_default: str = ""
+    lacks: str = ""
+    stopped: Optional[StoppedUnit] = None
+
+
+def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, host: Host) -> Dict[str, Any]:
+    """The RuntimeEvidence as JSON."""
     kind = KINDS[name]
-    found: Dict[str, Any] = {
-        "name": name,
-        "problem": "",
-        "broken": "",
-        "file_default": "",
-        "running_default": "",
-        "lacks": "",
-        "unit": unit_name or kind.unit,
-        "stopped": None,
-    }
+    found = RuntimeEvidence(name, unit_name or kind.unit)
     runs, silent = False, ""
     try:
-        unit = find_unit(found["unit"], run, arguments_of, kind.program)
+        unit = find_unit(found.unit, run, arguments_of, kind.program)
         runs = unit.active == "active"
         service = SERVICES[name](unit, config or None, run, ASK_SECONDS, False)
         silent = service.silent or ""
         wanted = service.wanted()
-        found["file_default"] = wanted.default
+        found.file_default = wanted.default
         if silent:
             raise SilentError(silent)
         running = service.running()[1]
-        found["running_default"] = running.default
-        found["lacks"] = service.differs(wanted, running) or ""
+        found.running_default = running.default
+        found.lacks = service.differs(wanted, running) or ""
     except Rejected as error:
-        found["broken" if runs else "problem"] = str(error)
-        found["problem"] = silent or found["problem"]
+        found.broken, found.problem = (str(error), silent) if runs else ("", silent or str(error))
     except (SilentError, OSError, ValueError) as error:
-        found["problem"] = str(error)
-    if found["problem"]:
-        found["stopped"] = asdict(unit_of(host, found["unit"], COMPLAINT_OF_RUNTIME))
-    return found
+        found.problem = str(error)
+    if found.problem:
+        found.stopped = unit_of(host, found.unit, COMPLAINT_OF_RUNTIME)
+    return asdict(found)
 
 
 def images(host: Host, endpoint: Optional[str]) -> List[str]:

@@ -18,7 +18,7 @@ from .._facts.ground import without_room
 from .._facts.kubelet_checkpoint import forgotten
 from .._facts.node import NodeFacts, gather
 from .._facts.nvidia_smi import MINIMUM_DRIVER
-from .._facts.stopped_unit import kubelet_complaint, name_of_kubelet, proxy_of_kubelet, unreached
+from .._facts.stopped_unit import StoppedUnit, kubelet_complaint, name_of_kubelet, proxy_of_kubelet, unreached
 from .._facts.unit_limits import low_limits
 from .._formats.certificate import life_of
 from .._host import command
@@ -64,21 +64,32 @@ class Places:
     scheduler_config: str = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
 
 
+@dataclass(frozen=True)
+class KubeletEvidence:
+    """unit: its unit, if it does not run. Otherwise says, unreached, proxy: its complaints, "" for none."""
+
+    running: bool
+    unit: Optional[StoppedUnit]
+    says: str
+    unreached: str
+    proxy: str
+
+
 def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> Dict[str, Any]:
     """Read the host. only: parts of PARTS, None for everything."""
     seen: Dict[str, Any] = {"places": asdict(places), "gpu": None, "plane": None}
     if only is None:
         facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
         seen["node_name"] = facts.kubelet.node_name
-        stopped = None if facts.kubelet_unit is None else asdict(facts.kubelet_unit)
-        runs = stopped is None
-        seen["kubelet"] = {
-            "running": facts.kubelet.running,
-            "unit": stopped,
-            "says": kubelet_complaint(host) if runs else "",
-            "unreached": unreached(host) if runs else "",
-            "proxy": proxy_of_kubelet(host) if runs else "",
-        }
+        runs = facts.kubelet_unit is None
+        kubelet = KubeletEvidence(
+            running=facts.kubelet.running,
+            unit=facts.kubelet_unit,
+            says=kubelet_complaint(host) if runs else "",
+            unreached=unreached(host) if runs else "",
+            proxy=proxy_of_kubelet(host) if runs else "",
+        )
+        seen["kubelet"] = asdict(kubelet)
         seen["runtime"] = daemons.runtime(host, places.install_dir)
         seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
         seen["files"] = evidence_files.files(host)

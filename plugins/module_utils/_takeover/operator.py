@@ -60,27 +60,43 @@ class Operator:
     clusters: Tuple[str, ...] = ()
 
 
-def facts(kubectl: Kubectl) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class OperatorFacts:
     """The facts for preflight. nodes: those that the operator serves by a ClusterPolicy; ours: those of them that are ours already.
 
-    clusters: names of the objects GPUCluster; dra_nodes: those with its DRA driver.
+    clusters: names of the objects GPUCluster. dra_nodes: nodes with its DRA driver.
     """
+
+    versions: List[str]
+    policies: List[ClusterPolicy]
+    nodes: List[str]
+    ours: List[str]
+    clusters: List[str]
+    dra_nodes: List[str]
+
+
+def facts(kubectl: Kubectl) -> Dict[str, Any]:
+    """The OperatorFacts as JSON. KubectlError with kubectl's words."""
+    return asdict(gathered(kubectl))
+
+
+def gathered(kubectl: Kubectl) -> OperatorFacts:
+    """The facts of this cluster. KubectlError with kubectl's words."""
     found = read(kubectl)
     nodes: Dict[str, Mapping[str, Any]] = {}
     for label in _DEPLOYED if found.versions else ():
         # Chosen by the API server: a list of all nodes may have many MB.
         nodes.update({str(node["metadata"]["name"]): node for node in kubectl.items(["get", "nodes", f"--selector={label}=true"])})
     ours = [name for name, node in nodes.items() if (node["metadata"].get("labels") or {}).get(LABEL_NODE) == "true"]
-    policies = [asdict(policy_of(policy)) for policy in found.items]
     labelled = kubectl.items(["get", "nodes", f"--selector={DRA_LABEL}=true"]) if found.clusters else []
-    return {
-        "versions": list(found.versions),
-        "policies": policies,
-        "nodes": sorted(nodes),
-        "ours": sorted(ours),
-        "clusters": list(found.clusters),
-        "dra_nodes": sorted(str(node["metadata"]["name"]) for node in labelled),
-    }
+    return OperatorFacts(
+        versions=list(found.versions),
+        policies=[policy_of(policy) for policy in found.items],
+        nodes=sorted(nodes),
+        ours=sorted(ours),
+        clusters=list(found.clusters),
+        dra_nodes=sorted(str(node["metadata"]["name"]) for node in labelled),
+    )
 
 
 def read(kubectl: Kubectl) -> Operator:
