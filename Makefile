@@ -170,6 +170,8 @@ gpu-proof: ## Each part of the product on this machine's GPU, with the pack; at 
 bench: venv ## Pods bound a second without and with the extender, at 500 and 5000 nodes, and the device plugin's answers; prints ratios and writes JSON (an hour)
 	$(call say,500 nodes)
 	@$(BENCH) --out docs/project/benchmarks/scheduling-500.json
+	$(call say,500 nodes and the back end dra)
+	@$(BENCH) --claims --pods 600 --rounds 2 --out docs/project/benchmarks/claims-500.json
 	$(call say,5000 nodes with the sampling of kube-scheduler)
 	@$(BENCH) --nodes 5000 --percentage 0 --bound-pods 50000 --rest 600 --out docs/project/benchmarks/scheduling-5000-sampled.json
 	$(call say,5000 nodes and every one asked)

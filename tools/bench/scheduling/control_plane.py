@@ -25,6 +25,7 @@ from gpushare_lab.process import run, run_logged, until
 from gpushare_lab.versions import version
 
 KWOK: Final = version("kwok")
+MANAGER: Final = "kube-controller-manager"
 _TOKEN: Final = "bench"
 # No kubelet is there to remove the taint, no controller to make the account; no limit that would hide the scheduler. Privileged pods: as
 # kubeadm allows them.
@@ -158,6 +159,20 @@ class ControlPlane:
         path.write_text(json.dumps({**kind, "clientConnection": client, "leaderElection": {"leaderElect": False}, **configuration}))
         program = program or self._kubernetes / "kube-scheduler"
         return Process("kube-scheduler", [program, f"--config={path}", "--secure-port=0", *more], self.folder)
+
+    def start_controllers(self, *names: str) -> None:
+        """Start kube-controller-manager with these of its controllers alone."""
+        client = [f"--kubeconfig={self.kubeconfig}", "--kube-api-qps=5000", "--kube-api-burst=10000"]
+        program = self._kubernetes / MANAGER
+        options = [f"--controllers={','.join(names)}", "--leader-elect=false", "--secure-port=0"]
+        self._start(MANAGER, [program, *client, *options])
+
+    def stop_controllers(self) -> None:
+        self.processes.pop(MANAGER).stop()
+
+    def kubectl(self, *words: str, stdin: str) -> str:
+        """Its output. LabError."""
+        return run([self._kubernetes / "kubectl", f"--kubeconfig={self.kubeconfig}", *words], stdin=stdin).stdout
 
     def stop(self) -> None:
         for process in reversed(self.processes.values()):

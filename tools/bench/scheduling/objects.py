@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from gpushare_runtime.core.inventory import Gpu, Inventory
 from gpushare_runtime.core.protocol import ANNOTATION_GPUS, RESOURCE_GPUS, RESOURCE_MEMORY
@@ -42,11 +42,16 @@ def _gpus(node: int, count: int) -> tuple[Gpu, ...]:
     )
 
 
-async def make_pod(client: KubeClient, number: int) -> None:
-    """A pending pod of one to eight units."""
+def pending(number: int) -> dict[str, Any]:
+    """A pod of one to eight units."""
     container = {"name": "main", "image": "none", "resources": {"limits": {RESOURCE_MEMORY: str(1 + number % 8)}}}
     spec = {"automountServiceAccountToken": False, "containers": [container]}
-    await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, "spec": spec})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, "spec": spec}
+
+
+async def make_pod(client: KubeClient, number: int) -> None:
+    """A pending pod of one to eight units."""
+    await client.create(PODS, pending(number))
 
 
 async def all_of(works: Iterable[Awaitable[None]]) -> None:
