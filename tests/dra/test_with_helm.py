@@ -8,13 +8,16 @@ After the file of the playbook, which leaves nothing; both make the lab bare.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import yaml
 
 from cluster_mode.in_cluster import NAMESPACE, InCluster, archive, import_image
-from cluster_mode.installs import Chart
+from cluster_mode.installs import CHART, Chart
 from dra.shares import check_not_over_booked, check_shares, claims, clear, until_serving
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, SAMPLES, Cluster
 from labs import IN_CLUSTER, Labs
@@ -24,6 +27,8 @@ pytestmark = [pytest.mark.suite("dra"), pytest.mark.timeout(900)]
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 #: Of the sample 01-share.
 UNITS = {"share-1": 6, "share-2": 6, "share-3": 6}
+#: A release of the same tree, whose chart and image have another version.
+OTHER = "0.1.99"
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,17 @@ class Installed:
         assert check_shares(self.cluster, pods, UNITS) == []
         assert check_not_over_booked(self.cluster) == []
         return {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in pods}
+
+    def images(self) -> set[str]:
+        """The images of gpushare's pods."""
+        pods = self.cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
+        staying = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+        return {container["image"] for one in staying for container in one["spec"]["containers"]}
+
+    def release(self) -> tuple[str, str]:
+        """The chart and the status of what is installed."""
+        (found,) = json.loads(self.chart.helm("list", "--output", "json"))
+        return found["chart"], found["status"]
 
     def rejected(self, command: str) -> str:
         """What helm says about the other back end."""
@@ -79,6 +95,27 @@ def test_other_values_replace_the_device_plugins_under_running_pods(installed: I
     kept = installed.kept()
     installed.chart.set("upgrade", unhealthy="evict")
     until_serving(installed.cluster)
+    assert installed.kept() == kept
+
+
+def test_another_release_takes_the_place_under_running_pods_and_gives_it_back(installed: Installed, tmp_path: Path) -> None:
+    chart, version = tmp_path / "gpushare", yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    shutil.copytree(CHART, chart)
+    text = (CHART / "Chart.yaml").read_text().replace(f"ersion: {version}", f"ersion: {OTHER}")
+    (chart / "Chart.yaml").write_text(text)
+    (image,) = installed.images()
+    other = f"{image.rpartition(':')[0]}:{OTHER}"
+    for node in (CONTROL_PLANE, *GPU_NODES):
+        installed.cluster.on(node, "ctr", "-n", "k8s.io", "images", "tag", image, other)
+    kept, before = installed.kept(), installed.release()
+    # As docs/operate/kubernetes.md has it.
+    installed.chart.helm("upgrade", "gpushare", str(chart), "--reset-then-reuse-values", "--set", f"image={other}", "--wait")
+    until_serving(installed.cluster)
+    assert (installed.release(), installed.images()) == ((f"gpushare-{OTHER}", "deployed"), {other})
+    assert installed.kept() == kept
+    installed.chart.helm("rollback", "gpushare", "--wait")
+    until_serving(installed.cluster)
+    assert (installed.release(), installed.images()) == (before, {image})
     assert installed.kept() == kept
 
 
