@@ -71,7 +71,8 @@ def test_a_new_node_joins_by_limit(three: Cluster) -> None:
     three.create(pod("on-the-new-one", memory=3, node="gpu3"))
     assert check_runs(three, "on-the-new-one") == []
     assert check_devices(three, three.until_running("on-the-new-one")) == []
-    assert changed(three.playbook()) == []
+    output = three.playbook()
+    assert changed(output) == [], output
 
 
 def test_mistakes_stop_the_run_before_anything_is_changed(cluster: Cluster, tmp_path: Path) -> None:
