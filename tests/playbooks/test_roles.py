@@ -293,7 +293,8 @@ def test_a_change_of_the_back_end_stops_where_the_other_one_is_there_again(tmp_p
 def test_check_mode_of_a_change_of_the_back_end_makes_again_what_both_have(tmp_path: Path) -> None:
     applied = [{"manager": FIELD_MANAGER, "operation": "Apply"}]
     names, rbac = ("gpushare-device-plugin", "gpushare-claims"), "rbac.authorization.k8s.io/v1"
-    device_plugins, claims = ({"kind": "ClusterRole", "apiVersion": rbac, "metadata": {"name": name}} for name in names)
+    roles: list[dict[str, Any]] = [{"kind": "ClusterRole", "apiVersion": rbac, "metadata": {"name": name}} for name in names]
+    device_plugins, claims = roles
     theirs = [{**role, "metadata": {**role["metadata"], "managedFields": applied}} for role in (device_plugins, claims)]
     answers = {
         f"{rbac}/clusterroles": {"items": theirs},
@@ -310,8 +311,9 @@ def test_check_mode_of_a_change_of_the_back_end_makes_again_what_both_have(tmp_p
 
 
 def test_a_change_of_the_back_end_removes_nothing_where_the_api_server_does_not_take_the_other_one(tmp_path: Path) -> None:
-    role = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "gpushare-device-plugin"}}
-    theirs = {**role, "metadata": {**role["metadata"], "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply"}]}}
+    metadata = {"name": "gpushare-device-plugin"}
+    role = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata}
+    theirs = {**role, "metadata": {**metadata, "managedFields": [{"manager": FIELD_MANAGER, "operation": "Apply"}]}}
     answers: dict[str, Any] = {"rbac.authorization.k8s.io/v1/clusterroles": {"items": [theirs]}, "apply": "admission of others: denied"}
     kubectl = make_kubectl(tmp_path / "kubectl", {**answers, "get": {"kind": "List", "items": [], "metadata": {}}})
     done = change_from_dra(tmp_path, kubectl, objects=[role])
