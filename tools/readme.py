@@ -148,7 +148,7 @@ def _clusters(language: str) -> str:
                 [
                     "同上，节点上已有 NVIDIA 的 device plugin，例如 time-slicing",
                     simulated,
-                    f"用 [`take_over`]({take_over}) 代替 `site`，它先结束这些节点上带 `nvidia.com/gpu` 的 Pod",
+                    f"用 [`take_over`]({take_over}) 代替 `site`：这些节点上还有带 `nvidia.com/gpu` 的 Pod 时它会停止",
                     "同上",
                 ],
                 [f"**kubeadm {pods}**，通过 API", simulated, f"[Helm](#helm)，或[清单、playbook]({_GUIDE}#install)：作为 Pod", nothing],
@@ -192,7 +192,7 @@ def _clusters(language: str) -> str:
             [
                 "the same with NVIDIA's device plugin, also with time-slicing",
                 simulated,
-                f"[`take_over`]({take_over}) in place of `site`. It first ends the pods with `nvidia.com/gpu` on these nodes",
+                f"[`take_over`]({take_over}) in place of `site`. It stops while these nodes have pods with `nvidia.com/gpu`",
                 "the same",
             ],
             [f"**kubeadm {pods}**, by the API", simulated, f"[Helm](#helm), or [manifest, playbook]({_GUIDE}#install): as pods", nothing],
