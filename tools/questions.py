@@ -43,7 +43,7 @@ class Question:
 README = "README.md"
 _INSTALL, _NOT, _READ = "Install", "Not for you", "Read on"
 QUESTIONS: Final = (
-    Question("platform engineer", "Has it run on a real GPU, and who uses it?", (Step(README, "", "with a real"),)),
+    Question("platform engineer", "Has it run on a real GPU, and who uses it?", (Step(README, "", "a real H100"),)),
     Question(
         "platform engineer",
         "Does it fit a cluster whose driver comes from the GPU Operator's container?",
@@ -55,7 +55,7 @@ QUESTIONS: Final = (
     Question(
         "platform engineer",
         "Was an installation on Ubuntu 24.04 tested?",
-        (Step(README, _INSTALL, "docs/start/support.md"), Step("docs/start/support.md", "Distributions", "Ubuntu 22.04, 24.04")),
+        (Step(README, "", "docs/start/support.md"), Step("docs/start/support.md", "Distributions", "Ubuntu 22.04, 24.04")),
     ),
     Question(
         "platform engineer",

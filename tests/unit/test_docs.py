@@ -118,7 +118,7 @@ def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     assert all(command in text for command in ("\nmake demo\n", "`make test`"))
     # A phone shows so many columns of a block.
     assert max(map(len, manifest.body.splitlines())) <= 40
-    assert text.index(manifest.body) < text.index("<picture>") < text.index("with a real ")
+    assert text.index(manifest.body) < text.index("<picture>") < text.index("a real H100")
 
 
 def test_the_page_of_gpus_has_the_drivers_of_their_generations() -> None:

@@ -45,7 +45,8 @@ _HINTS = tuple(
             "the runtime's service (systemctl show containerd -p TasksMax -p DropInPaths), and start that service again",
         ),
         (
-            r"no runtime binary found from candidate list: \[(\w[\w. -]{0,59})\]",
+            # Go's words, too: a program that may not be executed is not found either.
+            r"(?:no runtime binary found from candidate list: \[|exec: \\?\")(\w[\w. -]{0,59})(?:\]|\\?\": executable file not found)",
             "ls -lL /usr/bin/{0} /usr/sbin/{0} on that host: where it is not there, install its package; where it may not be executed: "
             "chmod 0755 $(ls /usr/bin/{0} /usr/sbin/{0} /usr/local/sbin/{0} 2>/dev/null)",
         ),

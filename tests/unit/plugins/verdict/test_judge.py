@@ -505,6 +505,7 @@ def test_who_leads_in_the_place_of_our_scheduler_is_said_of_a_probe_pod_that_non
         "write /run/a: no space left on device",
         "accept4: too many open files",
         "error locating runtime: no runtime binary found from candidate list: [runc]",
+        'OCI runtime create failed: exec: "runc": executable file not found in $PATH',
         'fork/exec: exec: "/usr/sbin/runc": permission denied',
         'validate CRI v1 runtime API for endpoint "unix:///a": rpc error: code = DeadlineExceeded desc = context deadline exceeded',
         'Failed to pull image "pause:3": dial tcp: lookup registry.k8s.io: no such host',
