@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import shared_variables
 import variables as checker
 
 SPEC = """
@@ -95,6 +96,27 @@ def test_playbooks_and_examples_know_no_other_names(role: Path, tmp_path: Path) 
         "playbooks/x.yml reads gpushare_p",
         "inventory.example/x.yml sets gpushare_e",
     ]
+
+
+def test_an_option_that_refers_to_another_role_has_its_type_and_default(role: Path, tmp_path: Path) -> None:
+    """In each entry point, also with an anchor, and one that the defaults lack."""
+    options = (
+        "      gpushare_a: &a {description: See P(gpushare.kubernetes.r#role)., type: str, default: old}\n"
+        "  other:\n    options:\n      gpushare_a: *a\n      gpushare_b:\n"
+        "        description: See P(gpushare.kubernetes.r#role).\n        type: str\n"
+        "      gpushare_own: {description: See P(gpushare.kubernetes.r#role)., type: int, default: 2}\n"
+    )
+    write(role.parent / "s", f"argument_specs:\n  main:\n    options:\n{options}", "gpushare_a: old\ngpushare_own: 2\n", "")
+    found = shared_variables.filled(tmp_path, {})
+    assert found["roles/s/meta/argument_specs.yml"].splitlines()[3:] == [
+        "      gpushare_a: &a {description: See P(gpushare.kubernetes.r#role)., type: int, default: 1}",
+        "  other:",
+        "    options:",
+        "      gpushare_a: *a",
+        "      gpushare_b: {description: See P(gpushare.kubernetes.r#role)., type: list, elements: str, default: []}",
+        "      gpushare_own: {description: See P(gpushare.kubernetes.r#role)., type: int, default: 2}",
+    ]
+    assert found["roles/s/defaults/main.yml"] == "gpushare_a: 1\ngpushare_own: 2\ngpushare_b: []\n"
 
 
 def test_the_document_has_a_row_for_each(role: Path) -> None:
