@@ -72,11 +72,11 @@ def status(language: str) -> str:
     published = not address.rejected(at)
     gpu, one = proof.gpu_of_one_node(), f"{_PROOF}#a-cluster-of-one-node"
     if language == ZH:
-        get = f"发布版本在[这里]({at}/releases)" if published else "尚未发布：请用 `git clone` 取得本仓库"
+        get = f"发布版本在[这里]({at}/releases)" if published else "尚未发布：请克隆本仓库"
         return (
             f"**0.1 版{get}。目前没有已知用户**，[维护者只有一人]({_GOVERNANCE})，不承诺时间。"
             f"它在 kubeadm、{_DISTRIBUTION} 和模拟 GPU 上运行过，并以服务方式在[一个带真实 {gpu} 的节点]({one})上运行过"
-            f"（一台机器的 Linux 命名空间）。**其他系统只依据文档**，包括 Ubuntu、kubespray、EKS 和 OpenShift；"
+            f"（一台机器的 Linux 命名空间）。 **其他系统只依据文档**，包括 [Ubuntu]({_SUPPORT}#distributions)、kubespray、EKS、OpenShift；"
             f"A100、RTX 等[其他 GPU]({_MODELS}) 也是。`preflight` 不做任何改动：先运行它。[现状]({_STATUS})说明哪些在哪里运行过。"
         )
     get = f"is [here]({at}/releases)" if published else "is not published yet: clone this repository"
@@ -257,7 +257,7 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
             ),
             (
                 f"{variable} 而不申请",
-                f"得不到 GPU，策略 [`envvar`]({visible}) 除外",
+                f"得不到 GPU，除非用[变量]({visible})交出 GPU",
                 f"NVIDIA 运行时为默认或在某个 RuntimeClass 中时**得到全部 GPU**，直到你改好[两项设置]({settings})",
             ),
             ("扩展器停了", f"新的 GPU Pod 等待，运行中的继续（[详情]({failures})）", "同左"),

@@ -115,7 +115,7 @@ def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     (manifest,) = (block for block in blocks("README.md") if block.kind == "yaml")
     assert yaml.safe_load(manifest.body) == {"resources": {"limits": {"aliyun.com/gpu-mem": 8}}}
     # Two commands do everything on a fresh machine.
-    assert all(command in text for command in ("\nmake demo\n", "`make test`"))
+    assert all(command in text for command in ("\nmake demo\n", "`make test-full`"))
     # A phone shows so many columns of a block.
     assert max(map(len, manifest.body.splitlines())) <= 40
     assert text.index(manifest.body) < text.index("<picture>") < text.index("a real H100")
