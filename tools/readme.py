@@ -143,7 +143,7 @@ def _clusters(language: str) -> str:
                     f"**kubeadm {services}**，能以 root 身份 ssh 登录",
                     f"{simulated}，以及**一块 {gpu}**；没有用过 kubespray",
                     f"[主机上的服务](#ansible)。用 kubespray 的先读完[这一节]({kubespray})",
-                    "kube-scheduler；配置有改动时还有容器运行时",
+                    f"kube-scheduler；配置有改动时还有容器运行时（[哪些]({start}#4-install)）",
                 ],
                 [
                     "同上，节点上已有 NVIDIA 的 device plugin，例如 time-slicing",
