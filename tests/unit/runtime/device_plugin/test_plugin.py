@@ -20,6 +20,7 @@ import pytest
 from aiohttp import web
 
 from gpushare_runtime.core.quantity import UNITS
+from gpushare_runtime.daemon import grpc_socket
 from gpushare_runtime.daemon.runner import FatalError
 from gpushare_runtime.device_plugin import main
 from gpushare_runtime.device_plugin.gpu.discovery import NvmlError
@@ -468,7 +469,7 @@ async def test_a_directory_that_it_may_no_longer_write_ends_it_to_be_started_aga
         raise OSError(errno.EROFS, "Read-only file system")
 
     async with world(16 * GIB) as it:
-        monkeypatch.setattr(server, "try_binding", read_only)
+        monkeypatch.setattr(grpc_socket, "try_binding", read_only)
         socket_of(it, "mem").unlink()
         with pytest.raises(FatalError, match="device-plugins was removed and created again") as caught:
             await asyncio.wait_for(it.task, ANSWERED_WITHIN)
