@@ -611,5 +611,6 @@ def test_the_quick_start_leaves_the_checkout_before_it_installs_the_collection()
     """The settings of a checkout install into the checkout, and the page takes the inventory from the home folder."""
     assert "collections_path = .collections" in (REPOSITORY / "ansible.cfg").read_text()
     before, _, after = (REPOSITORY / "docs/start/quickstart.md").read_text().partition("ansible-galaxy collection install ")
-    assert "collection build --output-path ..\ncd ..\n" in before
+    leaves = "collection build --output-path ..\ncd ..\n"
+    assert leaves in before
     assert "~/.ansible/collections/" in after

@@ -61,7 +61,7 @@ class StoppedUnit:
 
     @property
     def by_hand(self) -> bool:
-        """Whether somebody has stopped it: its last words are those of any day, and no cause."""
+        """Whether root has stopped it: its last words are those of any day, and no cause."""
         return self.load == _MASKED or (self.active, self.result) == ("inactive", "success")
 
 

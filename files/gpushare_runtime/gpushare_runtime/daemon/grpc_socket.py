@@ -50,7 +50,7 @@ class SocketServer:
             return False
 
     def remove(self) -> None:
-        """Remove the socket, so that nobody new finds the server."""
+        """Remove the socket, so that no new client finds the server."""
         if self.listening():
             with contextlib.suppress(OSError):
                 self.path.unlink()

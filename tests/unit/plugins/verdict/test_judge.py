@@ -540,7 +540,8 @@ def test_what_a_kubelet_said_before_somebody_stopped_it_is_no_cause(world: World
         True,
         "systemctl unmask kubelet" if load == "masked" else "systemctl restart kubelet",
     )
-    assert hint(f"{says} secrets: no relationship found between node 'gpu1' and this object") == ""
+    of_any_day = f"{says} secrets: no relationship found between node 'gpu1' and this object"
+    assert hint(of_any_day) == ""
 
 
 def test_an_extender_is_not_missed_where_the_schedulers_own_filters_leave_no_node(world: World) -> None:
