@@ -89,8 +89,8 @@ def instead_of(error: PrometheusError, cluster: Cluster, by_installer: bool) -> 
 
 
 class PublishedUse:
-    """The use that nodes publish, each of its own pods and GPUs, node by node. The word of a node before its device plugin or itself went away is
-    old."""
+    """The use that nodes publish, each of its own pods and GPUs, node by node. The word of a node before its device plugin or itself went
+    away is old."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
