@@ -45,8 +45,9 @@ _HINTS = tuple(
             "the runtime's service (systemctl show containerd -p TasksMax -p DropInPaths), and start that service again",
         ),
         (
-            # Go's words, too: a program that may not be executed is not found either.
-            r"(?:no runtime binary found from candidate list: \[|exec: \\?\")(\w[\w. -]{0,59})(?:\]|\\?\": executable file not found)",
+            # The second ones are containerd's: a runtime that may not be executed is not found. Of a container's own program runc says it.
+            r"(?:no runtime binary found from candidate list: \[|unable to retrieve OCI runtime error \([^)]{0,300}\): exec: \\?\")"
+            r"(\w[\w. -]{0,59})(?:\]|\\?\": executable file not found)",
             "ls -lL /usr/bin/{0} /usr/sbin/{0} on that host: where it is not there, install its package; where it may not be executed: "
             "chmod 0755 $(ls /usr/bin/{0} /usr/sbin/{0} /usr/local/sbin/{0} 2>/dev/null)",
         ),

@@ -505,7 +505,8 @@ def test_who_leads_in_the_place_of_our_scheduler_is_said_of_a_probe_pod_that_non
         "write /run/a: no space left on device",
         "accept4: too many open files",
         "error locating runtime: no runtime binary found from candidate list: [runc]",
-        'OCI runtime create failed: exec: "runc": executable file not found in $PATH',
+        "failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error (open /run/containerd/a/log.json: "
+        'no such file or directory): exec: "runc": executable file not found in $PATH',
         'fork/exec: exec: "/usr/sbin/runc": permission denied',
         'validate CRI v1 runtime API for endpoint "unix:///a": rpc error: code = DeadlineExceeded desc = context deadline exceeded',
         'Failed to pull image "pause:3": dial tcp: lookup registry.k8s.io: no such host',
@@ -516,6 +517,11 @@ def test_the_words_of_others_have_a_next_step(world: World, words: str, golden: 
     (found,) = judge(world.evidence()).causes
     assert found.found.endswith(words)
     golden(found.cure)
+
+
+def test_a_program_that_an_image_lacks_is_not_sought_on_the_host() -> None:
+    words = 'runc create failed: unable to start container process: error during container init: exec: "sleep": executable file not found'
+    assert hint(words) == ""
 
 
 def test_no_command_has_an_option_of_others_in_the_place_of_a_name() -> None:
