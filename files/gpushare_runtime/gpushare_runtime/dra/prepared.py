@@ -176,7 +176,8 @@ class Claims:
         try:
             if not await self._exists(claim):
                 async with self._lock:
-                    await self._forget([claim] * (claim.uid in self.by_uid))
+                    if claim.uid in self.by_uid:
+                        await self._forget([claim])
         except ValueError as error:
             log.warning("claim %s: %s", claim, error)
 
