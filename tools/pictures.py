@@ -3,7 +3,8 @@
 """`make pictures`: the pictures of README and docs. `python tools/pictures.py` compares those of the terminal, `--write` draws all.
 
 What is drawn is what the product's own programs show of the made-up cluster in six_nodes.py: a terminal as SVG, the dashboard in
-Chromium as PNG. No cluster is needed, and nobody edits a picture. A diagram shows figures of docs/project/benchmarks.
+Chromium as PNG. No cluster is needed, and nobody edits a picture. A diagram shows figures of docs/project/benchmarks. Afterwards
+`optipng -f0 -zc9 docs/pictures/*.png` (Debian's package) takes a quarter off: the release has a bound, and no picture changes by it.
 """
 
 from __future__ import annotations
