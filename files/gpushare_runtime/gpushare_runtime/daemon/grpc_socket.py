@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 from collections.abc import Callable, Sequence
@@ -34,13 +35,25 @@ class SocketServer:
             self._server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
             raise OSError(errno.EIO, str(error)) from None
-        await self._server.start()
+        # A start that is cancelled in the middle leaves gRPC a server that cannot be stopped any more (InvalidStateError).
+        starting = asyncio.ensure_future(self._server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting
+            await self._give_up()
+            raise
         try:
             self.path.chmod(0o600)
             self._inode = self.path.stat().st_ino
         except OSError:
-            await self.stop(0)
+            await self._give_up()
             raise
+
+    async def _give_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._inode = self.path.stat().st_ino
+        await self.stop(0)
 
     def listening(self) -> bool:
         """Whether the socket at the path is still this server's."""

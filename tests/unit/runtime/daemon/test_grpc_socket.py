@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright: gpushare.kubernetes contributors
+"""A gRPC server on a socket of its own, whose life is ended at any point of its start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare_runtime.daemon.grpc_socket import SocketServer
+
+
+def _nothing(server: Any) -> None:
+    del server
+
+
+def _in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_start_that_is_cancelled_at_any_point_leaves_no_socket_and_can_be_stopped(steps: int, tmp_path: Path) -> None:
+    server = SocketServer(tmp_path / "one.sock", _nothing)
+    starting = asyncio.ensure_future(server.start())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    starting.cancel()
+    # Awaited directly: with one more turn of the loop between, gRPC would have got over it.
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    await server.stop(0)
+    assert _in(tmp_path) == []
