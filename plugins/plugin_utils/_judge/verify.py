@@ -62,11 +62,12 @@ class VerifyJudge(Judge):
     def _evidence(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Evidence:
         hostvars = task_vars["hostvars"]
         hosts = {host: _seen(hostvars[host].get(arguments["seen"])) for host in arguments["hosts"]}
-        clusters = [hostvars[host].get(arguments["cluster"]) for host in arguments["hosts"]]
+        # All hosts have the same one. Each look would make a copy of it, which is as large as the cluster.
+        cluster = next((found for host in arguments["hosts"] if (found := hostvars[host].get(arguments["cluster"])) is not None), None)
         probed = {host: _seen(hostvars[host].get(arguments["probed"])) for host in arguments["hosts"]} if arguments["probed"] else {}
         return Evidence(
             hosts=hosts,
-            cluster=_seen(next((cluster for cluster in clusters if cluster is not None), None)),
+            cluster=_seen(cluster),
             artifact=_artifact(Path(arguments["runtime"]).resolve()),
             probed={host: seen for host, seen in probed.items() if not isinstance(seen, str)},
             probes=(arguments["probes"].get("pods") or _why(arguments["probes"])) if arguments["probes"] else None,
