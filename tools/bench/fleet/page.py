@@ -22,12 +22,15 @@ _HEAD: Final = (
     "CPU",
     "CPU per node (target)",
     "CPU per further node",
+    "CPU per node, beside the fewest nodes (target)",
     "modules per host",
     "results per host",
     "sent per host",
     "largest process",
     "date",
 )
+#: A node's CPU seconds in the largest fleet beside those in the smallest.
+GROWTH: Final = 1.15
 _PLANES: Final = 3
 
 
@@ -35,22 +38,27 @@ def tables(found: Sequence[dict[str, Any]]) -> str:
     """All that stands between the markers. found: the measurements of fleet.json."""
     rows = []
     for one in found:
-        before: dict[str, dict[str, Any]] = {}
+        runs: dict[str, list[dict[str, Any]]] = {}
         for run in one["runs"]:
-            rows.append([one["what"], *_row(run, before.get(run["step"])), one["date"]])
-            before[run["step"]] = run
+            smaller = runs.setdefault(run["step"], [])
+            rows.append([one["what"], *_row(run, smaller), one["date"]])
+            smaller.append(run)
     return table(_HEAD, rows)
 
 
-def _row(run: dict[str, Any], smaller: dict[str, Any] | None) -> list[str]:
+def _row(run: dict[str, Any], smaller: Sequence[dict[str, Any]]) -> list[str]:
     nodes, hosts = run["nodes"], run["nodes"] + _PLANES
     each = run["seconds"] / nodes
     target = TARGETS.get(run["step"])
     judged = "" if target is None else f" ({target}{', missed' if each > target else ''})"
-    further = "" if smaller is None else f"{(run['seconds'] - smaller['seconds']) / (nodes - smaller['nodes']):.2f} s"
+    further = growth = ""
+    if smaller:
+        further = f"{(run['seconds'] - smaller[-1]['seconds']) / (nodes - smaller[-1]['nodes']):.2f} s"
+        grown = each / (smaller[0]["seconds"] / smaller[0]["nodes"])
+        growth = f"{grown:.2f} ({GROWTH}{', missed' if grown > GROWTH else ''})"
     counts = [f"{run[name] / hosts:.1f}" for name in ("modules", "results")]
     sizes = [f"{run['sent'] / hosts / 1e6:.1f} MB", f"{run['peak']:.0f} MiB"]
-    return [run["step"], str(nodes), f"{run['seconds']:.0f} s", f"{each:.2f} s{judged}", further, *counts, *sizes]
+    return [run["step"], str(nodes), f"{run['seconds']:.0f} s", f"{each:.2f} s{judged}", further, growth, *counts, *sizes]
 
 
 def main() -> None:
