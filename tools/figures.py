@@ -118,6 +118,8 @@ STARTUP = saved("scheduling-5000-sampled")["startup"]
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
+#: The last run of each step with the most nodes.
+FLEET = {run["step"]: run for one in saved("fleet") for run in sorted(one["runs"], key=lambda run: run["nodes"])}
 #: The device plugin with a real library: memory and ids on each GPU.
 ON_REAL_GPUS = [
     value for one in proof.reports() for value in (one.found("plugin", "resident MiB"), one.found("plugin", "ids of memory, in GiB"))
@@ -247,6 +249,9 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     },
     f"{OPERATE}/migrate.md": [("(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),))],
     f"{OPERATE}/operations.md": [
+        ("For {} GPU nodes that need nothing, `site` took {:.0f}", (FLEET["site"]["nodes"], FLEET["site"]["seconds"])),
+        ("`preflight` {:.0f} and `verify` {:.0f}", (FLEET["preflight"]["seconds"], FLEET["verify"]["seconds"])),
+        ("Its largest process had {:.0f} MiB", (FLEET["site"]["peak"],)),
         ("between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         ("one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
     ],
