@@ -56,7 +56,7 @@ Copyright: NVIDIA CORPORATION. Licence: Apache-2.0, https://www.apache.org/licen
 
 #: What the image has of the extra `kubectl`. The package `kubernetes` reads kubeconfigs whose users log in by a program, which is in no
 #: image: with what it needs it would be more than half of this one.
-OF_KUBECTL: Final = ("markdown-it-py", "mdurl", "msgspec", "pygments", "rich")
+OF_KUBECTL: Final = ("markdown-it-py", "mdurl", "pygments", "rich")
 
 #: An interpreter below our folder: take_over.yml tells our processes from those of the original by the first word of their command.
 _INTERPRETER: Final = f"/{ROOT}/bin/python3"

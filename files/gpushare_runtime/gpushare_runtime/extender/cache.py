@@ -23,7 +23,8 @@ from gpushare_runtime.core.pods import AllocatedPod, FinishedPod, InvalidPod, Pe
 from gpushare_runtime.daemon.log_line import about
 from gpushare_runtime.extender.node_states import NodeStates, condensed
 from gpushare_runtime.kube.client import KubeClient, path
-from gpushare_runtime.kube.reflector import Reflector
+from gpushare_runtime.kube.fields import read_event, read_page
+from gpushare_runtime.kube.reflector import Decoders, Reflector
 
 log = logging.getLogger(__name__)
 
@@ -313,6 +314,7 @@ class ClusterCache:
             # Also finished pods: with a selector for the others, a pod that ends and one that is deleted by force are the same.
             transform=PodReader(partial(log.warning, "%s")),
             unreadable=unreadable_pod,
+            decode=Decoders(read_page, read_event),
         )
         return nodes, pods
 

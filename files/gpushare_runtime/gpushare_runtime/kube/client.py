@@ -30,6 +30,8 @@ METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 PAGE: Final = 500
+Decode = Callable[[bytes], Any]
+"""Of an answer's bytes; orjson.JSONDecodeError where they are no JSON."""
 LOST_SECONDS: Final = 30.0
 # A budget answers 429. Such a request is not repeated at once: the budget changes when another pod is ready.
 _SAME_CLOCK_SECONDS: Final = 3.0
@@ -188,7 +190,7 @@ class KubeClient:
         return await self._request("DELETE", path, params, body=orjson.dumps(body) if body else None, within=within)
 
     async def list_pages(
-        self, path: str, *, limit: int = PAGE, accept: str = JSON, decode: Callable[[bytes], Any] = orjson.loads, **params: object
+        self, path: str, *, limit: int = PAGE, accept: str = JSON, decode: Decode = orjson.loads, **params: object
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The pages of a list, as the server sends them. The first is read with the newest resourceVersion.
 
@@ -213,14 +215,15 @@ class KubeClient:
         timeout_seconds: int = 300,
         read_timeout: float = 100.0,
         pause: float = 0.0,
+        decode: Decode = orjson.loads,
         **params: object,
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """(type, object) for each change after that resourceVersion, BOOKMARKs too, until the server ends the watch.
 
         timeout_seconds: when the server ends it; read_timeout: seconds of silence after which the connection counts as
         lost (the server sends a bookmark about every minute). pause: seconds from one read to the next. The kernel keeps
-        what comes meanwhile, because most of what an event costs is to be woken for it. KubeError 410 when the
-        resourceVersion is too old.
+        what comes meanwhile, because most of what an event costs is to be woken for it. decode: of an event, as for
+        `list_pages`. KubeError 410 when the resourceVersion is too old.
         """
         query = {
             **params,
@@ -236,7 +239,7 @@ class KubeClient:
                 if response.status >= 400:
                     raise _error(response.status, await response.read())
                 async for line in _lines(response.content, pause):
-                    yield _event(line)
+                    yield _event(line, decode)
         except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._no_answer("GET", path, error) from None
 
@@ -250,7 +253,7 @@ class KubeClient:
         headers: Mapping[str, str] | None = None,
         within: float | None = None,
         send_within: float = math.inf,
-        decode: Callable[[bytes], Any] = orjson.loads,
+        decode: Decode = orjson.loads,
         most: int = 0,
     ) -> dict[str, Any]:
         began = time.monotonic()
@@ -393,8 +396,8 @@ async def _lines(stream: aiohttp.StreamReader, pause: float) -> AsyncGenerator[b
             await asyncio.sleep(pause)
 
 
-def _event(line: bytes) -> tuple[str, dict[str, Any]]:
-    event = _object(line)
+def _event(line: bytes, decode: Decode) -> tuple[str, dict[str, Any]]:
+    event = _object(line, decode)
     kind, value = event.get("type"), event.get("object")
     if not isinstance(kind, str) or not isinstance(value, dict):
         raise KubeError(0, LOST, f"a watch sent {line[:200]!r}; expected an object with type and object")
@@ -403,7 +406,7 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
     return kind, value
 
 
-def _object(data: bytes, decode: Callable[[bytes], Any] = orjson.loads) -> dict[str, Any]:
+def _object(data: bytes, decode: Decode) -> dict[str, Any]:
     try:
         value = decode(data)
     except orjson.JSONDecodeError as error:

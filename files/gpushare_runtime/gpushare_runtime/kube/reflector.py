@@ -10,10 +10,12 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar, cast
+
+import orjson
 
 from gpushare_runtime.kube.backoff import Backoff
-from gpushare_runtime.kube.client import JSON, METADATA, METADATA_LIST, PAGE, KubeClient, KubeError
+from gpushare_runtime.kube.client import JSON, METADATA, METADATA_LIST, PAGE, Decode, KubeClient, KubeError
 
 T = TypeVar("T")
 
@@ -25,6 +27,16 @@ _LONGEST_TROUBLE: Final = 200
 log = logging.getLogger(__name__)
 
 
+class Decoders(NamedTuple):
+    """Of a page of a list, and of an event of a watch."""
+
+    page: Decode
+    event: Decode
+
+
+_WHOLE: Final = Decoders(orjson.loads, orjson.loads)
+
+
 class Reflector(Generic[T]):
     """One resource, listed and watched.
 
@@ -33,7 +45,7 @@ class Reflector(Generic[T]):
     interest and left out. Raw objects are dropped page by page. An object that transform cannot bear is logged; what `unreadable`
     makes of it stands for it, so that nothing older does.
     metadata_only: ask the server for metadata alone. condense: what is kept of each object of a list until the others are there.
-    pause: as of `KubeClient.watch`, for what may be so late.
+    pause: as of `KubeClient.watch`, for what may be so late. decode: as of `KubeClient`, for objects of which little is read.
     """
 
     def __init__(
@@ -52,6 +64,7 @@ class Reflector(Generic[T]):
         limit: int = PAGE,
         read_timeout: float = 100.0,
         pause: float = 0.0,
+        decode: Decoders = _WHOLE,
         backoff: Backoff | None = None,
     ) -> None:
         self.synced = asyncio.Event()
@@ -73,6 +86,7 @@ class Reflector(Generic[T]):
         self._limit = limit
         self._read_timeout = read_timeout
         self._watch_pause = pause
+        self._decode = decode
         self._backoff = backoff or Backoff()
         self._resource_version = ""
         self._last_contact: float | None = None
@@ -183,7 +197,7 @@ class Reflector(Generic[T]):
         items: list[T] = []
         version = ""
         accept = METADATA_LIST if self._metadata_only else JSON
-        async for page in self._client.list_pages(self._path, limit=limit, accept=accept, **self._selectors):
+        async for page in self._client.list_pages(self._path, limit=limit, accept=accept, decode=self._decode.page, **self._selectors):
             self._last_contact = time.monotonic()
             version = str((page.get("metadata") or {}).get("resourceVersion") or "")
             for raw in page.get("items") or ():
@@ -203,6 +217,7 @@ class Reflector(Generic[T]):
             timeout_seconds=random.randint(240, 480),
             read_timeout=self._read_timeout,
             pause=self._watch_pause,
+            decode=self._decode.event,
             **self._selectors,
         )
         async with aclosing(stream):

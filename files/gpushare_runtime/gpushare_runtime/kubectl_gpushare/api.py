@@ -231,7 +231,7 @@ async def _read_into(
     client: KubeClient, path: str, selector: str, put: Callable[[Mapping[str, Any]], K], remove: Callable[[K], None]
 ) -> None:
     """As `_list`, without ever having all raw objects at once, and only with the fields that are read."""
-    from gpushare_runtime.kubectl_gpushare.fields import read_page
+    from gpushare_runtime.kube.fields import read_page
 
     keys: set[K] = set()
     try:
@@ -287,7 +287,7 @@ def fill_from_files(cluster: Cluster, files: Sequence[str]) -> None:
 def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, object) of each in a v1 list, or of the only one."""
     # Only here: a GPU node's environment has no msgspec.
-    from gpushare_runtime.kubectl_gpushare.fields import NoListError, read_objects
+    from gpushare_runtime.kube.fields import NoListError, read_objects
 
     try:
         if file != "-" and Path(file).stat().st_size > MOST_FILE_BYTES:

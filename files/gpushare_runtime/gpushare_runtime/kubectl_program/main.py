@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         # A GPU node's environment has the program, too.
         package = (error.name or "").partition(".")[0]
-        if package not in ("rich", "kubernetes", "msgspec"):
+        if package not in ("rich", "kubernetes"):
             raise
         cure = "use the plugin of a control plane, or install gpushare-runtime[kubectl]"
         return _fail(f"the Python package `{package}` is not installed here; {cure}")

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from gpushare_runtime.core.ledger_json import ledger_json
+from gpushare_runtime.kube import fields
 from gpushare_runtime.kube.client import KubeError
-from gpushare_runtime.kubectl_gpushare import fields
 from gpushare_runtime.kubectl_gpushare.api import _put
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from unit.fakes.runtime.kubectl_gpushare.objects import node, original_node, pod
@@ -175,7 +175,12 @@ LABELS = b'{"kind":"Pod","metadata":{"labels":%s}}'
     ],
 )
 @pytest.mark.parametrize(
-    "read", [lambda data: [item for _, item in fields.read_objects(data)], lambda data: list(fields.read_page(data)["items"])]
+    "read",
+    [
+        lambda data: [item for _, item in fields.read_objects(data)],
+        lambda data: list(fields.read_page(data)["items"]),
+        lambda data: [fields.read_event(b'{"type":"ADDED","object":%s}' % data.partition(b"[")[2][:-2])["object"]],
+    ],
 )
 def test_what_is_odd_reads_as_without_this_module(item: bytes, read: Callable[[bytes], list[Any]]) -> None:
     data = b'{"kind":"List","items":[%s]}' % item
@@ -189,6 +194,15 @@ def test_what_is_odd_reads_as_without_this_module(item: bytes, read: Callable[[b
         assert read(data) == expected
     except fields.NoListError:
         assert not isinstance(expected[0], dict)
+
+
+def test_an_event_has_only_those_fields_and_an_error_all_of_its_own() -> None:
+    for one in objects():
+        event = fields.read_event(orjson.dumps({"type": "MODIFIED", "object": one}))
+        assert (event["type"], [event["object"]]) == ("MODIFIED", list(fields.read_page(orjson.dumps({"items": [one]}))["items"]))
+    error = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "details": {"causes": [{"reason": "Old"}]}}}
+    assert fields.read_event(orjson.dumps(error)) == error
+    assert fields.read_event(b'{"type":"ADDED"}') == {"type": "ADDED"}
 
 
 @pytest.mark.parametrize("text", ["[1]", '"x"', "null", '{"items":3}', '{"items":[1]}', '{"items":null}'])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""JSON of nodes, pods, slices and claims → only the fields that `Cluster` reads. A pod of the API server has ten times as much, such as
-managedFields, and most of the time and memory that 50,000 of them need went into building fields that are never read.
+"""JSON of nodes, pods, slices and claims → only the fields that extender and kubectl read. A pod of the API server has ten times as
+much, such as managedFields, and most of the time and memory that 50,000 of them need went into building fields that are never read.
 
 An object that does not have the types below is parsed whole, so its reader finds what is wrong with it, and says so.
 """
@@ -107,6 +107,12 @@ class _List(TypedDict, total=False):
     items: list[msgspec.Raw]
 
 
+class _Event(TypedDict, total=False):
+    type: Any
+    object: msgspec.Raw
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 _LIST: Final = msgspec.json.Decoder(_List)
 
@@ -122,6 +128,17 @@ def read_page(data: bytes) -> Any:
     except _Other:
         return orjson.loads(data)
     return {"metadata": page.get("metadata"), "items": map(_read_object, page.get("items", ()))}
+
+
+def read_event(data: bytes) -> Any:
+    """An event of a watch; an error whole. orjson.JSONDecodeError if it is not JSON."""
+    try:
+        event = _EVENT.decode(data)
+    except _Other:
+        return orjson.loads(data)
+    if event.get("type") == "ERROR" or "object" not in event:
+        return orjson.loads(data)
+    return {"type": event.get("type"), "object": _read_object(event["object"])}
 
 
 def read_objects(data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
