@@ -192,19 +192,30 @@ class KubeClient:
     async def list_pages(
         self, path: str, *, limit: int = PAGE, accept: str = JSON, decode: Decode = orjson.loads, **params: object
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """The pages of a list, as the server sends them. The first is read with the newest resourceVersion.
+        """The pages of a list, as the server sends them. The first is read with the newest resourceVersion, and while a page is used the
+        server makes the next one.
 
         decode: of a page. It may leave out what its caller does not read, and raises orjson.JSONDecodeError where there is no JSON.
         KubeError 410 in the middle: the list has become too old to be continued. Begin again; limit=0 asks for one piece.
         """
-        token = ""
-        while True:
+
+        def ask(token: str) -> asyncio.Future[dict[str, Any]]:
             query = {**params, **({"limit": limit} if limit else {}), **({"continue": token} if token else {})}
-            page = await self._request("GET", path, query, headers={"Accept": accept}, decode=decode)
-            yield page
-            token = (page.get("metadata") or {}).get("continue") or ""
-            if not token:
-                return
+            return asyncio.ensure_future(self._request("GET", path, query, headers={"Accept": accept}, decode=decode))
+
+        coming: asyncio.Future[dict[str, Any]] | None = ask("")
+        try:
+            while coming is not None:
+                page = await coming
+                token = (page.get("metadata") or {}).get("continue") or ""
+                coming = ask(token) if token else None
+                if coming is not None:
+                    # Sent before the page is used, which leaves the loop no turn.
+                    await asyncio.sleep(0)
+                yield page
+        finally:
+            if coming is not None:
+                coming.cancel()
 
     async def watch(
         self,
