@@ -38,6 +38,8 @@ _SENT_SECONDS: Final = 600.0
 
 NODES_SECONDS: Final = 0.2
 """Nodes of a large cluster write all the time, and what they write may be so late: it is not what a pod waits for that was just deleted."""
+PODS_SECONDS: Final = 0.05
+"""Changes of pods may be so late while none is pending. A new pod that needs a GPU which was freed in this time is tried again after it."""
 
 _MOST_LINES: Final = 10
 
@@ -304,7 +306,7 @@ class ClusterCache:
             unreadable=unreadable_node,
             metadata_only=True,
             condense=condensed,
-            pause=NODES_SECONDS,
+            pause=lambda: NODES_SECONDS,
         )
         pods = Reflector(
             client,
@@ -315,6 +317,7 @@ class ClusterCache:
             transform=PodReader(partial(log.warning, "%s")),
             unreadable=unreadable_pod,
             decode=Decoders(read_page, read_event),
+            pause=lambda: 0.0 if self._pending else PODS_SECONDS,
         )
         return nodes, pods
 

@@ -225,15 +225,15 @@ class KubeClient:
         accept: str = JSON,
         timeout_seconds: int = 300,
         read_timeout: float = 100.0,
-        pause: float = 0.0,
+        pause: Callable[[], float] | None = None,
         decode: Decode = orjson.loads,
         **params: object,
     ) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """(type, object) for each change after that resourceVersion, BOOKMARKs too, until the server ends the watch.
 
         timeout_seconds: when the server ends it; read_timeout: seconds of silence after which the connection counts as
-        lost (the server sends a bookmark about every minute). pause: seconds from one read to the next. The kernel keeps
-        what comes meanwhile, because most of what an event costs is to be woken for it. decode: of an event, as for
+        lost (the server sends a bookmark about every minute). pause: after each read, seconds to the next one. The kernel
+        keeps what comes meanwhile, because most of what an event costs is to be woken for it. decode: of an event, as for
         `list_pages`. KubeError 410 when the resourceVersion is too old.
         """
         query = {
@@ -389,7 +389,7 @@ async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-async def _lines(stream: aiohttp.StreamReader, pause: float) -> AsyncGenerator[bytes, None]:
+async def _lines(stream: aiohttp.StreamReader, pause: Callable[[], float] | None) -> AsyncGenerator[bytes, None]:
     """The lines of a stream, however long they are and however they are cut into chunks. pause: as of `KubeClient.watch`."""
     rest = bytearray()
     async for chunk in stream.iter_any():
@@ -403,8 +403,8 @@ async def _lines(stream: aiohttp.StreamReader, pause: float) -> AsyncGenerator[b
         for line in lines:
             if line:
                 yield line
-        if pause:
-            await asyncio.sleep(pause)
+        if pause is not None and (seconds := pause()):
+            await asyncio.sleep(seconds)
 
 
 def _event(line: bytes, decode: Decode) -> tuple[str, dict[str, Any]]:

@@ -63,7 +63,7 @@ class Reflector(Generic[T]):
         condense: Callable[[T], T] = lambda item: item,
         limit: int = PAGE,
         read_timeout: float = 100.0,
-        pause: float = 0.0,
+        pause: Callable[[], float] | None = None,
         decode: Decoders = _WHOLE,
         backoff: Backoff | None = None,
     ) -> None:

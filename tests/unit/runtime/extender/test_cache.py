@@ -18,6 +18,7 @@ from gpushare_runtime.core.objects import PodReader
 from gpushare_runtime.core.overuse import Evictions
 from gpushare_runtime.core.pods import FinishedPod, InvalidPod, PendingPod
 from gpushare_runtime.core.request import ContainerRequest, Kind, Request
+from gpushare_runtime.extender import cache
 from gpushare_runtime.extender.cache import FORCED_SECONDS, STALE_SECONDS, UNSEEN_SECONDS, ClusterCache, incomplete
 from gpushare_runtime.kube.client import KubeClient
 from unit.fakes.runtime.extender import virtual
@@ -536,6 +537,35 @@ async def test_the_watches_keep_the_cache_as_the_api_server_is(api: FakeApi, cli
     finally:
         for task in tasks:
             task.cancel()
+
+
+@pytest.mark.parametrize("one_waits", [True, False])
+async def test_changes_of_pods_are_late_only_while_none_waits(
+    one_waits: bool, api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "PODS_SECONDS", 600.0)
+    pods, cluster = "/api/v1/namespaces/default/pods/", ClusterCache()
+
+    def has_gpus(name: str, on: str = "n") -> dict[str, Any]:
+        made = pod(container(mem=8), name=name, uid=name, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0"} if on else {})
+        return {**made, "spec": {**made["spec"], "nodeName": on}}
+
+    if one_waits:
+        await api.put(f"{pods}waits", has_gpus("waits", ""))
+    _, watch = cluster.watches(client)
+    task = asyncio.create_task(watch.run())
+    try:
+        await watch.synced.wait()
+        await api.put(f"{pods}a", has_gpus("a"))
+        await until(lambda: cluster.ledger.pod("a"))
+        await api.put(f"{pods}b", has_gpus("b"))
+        if one_waits:
+            await until(lambda: cluster.ledger.pod("b"))
+        else:
+            await asyncio.sleep(0.2)
+            assert not cluster.ledger.pod("b")
+    finally:
+        task.cancel()
 
 
 def rejected_by_its_node() -> FinishedPod:
