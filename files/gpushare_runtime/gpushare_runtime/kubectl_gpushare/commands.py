@@ -63,7 +63,7 @@ from gpushare_runtime.kubectl_gpushare.explain import (
 from gpushare_runtime.kubectl_gpushare.kubeconfig import context_namespace, find_kubeconfig, load_kubeconfig
 from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, HEADER, Cell, Column, Table, TableRow, paint
 from gpushare_runtime.kubectl_gpushare.output import Format, written
-from gpushare_runtime.kubectl_gpushare.stalls import MOST_EVIDENCE, Stall
+from gpushare_runtime.kubectl_gpushare.stalls import MOST_EVIDENCE, STARTING, Stall
 from gpushare_runtime.kubectl_gpushare.trace import read_hosts, read_pods
 from gpushare_runtime.kubectl_gpushare.unplaced import sentence
 from gpushare_runtime.kubectl_gpushare.used import find_address, instead_of, published_peaks, read_peaks
@@ -278,7 +278,7 @@ def _on_a_node(cluster: Cluster, namespace: str, name: str, beside: Beside) -> i
         stall = cluster.pods.get(share.uid, UNKNOWN_POD).stall
         if stall is not None:
             words = _stalled(stall, beside.warnings.get(share.uid), cluster)
-            print(as_text(f"pod {share.namespace}/{share.name} does not run: {words}", 4096))
+            print(as_text(f"pod {share.namespace}/{share.name} {words}", 4096))
         orphaned = share.pod is None and share.why == "orphaned"
         is_there = f"is deleted; its processes on node {node.name} have" if orphaned else f"is on node {node.name} and has"
         print(as_text(f"pod {share.namespace}/{share.name} {is_there} {has}{state}", 4096))
@@ -303,10 +303,13 @@ def _in_words(cluster: Cluster, raw: Mapping[str, Any]) -> str:
 
 def _stalled(stall: Stall, event: PodEvent | None, cluster: Cluster) -> str:
     """kubelet's state, and its last Warning in its own words."""
+    if event is None and stall.state == STARTING and not stall.hangs(cluster.now()):
+        return f"is being started: {stall.in_words()}"
+    words = f"does not run: {stall.in_words()}"
     if event is None:
-        return stall.in_words()
+        return words
     ago = f", {max(0, int(cluster.now() - event.time))} s ago" if event.time else ""
-    return f"{stall.in_words()}; the last Warning of {event.source or 'kubelet'}{ago}: {event.reason}: {event.message[:MOST_EVIDENCE]}"
+    return f"{words}; the last Warning of {event.source or 'kubelet'}{ago}: {event.reason}: {event.message[:MOST_EVIDENCE]}"
 
 
 def run_simulate(arguments: argparse.Namespace, form: Format) -> int:

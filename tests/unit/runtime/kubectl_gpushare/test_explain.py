@@ -545,18 +545,18 @@ ENDED_WITH = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
     ("statuses", "events", "words"),
     [
         ([{"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}], [warned("p", "FailedCreatePodSandBox", SANDBOX)],
-         f"ContainerCreating; the last Warning of kubelet, N s ago: FailedCreatePodSandBox: {SANDBOX}"),
-        ([], [], "ContainerCreating"),
+         f"does not run: ContainerCreating; the last Warning of kubelet, N s ago: FailedCreatePodSandBox: {SANDBOX}"),
+        ([], [], "is being started: ContainerCreating"),
         ([{"name": "main", "state": CRASHED, "lastState": ENDED_WITH}], [],
-         f"CrashLoopBackOff of container main: {CRASHED['waiting']['message']}; it ended with exit code 137 (OOMKilled)"),
+         f"does not run: CrashLoopBackOff of container main: {CRASHED['waiting']['message']}; it ended with exit code 137 (OOMKilled)"),
         ([{"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}],
          # Of a pod with the same name before, of its scheduling, and about its GPU.
          [warned("p", "Failed", "old", involvedObject={"uid": "other"}), warned("p", "FailedScheduling", "0/3"),
           warned("p", "GPUShareUnmanaged", "x"), warned("p", "BackOff", 2000 * "\x1b", lastTimestamp=None)],
-         f"ImagePullBackOff of container main: not found; the last Warning of kubelet: BackOff: {300 * ' '}"),
+         f"does not run: ImagePullBackOff of container main: not found; the last Warning of kubelet: BackOff: {300 * ' '}"),
         ([{"name": "i", "state": {"waiting": {"reason": "CreateContainerError", "message": "unresolvable CDI devices"}}},
           {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}], 403,
-         "CreateContainerError of container i: unresolvable CDI devices"),
+         "does not run: CreateContainerError of container i: unresolvable CDI devices"),
         ([{"name": "main", "state": {"running": {}}}], [warned("p", "Unhealthy", "Readiness probe failed")], ""),
     ],
 )  # fmt: skip
@@ -582,5 +582,5 @@ def test_a_pod_that_is_on_a_node_and_does_not_run_has_kubelets_words_first(
 
     assert command.run(tmp_path, "explain", "p", faults=lambda: 20 * [forbidden])[0] == 0
     printed = re.sub(r"\d+ s ago", "N s ago", capsys.readouterr().out)
-    assert printed.startswith(f"pod default/p does not run: {words}\n" if words else "pod default/p is on node")
+    assert printed.startswith(f"pod default/p {words}\n" if words else "pod default/p is on node")
     golden(printed)
