@@ -52,6 +52,8 @@ _HINTS = tuple(
             "chmod 0755 $(ls /usr/bin/{0} /usr/sbin/{0} /usr/local/sbin/{0} 2>/dev/null)",
         ),
         (
+            # Of a container's own program runc says the same, after it has begun with the container.
+            r"^(?!.*(?:container init|container process)).*"
             r"exec: \\?\"(/[\w./-]{1,120})\\?\": (?:stat [\w./-]+: )?(?:permission denied|no such file)",
             "ls -lL {0} on that host: install the package that brings it, or, where it may not be executed: chmod 0755 {0}",
         ),
