@@ -16,7 +16,9 @@ LICENCE: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright: 
 TITLE: Final = "The extender chooses a GPU and binds the pod; the device plugin makes kubelet allocate units of that GPU"
 FONT: Final = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 #: What happens, by its number in the picture.
-STEPS: Final = ("which GPUs have room?", "one call, with the GPU in it", "units of that GPU alone", "the container sees GPU 1")
+STEPS: Final = ("which GPUs have room?", "one Binding, with GPU 1", "units of GPU 1 alone", "the container sees GPU 1")
+#: The GPUs of the node are those of the Event in the README: their model, and GiB.
+MODEL: Final = ("NVIDIA L40S", 44)
 #: Role of a colour to the colour, by theme.
 THEMES: Final = {
     "light": {
@@ -95,14 +97,14 @@ class Canvas:
         self.text(x, y + 4, str(number), "panel", size=12, style=' font-weight="700"')
 
     def gpu(self, x: int, y: int, width: int, name: str, shares: Sequence[tuple[int, str]]) -> None:
-        """A GPU with 16 GiB. shares: GiB and colour of each pod."""
+        """shares: GiB and colour of each pod."""
         self.text(x, y - 7, name, size=13, anchor="start")
-        used = sum(size for size, _ in shares)
-        self.text(x + width, y - 7, f"{used} of 16 GiB", "faint", size=12, anchor="end")
+        used, most = sum(size for size, _ in shares), MODEL[1]
+        self.text(x + width, y - 7, f"{used} of {most} GiB", "faint", size=12, anchor="end")
         self.rect(x, y, width, 20, "free", radius=4)
         for size, colour in shares:
-            self.rect(x, y, width * size / 16 - 2, 20, colour, radius=4)
-            x += width * size // 16
+            self.rect(x, y, width * size / most - 2, 20, colour, radius=4)
+            x += width * size // most
 
     def key(self, x: int, y: int, colours: Sequence[str], words: str) -> None:
         for colour in colours:
@@ -110,8 +112,10 @@ class Canvas:
             x += 15
         self.text(x + 3, y, words, "faint", size=12, anchor="start")
 
-    def steps(self, x: int, y: int) -> None:
-        """What the numbers mean, one line each."""
+    def steps(self, x: int, y: int, width: int) -> None:
+        """What the numbers mean, one line each; 162 high."""
+        self.panel(x, y, width, 162, "what happens")
+        x, y = x + 16, y + 53
         for number, words in enumerate(STEPS):
             self.step(x + 10, y + 28 * number, number + 1)
             self.text(x + 28, y + 5 + 28 * number, words, size=13, anchor="start")
@@ -132,20 +136,20 @@ def pod(on: Canvas, x: int, y: int, width: int) -> None:
         on.text(x + 16, y + 56 + 21 * number, line, size=12, style=style, anchor="start")
 
 
-def control_plane(on: Canvas, x: int, y: int) -> None:
-    """350 wide, 270 high."""
-    on.panel(x, y, 350, 270, "control plane")
+def scheduler(on: Canvas, x: int, y: int) -> None:
+    """The two programs that are together in either mode, and the API server; 350 wide, 270 high."""
+    on.panel(x, y, 202, 270, "scheduler")
     on.box(x + 16, y + 44, 170, 56, ("kube-scheduler",))
     on.box(x + 16, y + 190, 170, 60, ("gpushare-extender", "chooses GPU 1"), ours=True)
-    on.box(x + 262, y + 44, 72, 206, ("API", "server"))
+    on.box(x + 270, y + 44, 72, 206, ("API", "server"), name=2)
     on.arrow((x + 66, y + 100), (x + 66, y + 188))
     on.step(x + 46, y + 145, 1)
     on.text(x + 74, y + 149, "room?", "faint", size=13, anchor="start")
     on.arrow((x + 136, y + 190), (x + 136, y + 102))
     on.text(x + 144, y + 149, "nodes", "faint", size=13, anchor="start")
-    on.arrow((x + 186, y + 220), (x + 260, y + 220))
-    on.step(x + 206, y + 200, 2)
-    on.text(x + 222, y + 205, "binds", "faint", size=13, anchor="start")
+    on.arrow((x + 186, y + 220), (x + 268, y + 220))
+    on.step(x + 236, y + 200, 2)
+    on.text(x + 236, y + 241, "binds", "faint", size=13)
 
 
 def gpu_node(on: Canvas, x: int, y: int) -> None:
@@ -158,13 +162,14 @@ def gpu_node(on: Canvas, x: int, y: int) -> None:
     on.text(x + 64, y + 149, "units?", "faint", size=13, anchor="start")
     on.arrow((x + 118, y + 190), (x + 118, y + 102))
     on.text(x + 126, y + 149, "of GPU 1", "faint", size=13, anchor="start")
-    on.gpu(x + 196, y + 62, 138, "GPU 0", [(12, "other"), (4, "third")])
-    on.gpu(x + 196, y + 118, 138, "GPU 1", [(6, "other"), (8, "yours")])
+    on.gpu(x + 196, y + 62, 138, "GPU 0", [(24, "other"), (16, "third")])
+    on.gpu(x + 196, y + 118, 138, "GPU 1", [(20, "other"), (8, "yours")])
     on.arrow((x + 156, y + 72), (x + 176, y + 72), (x + 176, y + 128), (x + 194, y + 128))
     on.step(x + 176, y + 72, 4)
     on.key(x + 196, y + 168, ["yours"], "your pod, 8 GiB")
     on.key(x + 196, y + 190, ["other", "third"], "other pods")
     on.key(x + 196, y + 212, ["free"], "free")
+    on.text(x + 196, y + 241, f"2 × {MODEL[0]}", "faint", size=12, anchor="start")
 
 
 #: Title of a mode, and what the programs of control plane and node are there.
@@ -189,11 +194,11 @@ def wide(colours: dict[str, str]) -> str:
     """For GitHub's width."""
     on = Canvas(960, 486, colours)
     pod(on, 8, 8, 208)
-    on.steps(14, 150)
-    control_plane(on, 232, 8)
+    on.steps(8, 116, 208)
+    scheduler(on, 232, 8)
     gpu_node(on, 602, 8)
     on.arrow((216, 80), (246, 80))
-    on.arrow((566, 80), (616, 80))
+    on.arrow((574, 80), (616, 80))
     for number, (title, by, plane, node) in enumerate(LANES):
         y = 296 + 62 * number
         on.rect(8, y, 944, 54, "panel", "edge", 12)
@@ -207,15 +212,15 @@ def wide(colours: dict[str, str]) -> str:
 
 def tall(colours: dict[str, str]) -> str:
     """For a phone."""
-    on = Canvas(366, 1074, colours)
+    on = Canvas(366, 1126, colours)
     pod(on, 8, 8, 350)
-    control_plane(on, 8, 128)
+    scheduler(on, 8, 128)
     gpu_node(on, 8, 418)
-    on.steps(20, 716)
+    on.steps(8, 708, 350)
     on.arrow((140, 108), (140, 170))
-    on.arrow((306, 378), (306, 408), (124, 408), (124, 460))
+    on.arrow((314, 378), (314, 408), (124, 408), (124, 460))
     for number, (title, by, plane, node) in enumerate(LANES):
-        y = 828 + 82 * number
+        y = 882 + 82 * number
         on.rect(8, y, 350, 74, "panel", "edge", 12)
         on.text(20, y + 30, title, size=14, style=' font-weight="600"', anchor="start")
         on.text(20, y + 50, by, "faint", size=13, anchor="start")

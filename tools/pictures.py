@@ -53,9 +53,9 @@ TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": _
 _POD: Final = f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}"
 PAGES: Final = {
     "dashboard-light": ("#/nodes", "light", 1280, 1020),
-    "dashboard-dark": (_POD, "dark", 1280, 694),
-    **{f"readme-{colours}": ("#/nodes", colours, 980, 640) for colours in ("light", "dark")},
-    **{f"phone-{colours}": ("#/nodes", colours, 400, 526) for colours in ("light", "dark")},
+    "dashboard-dark": (_POD, "dark", 1280, 664),
+    **{f"readme-{colours}": ("#/nodes", colours, 1056, 616) for colours in ("light", "dark")},
+    **{f"phone-{colours}": ("#/nodes", colours, 400, 659) for colours in ("light", "dark")},
 }
 # Those of the README, which have to be read at a glance: of the first nodes only, which have no trouble.
 FIRST: Final = dict.fromkeys(("explain", "explain-phone", "readme-light", "readme-dark", "phone-light", "phone-dark"), 3)
@@ -132,12 +132,12 @@ def command(name: str) -> str:
     return " ".join(("kubectl", "gpushare", *TERMINAL[name]))
 
 
-def svg(title: str, text: str, columns: int = COLUMNS) -> str:
-    """The text of a terminal as a picture, which needs nothing from another server."""
+def svg(name: str, text: str, columns: int = COLUMNS) -> str:
+    """The text of a terminal as a picture, which needs nothing from another server. name: no other picture of a page has it."""
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     # Rich cuts the picture off a little above the descenders of the last line: it is an empty one.
     console.print(Text.from_ansi(f"{text.rstrip()}\n "))
-    drawn = console.export_svg(title=title, unique_id=re.sub(r"\W+", "-", title))
+    drawn = console.export_svg(title="", unique_id=re.sub(r"\W+", "-", name))
     drawn = (
         _FONT_FACE.sub("", drawn).replace("Fira Code", "ui-monospace").replace("<!-- Generated with Rich https://www.textualize.io -->", "")
     )

@@ -29,6 +29,7 @@ KINDS: Final[dict[str, tuple[str, str, int | None, int]]] = {
     "L": ("serving", "llama-8b", 24, 500),
     "E": ("serving", "embed", 6, 500),
     "N": ("notebooks", "notebook", 10, 27),
+    "J": ("notebooks", "jupyter", 40, 27),
     "T": ("research", "train", 40, 6),
     "S": ("research", "score", 8, 30),
     "D": ("vision", "detect", 12, 170),
@@ -39,19 +40,20 @@ A100: Final = ("NVIDIA A100-SXM4-80GB", 80)
 L40S: Final = ("NVIDIA L40S", 44)
 #: Node to its model and the pods of each GPU; "-" for none.
 NODES: Final[dict[str, tuple[tuple[str, int], str]]] = {
-    "gpu1": (A100, "LLL LLLE TT TDDD LTD LLLO NNNN LLE"),
-    "gpu2": (A100, "LLLE LLL TLD TNN DDD T EEE LE"),
-    "gpu3": (L40S, "DDD LDO NNNN EEEEE LE DD OO N"),
-    "gpu4": (A100, "TT LLLO DDDD LTE W NNN S L"),
-    "gpu5": (A100, "TT TT W LLE TDE LL NNNE -"),
-    "gpu6": (L40S, "DDDO LNE NNE LDE EEE DO N O"),
+    "gpu1": (A100, "LLL LLLE TT TDDD LTD LLLO NNNNNN LLEDO"),
+    "gpu2": (A100, "LLLE LLL TLD TNNDE DDDLO JL EEELL LLEDE"),
+    "gpu3": (L40S, "DDD LDO NNNN EEEEE LE DD OOL NL"),
+    "gpu4": (A100, "TT LLLO DDDDN LTE W NNNLN S LLD"),
+    "gpu5": (A100, "TT TT W LLES TDE LLN NNNEL -"),
+    "gpu6": (L40S, "DDDO LNE NNE LDE EEEN DOD N OL"),
 }
 FAILED: Final = ("gpu4", 6, "XID 79")
 CORDONED: Final = ("gpu5", 7)
 #: Node, GPU, pod and GiB.
 ORPHANED: Final = ("gpu6", 6, "research/train-gone", 20)
-#: Namespace, name, GiB, minutes: the pod that `explain` explains is the first.
-WAITING: Final = (("serving", "llama-70b", 70, 42), ("research", "sweep-large", 90, 120), ("vision", "video-index", 66, 3))
+#: Namespace, name, GiB, minutes: the pod that `explain` explains is the first. No usable GPU has half of what
+#: it asks for, so that the end of a pod helps, and no smaller request.
+WAITING: Final = (("serving", "llama-70b", 48, 42), ("research", "sweep-large", 90, 120), ("vision", "video-index", 66, 3))
 
 
 def _created(one: Json, now: datetime, age: timedelta) -> Json:

@@ -172,8 +172,8 @@ def small_cluster() -> tuple[list[Json], list[Json]]:
 
 #: Of the pods of six_nodes.py by the word of their names: the part of their memory that they use, percent of the SMs.
 LOADS: Final = {
-    "llama-8b": (0.9, 22), "embed": (0.6, 6), "notebook": (0.05, 0), "train": (0.95, 55), "score": (0.5, 12), "detect": (0.7, 18),
-    "ocr": (0.4, 3), "bench": (0.97, 100),
+    "llama-8b": (0.9, 22), "embed": (0.6, 6), "notebook": (0.05, 0), "jupyter": (0.05, 0), "train": (0.95, 55), "score": (0.5, 12),
+    "detect": (0.7, 18), "ocr": (0.4, 3), "bench": (0.97, 100),
 }  # fmt: skip
 IDLE_HOURS: Final = 27
 

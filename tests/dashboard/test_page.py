@@ -455,13 +455,16 @@ def test_each_view_says_who_keeps_a_gpu_busy_and_who_has_it_for_nothing(browser:
         fill(page, "sort", "busy")
         page.until("sorted", "document.querySelector('.row').innerText.includes('notebook')")
         pods = page.eval(f"[...document.querySelectorAll('.row')].map({cells})")
-        assert pods[0][0].startswith("notebooks/notebook-")
+        assert pods[0][0].startswith("notebooks/")
         assert pods[0][5] == "idle 27h"
-        assert [row[5] for row in pods if row[0].startswith("vision/ocr")][:1] == ["3 %"]
+        fill(page, "text", "ocr")
+        page.until("these alone", "document.querySelector('.row').innerText.includes('vision/ocr')")
+        assert page.eval(f"({cells})(document.querySelector('.row'))")[5] == "3 %"
+        fill(page, "text", "")
         shown(page, "gpu/gpu1/6")
-        assert "In use\n2 GiB" in page.text
+        assert "In use\n3 GiB" in page.text
         table = page.eval(f"[...document.querySelectorAll('.page tbody tr')].map({cells})")
-        assert table == [[f"notebooks/notebook-{number}", "10 GiB", "0 %", "27h", "bound"] for number in range(1, 5)]
+        assert table == [[f"notebooks/notebook-{number}", "10 GiB", "0 %", "27h", "bound"] for number in range(1, 7)]
         shown(page, "node/gpu1")
         assert page.eval(f"[...document.querySelectorAll('.page tbody tr')].map({cells})")[0][5] == "66 %"
         shown(page, "pod/notebooks/notebook-1")
@@ -484,6 +487,10 @@ def test_on_a_phone_the_first_gpu_is_in_sight_and_filters_are_behind_a_button(br
         # The name of a GPU is not cut off by what stands beside it.
         names = "[...document.querySelectorAll('.gpus .label > :first-child')].slice(0, 8)"
         assert page.eval(f"{names}.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)") == []
+        # Nor is the model of the node's GPUs.
+        facts = "document.querySelector('.row .line > span')"
+        assert page.eval(f"{facts}.textContent").endswith("NVIDIA A100-SXM4-80GB")
+        assert page.eval(f"{facts}.scrollWidth <= {facts}.clientWidth")
         hidden = "document.getElementById('filter-text').offsetParent === null"
         assert page.eval(hidden)
         page.eval("document.getElementById('filter-toggle').focus()")

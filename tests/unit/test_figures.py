@@ -145,7 +145,6 @@ ELSEWHERE = [
         )
     ),
     ("README.md", "2 GiB of free memory and 8 GiB of free disk", "docs/start/demo.md"),
-    ("README.md", "ask for at most 62 GiB", "the picture, whose verdict a test compares"),
     ("README.md", "CUDA itself takes about 0.5 GiB", "518 MiB in docs/project/gpu-proof.md"),
     ("README.md", "8 GiB of one GPU are yours", "the manifest above it"),
     ("README.md", "Allocated 8 GiB of GPU 1 (NVIDIA L40S)", "an example"),
