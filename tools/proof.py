@@ -102,6 +102,13 @@ def rate(scheduling: Mapping[str, Any], *, extender: bool) -> float:
     return float(statistics.mean(one["rate"] for one in scheduling["rounds"] if one["kind"] == ("ours" if extender else "no extender")))
 
 
+def cpu(scheduling: Mapping[str, Any]) -> tuple[float, float]:
+    """Milliseconds of CPU of all processes per bound pod, without and with the extender, of a saved scheduling-*.json."""
+    kinds, rounds = ("no extender", "ours"), scheduling["rounds"]
+    bare, ours = (statistics.mean(sum(one["cpu_ms_per_pod"].values()) for one in rounds if one["kind"] == kind) for kind in kinds)
+    return bare, ours
+
+
 def most_memory_of_plugin() -> float:
     """The most MiB that the device plugin had resident on a real GPU."""
     return max(float(report.found("plugin", "resident MiB")) for report in reports())

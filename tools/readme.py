@@ -37,6 +37,7 @@ _PARTS: Final = {
 _DISTRIBUTION: Final = "Debian 12"
 _STATUS, _GUIDE, _OTHERS = "docs/project/status.md", "docs/operate/kubernetes.md", "docs/operate/clusters-of-others.md"
 _SUPPORT, _MODELS = "docs/start/support.md", "docs/start/gpus.md"
+_FOOTPRINT = "docs/operate/footprint.md"
 _PROOF, _GOVERNANCE = "docs/project/gpu-proof.md", "docs/project/governance.md"
 _NEEDS, _BENCHMARKS, _ISOLATION = "docs/start/requirements.md", "docs/project/benchmarks/README.md", "docs/operate/isolation.md"
 #: Of a line of Markdown.
@@ -76,15 +77,16 @@ def status(language: str) -> str:
         return (
             f"**0.1 版{get}。目前没有已知用户**，[维护者只有一人]({_GOVERNANCE})，不承诺时间。"
             f"它在 kubeadm、{_DISTRIBUTION} 和模拟 GPU 上运行过，并以服务方式在[一个带真实 {gpu} 的节点]({one})上运行过"
-            f"（一台机器的 Linux 命名空间）。 **其他系统只依据文档**，包括 [Ubuntu]({_SUPPORT}#distributions)、kubespray、EKS、OpenShift；"
-            f"A100、RTX 等[其他 GPU]({_MODELS}) 也是。`preflight` 不做任何改动：先运行它。[现状]({_STATUS})说明哪些在哪里运行过。"
+            f"（由 Linux 命名空间构成，不是独立的主机）。 "
+            f"**其他系统[只依据文档]({_STATUS})**，包括 [Ubuntu]({_SUPPORT}#distributions)、kubespray、EKS、OpenShift；"
+            f"A100、RTX 等[其他 GPU]({_MODELS}) 也是。playbook `preflight` 不做任何改动：先运行它。"
         )
     get = f"is [here]({at}/releases)" if published else "is not published yet: clone this repository"
     return textwrap.fill(
-        f"**Release 0.1 {get}. No user is known yet**, and [one maintainer]({_GOVERNANCE}) promises no time. It ran on kubeadm, "
-        f"{_DISTRIBUTION} and simulated GPUs, and as services on [a real {gpu}]({one}), in one machine's "
-        f"namespaces. **The rest is from documentation only**: [Ubuntu]({_SUPPORT}#distributions), kubespray, EKS, OpenShift, "
-        f"[A100 and RTX]({_MODELS}). `preflight` changes nothing: begin with it ([status]({_STATUS})).",
+        f"**Release 0.1 {get}. No user is known**, and [one maintainer]({_GOVERNANCE}) promises no time. It ran on kubeadm, "
+        f"{_DISTRIBUTION} and simulated GPUs, and as services on a node with [a real {gpu}]({one}), made of Linux "
+        f"namespaces. **The rest is from [documentation only]({_STATUS})**: [Ubuntu]({_SUPPORT}#distributions), kubespray, EKS, OpenShift, "
+        f"[A100 and RTX]({_MODELS}). The playbook `preflight` changes nothing: begin with it.",
         _COLUMNS,
         break_long_words=False,
         break_on_hyphens=False,
@@ -142,13 +144,13 @@ def _clusters(language: str) -> str:
                 [
                     f"**kubeadm {services}**，能以 root 身份 ssh 登录",
                     f"{simulated}，以及**一块 {gpu}**；没有用过 kubespray",
-                    f"[主机上的服务](#ansible)。用 kubespray 的先读完[这一节]({kubespray})",
-                    f"kube-scheduler；配置有改动时还有容器运行时（[哪些]({start}#4-install)）",
+                    f"[主机上的服务](#ansible)，用 playbook `site`。用 kubespray 的先读完[这一节]({kubespray})",
+                    f"kube-scheduler；配置有改动时还有容器运行时（[哪些]({start}#4-install)）。运行中的容器继续运行",
                 ],
                 [
                     "同上，节点上已有 NVIDIA 的 device plugin，例如 time-slicing",
                     simulated,
-                    f"用 [`take_over`]({take_over}) 代替 `site`：这些节点上还有带 `nvidia.com/gpu` 的 Pod 时它会停止",
+                    f"用 playbook [`take_over`]({take_over}) 代替 `site`：这些节点上还有带 `nvidia.com/gpu` 的 Pod 时它会停止",
                     "同上",
                 ],
                 [f"**kubeadm {pods}**，通过 API", simulated, f"[Helm](#helm)，或[清单、playbook]({_GUIDE}#install)：作为 Pod", nothing],
@@ -186,13 +188,15 @@ def _clusters(language: str) -> str:
             [
                 f"**kubeadm {services}**, and root by ssh",
                 f"simulated GPUs, and **one {gpu}**; never with kubespray",
-                f"[services of the hosts](#ansible). With kubespray read [this section]({kubespray}) to its end first",
-                f"kube-scheduler; the container runtime if its configuration changes ([which]({start}#4-install))",
+                f"[services of the hosts](#ansible), by the playbook `site`. With kubespray first read [this section]({kubespray}) to "
+                "its end",
+                f"kube-scheduler; the container runtime if its configuration changes ([which]({start}#4-install)). Running containers "
+                "continue",
             ],
             [
                 "the same with NVIDIA's device plugin, also with time-slicing",
                 simulated,
-                f"[`take_over`]({take_over}) in place of `site`. It stops while these nodes have pods with `nvidia.com/gpu`",
+                f"the playbook [`take_over`]({take_over}) in place of `site`. It stops while these nodes have pods with `nvidia.com/gpu`",
                 "the same",
             ],
             [f"**kubeadm {pods}**, by the API", simulated, f"[Helm](#helm), or [manifest, playbook]({_GUIDE}#install): as pods", nothing],
@@ -232,8 +236,8 @@ def install(language: str) -> str:
 
 def _costs(language: str) -> list[tuple[str, str, str]]:
     """What it costs and what can go wrong: question, services of hosts, pods. A cell says it whole: pages have one of the two."""
-    settings, removed = f"{_GUIDE}#nvidias-runtime", "docs/operate/uninstall.md"
-    reboot, second, ports = "docs/operate/failures.md#as-pods", f"{_GUIDE}#limits-of-a-second-scheduler", "docs/operate/footprint.md"
+    settings, removed, ports = f"{_GUIDE}#nvidias-runtime", "docs/operate/uninstall.md", _FOOTPRINT
+    reboot, second = "docs/operate/failures.md#as-pods", f"{_GUIDE}#limits-of-a-second-scheduler"
     variable, most, older = "`NVIDIA_VISIBLE_DEVICES=all`", policies.FEW, modes.NAMES_THE_SCHEDULER
     extender, plugin = proof.saved("scheduling-5000-sampled")["startup"]["resident_mib"], proof.most_memory_of_plugin()
     visible, rights = "docs/operate/visibility.md#what-each-strategy-stops", "docs/reference/permissions.md"
@@ -243,12 +247,12 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
             (
                 "调度器",
                 "集群自己的，旁边加一个扩展器：gpushare 选择 GPU 的服务",
-                f"第二个，可在整个集群绑定和删除 Pod（[全部权限及理由]({rights})）。两个调度器可能把同一份 CPU 许诺两次：给 GPU 节点加污点",
+                f"第二个，可在整个集群绑定和删除 Pod（[理由]({rights})）。两个调度器可能许诺同一份 CPU：[给 GPU 节点加污点]({second})",
             ),
             (
                 "准入策略",
                 "限制各守护进程的权限",
-                f"限制各守护进程的权限；还会拒绝未写明该调度器的 GPU Pod（早于 {older}），以及[容器超过 {most} 个的任何 Pod]({second})",
+                f"限制各守护进程的权限，并拒绝未写明该调度器的 GPU Pod（早于 {older}）和[容器超过 {most} 个的任何 Pod]({second})",
             ),
             (
                 "节点重启",
@@ -277,13 +281,13 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
         (
             "scheduler",
             "the cluster's own. Beside it an extender, gpushare's service that chooses the GPU",
-            f"a second one, which may bind and delete pods of the whole cluster ([all rights and why]({rights})). "
-            "The two may promise the same CPU twice: taint the GPU nodes",
+            f"a second one, which may bind and delete pods of the whole cluster ([why]({rights})). "
+            f"Both may promise the same CPU: [taint the GPU nodes]({second})",
         ),
         (
             "admission policies",
             "restrict the daemons' rights",
-            f"restrict the daemons' rights. They also reject a pod with GPUs that does not name the scheduler (before {older}), "
+            f"restrict the daemons' rights. They reject pods with GPUs that do not name the scheduler (before {older}), "
             f"and [any pod with more than {most} containers]({second})",
         ),
         (
@@ -328,37 +332,42 @@ def limits(language: str) -> str:
     """What happens to a pod that takes more than its share, by the node."""
     if language == ZH:
         return table(
-            ["节点", f"超用显存的 Pod（[隔离]({_ISOLATION})）"],
+            ["节点", f"超用显存的 Pod（[隔离]({_ISOLATION})）", "不足"],
             [
-                [f"默认情况，任何[早于 615 的驱动]({_MODELS})", "**不会被阻止**：告警 Event；若你开启，则被驱逐"],
+                [
+                    f"默认情况，任何[早于 615 的驱动]({_MODELS})",
+                    "**不会被阻止**：告警 Event；若你开启，则被驱逐",
+                    "同一 GPU 上其他 Pod 的分配可能失败",
+                ],
                 [
                     "驱动 615 或 620",
-                    f"下一次分配**失败**（{_known('limit by the driver', ZH)}），`cudaMallocManaged` 除外。以 Pod 安装时需设置 "
-                    "`isolation: driver`，OpenShift 上不可用",
+                    f"下一次分配**失败**（{_known('limit by the driver', ZH)}）",
+                    "`cudaMallocManaged` 不受限。以 Pod 安装时需设置 `isolation: driver`，OpenShift 上不可用",
                 ],
                 [
                     "MPS 开启（仅限以服务安装）",
-                    f"每个进程（而非 Pod）的下一次分配**失败**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得）。"
-                    "一个程序的致命错误会终止该 GPU 上的全部程序",
+                    f"进程的下一次分配**失败**（{_known('limit by MPS', ZH)}，由 Pod 之外的程序测得）",
+                    "限制按进程而非按 Pod。一个程序的致命错误会终止该 GPU 上的全部程序",
                 ],
             ],
         )
     return table(
-        ["node", f"a pod that takes too much ([isolation]({_ISOLATION}))"],
+        ["node", f"a pod that takes too much ([isolation]({_ISOLATION}))", "but"],
         [
             [
                 f"by default, with any [driver before 615]({_MODELS})",
                 "is **not stopped**: it gets a warning Event, and if you switch that on, an eviction",
+                "allocations of its neighbours may fail",
             ],
             [
                 "driver 615 or 620",
-                f"its next allocation **fails** ({_known('limit by the driver', EN)}), except by `cudaMallocManaged`. As pods you set "
-                "`isolation: driver` for that, which OpenShift does not allow",
+                f"its next allocation **fails** ({_known('limit by the driver', EN)})",
+                "not one by `cudaMallocManaged`. As pods you set `isolation: driver` for that, which OpenShift does not allow",
             ],
             [
                 "with MPS, only as services",
-                f"each process's next allocation **fails**, so several processes of a pod may exceed its share "
-                f"({_known('limit by MPS', EN)}, outside of pods). A fatal fault of one program ends all on the GPU",
+                f"a process's next allocation **fails** ({_known('limit by MPS', EN)}, outside of pods)",
+                "each process of a pod has the whole limit. A fatal fault of one program ends all on the GPU",
             ],
         ],
     )
@@ -376,6 +385,7 @@ def figures(language: str) -> str:
     here, original = churn["here"], churn["original"]
     wrong, pairs = original["wrong_gpus"], [[f"{proof.rate(one, extender=side):.0f}" for side in (True, False)] for one in rates]
     report = proof.reports()[0]
+    bare, ours = ([f"{ms:.1f}" for ms in of_all] for of_all in zip(*map(proof.cpu, rates), strict=True))
     full, small = ([f"{100 * one:.0f} %" for one in report.together(kind)] for kind in ("matrix-product", "transformer"))
     nodes = [str(one["nodes"]) for one in rates]
     reached, targets = ([f"{100 * one[key]:.0f} %" for one in rates] for key in ("ratio", "target_ratio"))
@@ -392,12 +402,12 @@ def figures(language: str) -> str:
                     f"[阿里云原版](docs/operate/migrate-original.zh-CN.md)，{original['admissions']} 个容器："
                     f"{wrong['another']} 个拿到别的 GPU，"
                     f"{wrong['none']} 个没有拿到，{wrong['too_few']} 个拿少了。"
-                    f"多个容器（{churn['several_containers']} 个）或多块 GPU（{churn['several_gpus']} 个）的 Pod，原版并不支持",
+                    f"原版不支持多个容器（{churn['several_containers']} 个 Pod）或多块 GPU（{churn['several_gpus']} 个）",
                 ],
                 [
                     f"每秒绑定的 Pod，{'、'.join(nodes)} 个节点，与没有 gpushare 时相比",
                     "、".join(f"{mine} 比 {bare}（{part}）" for (mine, bare), part in zip(pairs, reached, strict=True)),
-                    f"目标 {short}",
+                    f"目标 {short}。每个 Pod 的 CPU：{'、'.join(ours)} ms，没有 gpushare 时 {'、'.join(bare)} ms",
                 ],
                 [
                     f"四个程序在一块 {report.gpu} 上的合计速度，与一个相比",
@@ -413,14 +423,14 @@ def figures(language: str) -> str:
             [
                 f"wrong GPUs of {churn['pods']} random pods, on simulated GPUs",
                 f"{here['wrong_gpus']}",
-                f"[Alibaba's original](docs/operate/migrate-original.md), of {original['admissions']} containers: another GPU for "
-                f"{wrong['another']}, none for {wrong['none']}, too few for {wrong['too_few']}. It does not support pods with "
-                f"several containers ({churn['several_containers']}) or GPUs ({churn['several_gpus']})",
+                f"[Alibaba's original](docs/operate/migrate-original.md): of {original['admissions']} containers {wrong['another']} got "
+                f"another GPU, {wrong['none']} none, {wrong['too_few']} too few. It does not support several containers "
+                f"({churn['several_containers']} pods) or GPUs ({churn['several_gpus']})",
             ],
             [
                 f"pods bound a second with {_list(nodes)} nodes, beside the rate without gpushare",
                 _list([f"{mine} of {bare} ({part})" for (mine, bare), part in zip(pairs, reached, strict=True)]),
-                f"targets {short}",
+                f"targets {short}. CPU of all components for each pod: {_list(ours)} ms, without gpushare {_list(bare)}",
             ],
             [
                 f"four programs on one {report.gpu}, of the work of one",

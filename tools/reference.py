@@ -371,8 +371,14 @@ def variables_of_the_chart() -> str:
 def xids() -> str:
     """NVIDIA's numbers, as the device plugin knows them."""
     ours = {True: "The GPU stays usable. We log and count it.", False: "New pods go to other GPUs until it has passed its checks."}
+    replaced = " With Karpenter: [delete the NodeClaim](#a-sick-gpu)."
     rows = [
-        [number, f"{one.meaning[0].upper()}{one.meaning[1:]}.", ours[number in health.SPARED_XIDS], f"{one.cure[0].upper()}{one.cure[1:]}."]
+        [
+            number,
+            f"{one.meaning[0].upper()}{one.meaning[1:]}.",
+            ours[number in health.SPARED_XIDS],
+            f"{one.cure[0].upper()}{one.cure[1:]}.{replaced if one.action == health.RESTART_HOST else ''}",
+        ]
         for number, one in sorted(health.XIDS.items())
     ]
     others = sorted(health.SPARED_XIDS - health.XIDS.keys())

@@ -33,6 +33,8 @@ PAGES = [path for path in files() if path.endswith(".md") and not path.startswit
 #: What users read; pages for those who change the code name its internals.
 FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "README.zh-CN.md", "SECURITY.md")]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]*)(#[^)\s]*)?\)")
+#: In the tables of the README.
+MOST_WORDS_OF_A_CELL = 25
 VARIABLES = set(variables(REPOSITORY))
 METRICS = set(re.findall(r"^\| `(gpushare_\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
 MODULES = {path.stem for path in (REPOSITORY / "plugins/modules").glob("*.py")}
@@ -116,6 +118,9 @@ def test_the_readme_is_short_and_shows_a_pod_and_the_product() -> None:
     assert yaml.safe_load(manifest.body) == {"resources": {"limits": {"aliyun.com/gpu-mem": 8}}}
     # Two commands do everything on a fresh machine.
     assert all(command in text for command in ("\nmake demo\n", "`make test-full`"))
+    # A cell of a table is read at a glance.
+    cells = [re.sub(r"\]\([^)]*\)", "]", cell) for row in rows(text) for cell in row]
+    assert [cell for cell in cells if len(cell.split()) > MOST_WORDS_OF_A_CELL] == []
     # A phone shows so many columns of a block.
     assert max(map(len, manifest.body.splitlines())) <= 40
     assert text.index(manifest.body) < text.index("<picture>") < text.index("a real H100")
