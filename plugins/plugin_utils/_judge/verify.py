@@ -62,7 +62,7 @@ class VerifyJudge(Judge):
     def _evidence(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> Evidence:
         hostvars = task_vars["hostvars"]
         hosts = {host: _seen(hostvars[host].get(arguments["seen"])) for host in arguments["hosts"]}
-        # All hosts have the same one. Each look would make a copy of it, which is as large as the cluster.
+        # All hosts have the same one. Ansible copies it each time it is read, and it is as large as the cluster.
         cluster = next((found for host in arguments["hosts"] if (found := hostvars[host].get(arguments["cluster"])) is not None), None)
         probed = {host: _seen(hostvars[host].get(arguments["probed"])) for host in arguments["hosts"]} if arguments["probed"] else {}
         return Evidence(

@@ -210,7 +210,7 @@ class KubeClient:
                 token = (page.get("metadata") or {}).get("continue") or ""
                 coming = ask(token) if token else None
                 if coming is not None:
-                    # Sent before the page is used, which leaves the loop no turn.
+                    # The request leaves before the page is used, which gives the loop no turn.
                     await asyncio.sleep(0)
                 yield page
         finally:

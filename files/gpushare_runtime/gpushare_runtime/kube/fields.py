@@ -107,12 +107,12 @@ class _List(TypedDict, total=False):
     items: list[msgspec.Raw]
 
 
-class _Event(TypedDict, total=False):
+class _Change(TypedDict, total=False):
     type: Any
     object: msgspec.Raw
 
 
-_EVENT: Final = msgspec.json.Decoder(_Event)
+_EVENT: Final = msgspec.json.Decoder(_Change)
 _OBJECT: Final = msgspec.json.Decoder(_Object)
 _LIST: Final = msgspec.json.Decoder(_List)
 

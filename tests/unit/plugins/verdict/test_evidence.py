@@ -14,7 +14,7 @@ RUNTIME = Path(__file__).resolve().parents[4] / "files/gpushare_runtime"
 
 
 def test_the_evidence_of_the_cluster_is_taken_from_one_host() -> None:
-    """All hosts have it, and each look at a host's makes a copy, whose size is that of the cluster."""
+    """All hosts have it, and Ansible copies it each time it is read; its size is that of the cluster."""
     looked: Counter[str] = Counter()
 
     class Variables(dict[str, Any]):
