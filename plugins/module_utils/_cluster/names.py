@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import hashlib
 
+#: The resources of NVIDIA's device plugin: GPUs, instances of MIG, and both with time-slicing or MPS, such as nvidia.com/gpu.shared.
+#: HAMi's of similar names, gpumem and gpucores, are not among them.
+NVIDIA_RESOURCES = r"nvidia\.com/(?:gpu(?!mem|cores)|mig-).*"
+
 # Resources that pods ask for.
 MEMORY = "aliyun.com/gpu-mem"
 GPUS = "aliyun.com/gpu-count"

@@ -12,7 +12,16 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from .._cluster.names import DEVICE_PLUGINS, DRA_HAMI, DRA_NVIDIA, DRA_REGISTRATION, FORMER_SOCKET, MEMORY, ORIGINAL_SOCKET
+from .._cluster.names import (
+    DEVICE_PLUGINS,
+    DRA_HAMI,
+    DRA_NVIDIA,
+    DRA_REGISTRATION,
+    FORMER_SOCKET,
+    MEMORY,
+    NVIDIA_RESOURCES,
+    ORIGINAL_SOCKET,
+)
 from .._formats.finding import few
 from .._host.host import Host
 from .kubelet_checkpoint import claiming, holding, registered
@@ -28,7 +37,6 @@ DRA_CURE = (
 DRA_DRIVERS = {DRA_NVIDIA: "NVIDIA DRA driver", DRA_HAMI: "HAMi DRA driver"}
 #: The managers that take_over.yml moves aside.
 NVIDIA, OPERATOR, HAMI, ORIGINAL = "NVIDIA device plugin", "NVIDIA GPU Operator", "HAMi", "original gpushare device plugin"
-_NVIDIA_RESOURCE = r"nvidia\.com/(gpu|mig-.*)"
 # Each rolling update that was cut off leaves one.
 _MOST_SOCKETS = 4
 _QUOTED = 80
@@ -73,8 +81,8 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind(NVIDIA, "nvidia-device-plugin", resource=_NVIDIA_RESOURCE, socket="nvidia.*"),
-    _Kind(OPERATOR, "gpu-operator|nvidia-operator-validator|nvidia-validator", folder="/run/nvidia/validations", allots=_NVIDIA_RESOURCE),
+    _Kind(NVIDIA, "nvidia-device-plugin", resource=NVIDIA_RESOURCES, socket="nvidia.*"),
+    _Kind(OPERATOR, "gpu-operator|nvidia-operator-validator|nvidia-validator", folder="/run/nvidia/validations", allots=NVIDIA_RESOURCES),
     _Kind(HAMI, "vGPUmonitor|hami-device-plugin", resource=r"nvidia\.com/gpu(mem|cores).*", folder="/usr/local/vgpu"),
     _Kind("GPU Manager", "gpu-manager", resource=r"tencent\.com/.*", socket="vcore.*|vmemory.*", folder="/etc/gpu-manager"),
     _Kind("elastic-gpu-agent", "elastic-gpu-agent", resource=r"elasticgpu\.io/.*", socket="elastic.*"),

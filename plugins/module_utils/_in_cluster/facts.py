@@ -16,7 +16,19 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 from .._cluster import dra
 from .._cluster.dra import DraFacts
 from .._cluster.kubectl import Kubectl, KubectlError
-from .._cluster.names import BY_CLAIMS, BY_EXTENDER, DRA_OWN, EXTENDER, LABEL_NODE, MANIFEST, NAMESPACE, NAMESPACES, PLUGIN, SCHEDULER
+from .._cluster.names import (
+    BY_CLAIMS,
+    BY_EXTENDER,
+    DRA_OWN,
+    EXTENDER,
+    LABEL_NODE,
+    MANIFEST,
+    NAMESPACE,
+    NAMESPACES,
+    NVIDIA_RESOURCES,
+    PLUGIN,
+    SCHEDULER,
+)
 from .._cluster.objects import served
 from .._removal.cluster import MARKERS, gpu_pods, of_hosts, ours, waiting_pods
 from .._takeover import operator as gpu_operator
@@ -30,8 +42,7 @@ from .told import setting
 ADMISSION = "admissionregistration.k8s.io/v1"
 #: As many images as kubelet tells of by default; a node with fewer has told of all.
 IMAGES_TOLD = 50
-#: The resources that NVIDIA's device plugin gives pods, also with time-slicing and MIG.
-_OF_NVIDIA = re.compile(r"nvidia\.com/(?:gpu|mig-).*")
+_OF_NVIDIA = re.compile(NVIDIA_RESOURCES)
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _POLL_SECONDS = 5.0

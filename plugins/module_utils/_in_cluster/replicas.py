@@ -7,11 +7,12 @@ The Deployment's affinity holds for pods that are placed from now on. A node tha
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence
 
 from .._cluster.kubectl import Kubectl
-from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY, SCHEDULER
+from .._cluster.names import GPUS, LABEL_NODE, LABEL_NVIDIA_GPU, MEMORY, NVIDIA_RESOURCES, SCHEDULER
 from .._formats.failure import Failure
 from .._formats.quantity import quantity
 from .pods import is_ready
@@ -23,7 +24,7 @@ _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _ENDED = ("Succeeded", "Failed")
 _SHOWN = 20
 #: Of nodes with GPUs, also those of others.
-_RESOURCES = (MEMORY, GPUS, "nvidia.com/gpu")
+_RESOURCES = re.compile("|".join((re.escape(MEMORY), re.escape(GPUS), NVIDIA_RESOURCES)))
 
 
 Node = Mapping[str, Any]
@@ -42,7 +43,7 @@ def is_gpu_node(node: Node) -> bool:
 def has_gpus(node: Node) -> bool:
     """The same, or it has GPUs and no label that says so."""
     capacity = (node.get("status") or {}).get("capacity") or {}
-    return is_gpu_node(node) or any((quantity(capacity.get(name, 0)) or 0) > 0 for name in _RESOURCES)
+    return is_gpu_node(node) or any((quantity(capacity[name]) or 0) > 0 for name in capacity if _RESOURCES.fullmatch(name))
 
 
 def homes(nodes: Sequence[Node], kept_off: Collection[str]) -> List[str]:

@@ -556,12 +556,20 @@ def test_compute_domains_alone_give_no_gpu(root: FakeRoot) -> None:
     assert facts(root).managers == ()
 
 
-@pytest.mark.parametrize("name", ["NVIDIA DRA driver", "NVIDIA device plugin"])
-def test_pods_keep_the_gpus_of_a_manager_that_has_gone(root: FakeRoot, name: str) -> None:
-    if name == "NVIDIA DRA driver":
+@pytest.mark.parametrize(
+    ("name", "resource"),
+    [
+        ("NVIDIA DRA driver", ""),
+        # By itself, as an instance of MIG, and both as time-slicing names them.
+        *(("NVIDIA device plugin", f"nvidia.com/{one}") for one in ("gpu", "mig-1g.10gb", "gpu.shared", "mig-1g.10gb.shared")),
+        ("HAMi", "nvidia.com/gpumem"),
+    ],
+)
+def test_pods_keep_the_gpus_of_a_manager_that_has_gone(root: FakeRoot, name: str, resource: str) -> None:
+    if not resource:
         root.file("/var/lib/kubelet/dra_manager_state", claims("gpu.nvidia.com", "compute-domain.nvidia.com"))
     else:
-        entry = {"PodUID": POD, "ContainerName": "c", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ["GPU-a"]}
+        entry = {"PodUID": POD, "ContainerName": "c", "ResourceName": resource, "DeviceIDs": ["GPU-a"]}
         root.file(CHECKPOINT, json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {}}}))
     # kubelet forgets a pod late.
     assert facts(root).managers == ()

@@ -22,7 +22,7 @@ def replica(name: str, on: str) -> Json:
 def node(name: str) -> Json:
     """By its name: with our label, with NVIDIA's, or with GPUs that no label tells of."""
     labels = {"gpu": {"gpushare.kubernetes/node": "true"}, "nvi": {"nvidia.com/gpu.present": "true"}}.get(name[:3], {})
-    return {"metadata": {"name": name, "labels": labels}, "status": {"capacity": {"nvidia.com/gpu": "4"} if name == "bare" else {}}}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"capacity": {"nvidia.com/gpu.shared": "4"} if name == "bare" else {}}}
 
 
 class Cluster(Fake):
