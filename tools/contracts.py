@@ -163,7 +163,9 @@ PLUGINS: Final = Area(
         "module_utils._cluster.names": (),
         "module_utils._host": ("module_utils._formats",),
         "module_utils._host.container_runtimes": (),
-        "module_utils._change": ("module_utils._host", "module_utils._cluster.names", "module_utils._formats.versions"),
+        "module_utils._change": tuple(
+            f"module_utils.{name}" for name in ("_host", "_cluster.names", "_formats.answers", "_formats.versions")
+        ),
         "module_utils._facts": ("module_utils._formats", "module_utils._host", "module_utils._cluster.names"),
         "module_utils._facts.cgroup_drivers": (
             "module_utils._formats",
@@ -179,7 +181,7 @@ PLUGINS: Final = Area(
             "module_utils._runtimes.cri",
         ),
         "module_utils._cluster": ("module_utils._formats", "module_utils._host"),
-        "module_utils._identity": ("module_utils._host", "module_utils._cluster"),
+        "module_utils._identity": ("module_utils._formats.answers", "module_utils._host", "module_utils._cluster"),
         "module_utils._runtimes": ("module_utils._formats", "module_utils._host", "module_utils._change"),
         "module_utils._kubelet": (
             "module_utils._formats",
@@ -189,14 +191,14 @@ PLUGINS: Final = Area(
             "module_utils._cluster.node_ready",
         ),
         "module_utils._driver": ("module_utils._formats", "module_utils._host", "module_utils._change", "module_utils._facts"),
-        "module_utils._packages": ("module_utils._formats", "module_utils._host", "module_utils._change"),
+        "module_utils._packages": ("module_utils._formats", "module_utils._host", "module_utils._change", "module_utils._facts.system"),
         "module_utils._toolkit": tuple(
             f"module_utils.{name}" for name in ("_facts.advisories", "_facts.cdi_specs", "_formats", "_host", "_change")
         ),
         "module_utils._daemon": tuple(
             f"module_utils.{name}"
             for name in (
-                *("_formats.config_document", "_formats.credentials", "_formats.finding"),
+                *("_formats.answers", "_formats.config_document", "_formats.credentials", "_formats.finding"),
                 *("_host", "_change", "_cluster.names", "_identity.token"),
             )
         ),
@@ -209,16 +211,19 @@ PLUGINS: Final = Area(
             "module_utils._change",
             "module_utils._cluster",
             "module_utils._daemon.health",
+            "module_utils._formats.answers",
             "module_utils._formats.yaml_scalars",
         ),
         "module_utils._removal": tuple(
-            f"module_utils.{name}" for name in ("_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")
+            f"module_utils.{name}" for name in ("_formats.answers", "_host", "_change", "_cluster", "_daemon", "_scheduler.manifest")
         ),
         "module_utils._takeover": (
+            "module_utils._cluster.dra",
             "module_utils._cluster.names",
             "module_utils._cluster.kubectl",
             "module_utils._cluster.objects",
             "module_utils._facts.device_managers",
+            "module_utils._formats.answers",
             "module_utils._formats.quantity",
         ),
         "module_utils._evidence": tuple(
@@ -237,13 +242,10 @@ PLUGINS: Final = Area(
                 "_takeover",
             )
         ),
-        "plugin_utils._answers": (
-            *("module_utils._formats.finding", "plugin_utils._results", "plugin_utils._shape", "plugin_utils._subjects.options"),
-        ),
+        "plugin_utils._answers": (*("module_utils._formats.finding", "modules", "plugin_utils._shape", "plugin_utils._subjects.options"),),
         "plugin_utils._report": ("module_utils._formats.finding",),
-        "plugin_utils._results": ("module_utils", "plugin_utils._shape"),
         "plugin_utils._secrets": ("module_utils._formats.credentials",),
-        "plugin_utils._shape": (),
+        "plugin_utils._shape": ("module_utils._formats.answers",),
         "plugin_utils._wheel": (),
         "plugin_utils._bundle": (
             *(f"module_utils.{name}" for name in ("_daemon.virtual_environment", "_formats", "_host.received", "_packages.openpgp")),
@@ -293,7 +295,6 @@ PLUGINS: Final = Area(
                     "_manifests",
                     "_removal",
                     "_report",
-                    "_results",
                     "_subjects",
                     "_takeover",
                     "_verdict",

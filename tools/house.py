@@ -91,7 +91,6 @@ REGISTERS = {
     "targets of mutants": ("tools/mutants/targets.py",),
     "equivalent mutants": ("tools/mutants/equivalent.txt",),
     "figures of pages": ("tests/unit/test_figures.py", "tools/figures.py"),
-    "shapes of answers": ("plugins/plugin_utils/_results.py",),
     "imports": ("tools/contracts.py",),
     "troubleshooting": ("docs/operate/troubleshooting.md",),
     "measures of the house": ("tools/house.py",),

@@ -10,9 +10,9 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from ..plugin_utils._answers import Known, ask, read_variables, wrong_node
+from ..module_utils._evidence.host import SeenAgain
+from ..plugin_utils._answers import Known, ask, of_answer, read_variables, wrong_node
 from ..plugin_utils._judge.verify import ROLES, wrong_role
-from ..plugin_utils._results import SEEN_AGAIN
 from ..plugin_utils._subjects.options import VARIABLES
 
 
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
         known = Known.of(self, task_vars or {})
         # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None
-        result = ask(self, task_vars, arguments=arguments, shape=SEEN_AGAIN if again else None)
+        result = ask(self, task_vars, arguments=arguments, shape=of_answer(SeenAgain) if again else None)
         seen = result.get("seen")
         if seen is None:
             return result

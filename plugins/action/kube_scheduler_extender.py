@@ -12,10 +12,10 @@ import yaml
 from ansible.plugins.action import ActionBase
 
 from ..module_utils._formats.failure import Failure
+from ..module_utils._scheduler.apply import SchedulerFound
 from ..module_utils._scheduler.manifest import SchedulerError
 from ..module_utils._scheduler.scheduler_config import ExtenderEntry
-from ..plugin_utils._answers import ask
-from ..plugin_utils._results import FOUND
+from ..plugin_utils._answers import ask, of_answer
 from ..plugin_utils._scheduler.plan import Found, SchedulerPlan, check_lease, plan_present
 from ..plugin_utils._scheduler.unplan import plan_absent
 from ..plugin_utils._scheduler.wiring import UnreadFile
@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
                     raise SchedulerError(str(found.get("msg") or "the host does not answer")) from unread
 
     def _module(self, plan: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        shape = FOUND if "read" in plan else None
+        shape = of_answer(SchedulerFound) if "read" in plan else None
         return ask(self, task_vars, None, {**self._task.args, "what": "extender", "plan": plan}, shape)
 
 

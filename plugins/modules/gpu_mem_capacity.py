@@ -87,8 +87,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._facts import nvidia_smi
-from ..module_utils._facts.capacity import compare
+from ..module_utils._facts.capacity import CapacityAnswer, compare
 from ..module_utils._facts.node import gather
+from ..module_utils._formats.answers import answer_of
+from ..module_utils._formats.finding import ERROR
 from ..module_utils._host.host import Host
 
 # Above this many, one list is cheaper than one request for each name.
@@ -110,17 +112,8 @@ def reports(module: AnsibleModule) -> dict:
     return found
 
 
-def main() -> None:
-    module = AnsibleModule(
-        argument_spec=dict(
-            cluster_kubectl.ARGUMENTS,
-            nodes={"type": "dict"},
-            unit={"type": "str", "default": ""},
-            timeout={"type": "int", "default": 0},
-            fail_on_difference={"type": "bool", "default": True},
-        ),
-        supports_check_mode=True,
-    )
+def compared(module: AnsibleModule) -> CapacityAnswer:
+    """The comparison, once the API agrees or the time is up."""
     kubectl = cluster_kubectl.for_module(module)
     wanted = reports(module)
     names = sorted(wanted) if len(wanted) <= MANY else []
@@ -132,13 +125,33 @@ def main() -> None:
             module.fail_json(msg=str(error))
         comparison = compare(wanted, nodes, module.params["unit"])
         if comparison.ok or time.monotonic() >= deadline:
-            break
+            return comparison.answer()
         time.sleep(1)
-    result = dict(comparison.as_dict(), changed=False)
-    if not comparison.ok and module.params["fail_on_difference"]:
-        errors = [f"{finding.host}: {finding.subject}: {finding}" for finding in comparison.differences if finding.severity == "error"]
-        module.fail_json(msg="\n".join(errors), **result)
-    module.exit_json(**result)
+
+
+OPERATIONS = {"": compared}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=dict(
+            cluster_kubectl.ARGUMENTS,
+            nodes={"type": "dict"},
+            unit={"type": "str", "default": ""},
+            timeout={"type": "int", "default": 0},
+            fail_on_difference={"type": "bool", "default": True},
+        ),
+        supports_check_mode=True,
+    )
+    result = compared(module)
+    if not result.ok and module.params["fail_on_difference"]:
+        errors = [
+            f"{different.node}: {different.what}: found {different.found}; expected {different.expected}; {different.cure}"
+            for different in result.differences
+            if different.severity == ERROR
+        ]
+        module.fail_json(msg="\n".join(errors), **answer_of(result))
+    module.exit_json(**answer_of(result))
 
 
 if __name__ == "__main__":

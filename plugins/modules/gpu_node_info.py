@@ -283,8 +283,18 @@ cgroups:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._facts.node import SUBSETS, described, gather
+from ..module_utils._facts.node import SUBSETS, DescribedNode, described, gather
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.host import Host
+
+
+def answer(module: AnsibleModule) -> DescribedNode:
+    """Gather the facts."""
+    params = module.params
+    return described(gather(Host(params["root"], params["timeout"]), params["gather"], params["install_dir"]))
+
+
+OPERATIONS = {"": answer}
 
 
 def main() -> None:
@@ -298,8 +308,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    facts = gather(Host(module.params["root"], module.params["timeout"]), module.params["gather"], module.params["install_dir"])
-    module.exit_json(changed=False, **described(facts))
+    module.exit_json(changed=False, **answer_of(answer(module)))
 
 
 if __name__ == "__main__":

@@ -139,14 +139,15 @@ from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import ANNOTATION_GPUS, PLUGIN
 from ..module_utils._cluster.objects import diff_of, key, title
 from ..module_utils._facts.authority import authorities
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import answering
 from ..module_utils._host.host import Host
 from ..module_utils._in_cluster import claims
-from ..module_utils._removal.cluster import gpu_pods, node_states, ours, plugin_accounts
+from ..module_utils._removal.cluster import NodesOfCluster, gpu_pods, node_states, ours, plugin_accounts
 from ..module_utils._scheduler import kubeadm
 from ..module_utils._takeover import operator as gpu_operator
 from ..module_utils._takeover import original
-from ..module_utils._takeover.cluster import OtherPlugins, active_pods
+from ..module_utils._takeover.cluster import ApiFacts, KubeadmFacts, OtherPlugins, PluginsFound, PluginsMoved, active_pods
 
 CHANGES = ("aside", "returned", "operator_off", "operator_returned", "retired")
 SAVED = "/var/lib/gpushare-original/objects.json"
@@ -154,23 +155,24 @@ KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 PLACED = "--field-selector=spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
-def facts(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
+def facts(kubectl: cluster_kubectl.Kubectl, params: dict, _dry: bool) -> ApiFacts:
     """The facts for preflight."""
     # Ours alone: the original's DaemonSet may have the same name.
     named = ["--field-selector", f"metadata.name={PLUGIN}", "--show-managed-fields"]
     version = str(json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion"))
     nodes = [line.partition("/")[2] for line in kubectl.text(["get", "nodes", "--output=name"]).split()]
     found = ours(kubectl.items(["get", "daemonsets.apps", "--all-namespaces", *named]), "apps/v1", "DaemonSet")
-    return {
-        "version": version[:80],
-        "nodes": nodes,
-        "in_cluster": [f"{plugin.namespace}/{plugin.name}" for plugin in found],
-        "gpu_operator": gpu_operator.facts(kubectl),
-        "dra": dra.facts(kubectl),
-        "authorities": list(authorities(Host(), KUBELET_CONFIG)),
-        "may_grant": _may_grant(kubectl),
-        "kubeadm": _kubeadm(kubectl),
-    }
+    return ApiFacts(
+        changed=False,
+        version=version[:80],
+        nodes=nodes,
+        in_cluster=[f"{plugin.namespace}/{plugin.name}" for plugin in found],
+        gpu_operator=gpu_operator.gathered(kubectl),
+        dra=dra.gathered(kubectl),
+        authorities=list(authorities(Host(), KUBELET_CONFIG)),
+        may_grant=_may_grant(kubectl),
+        kubeadm=_kubeadm(kubectl),
+    )
 
 
 def _may_grant(kubectl: cluster_kubectl.Kubectl) -> bool:
@@ -181,23 +183,23 @@ def _may_grant(kubectl: cluster_kubectl.Kubectl) -> bool:
         return False
 
 
-def _kubeadm(kubectl: cluster_kubectl.Kubectl) -> dict:
+def _kubeadm(kubectl: cluster_kubectl.Kubectl) -> KubeadmFacts:
     """The version and the feature gates of kubeadm's ClusterConfiguration, "" where there is none, or it may not be read."""
     try:
         found = kubectl.json(["get", "configmap", "--namespace", "kube-system", kubeadm.NAME, "--ignore-not-found"])
     except cluster_kubectl.KubectlError:
         found = None
     version, gates = kubeadm.version_and_gates(((found or {}).get("data") or {}).get(kubeadm.KEY) or "")
-    return {"version": version, "feature_gates": gates}
+    return KubeadmFacts(version, gates)
 
 
-def of_nodes(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
+def of_nodes(kubectl: cluster_kubectl.Kubectl, params: dict, _dry: bool) -> NodesOfCluster:
     """The device plugins' accounts, the nodes' states, and the pods that have a share of a GPU."""
     # Raw, because kubectl leaves out who has made an object.
     paths = ("/api/v1/namespaces/kube-system/serviceaccounts", "/api/v1/nodes")
     accounts, nodes = (json.loads(kubectl.text(["get", "--raw", path]))["items"] for path in paths)
     holders = _holders(kubectl, None if params["pods_of"] is None else set(params["pods_of"])) if params["pods"] else []
-    return {"states": node_states(nodes), "pods": holders, **plugin_accounts(accounts, nodes)}
+    return NodesOfCluster(False, *plugin_accounts(accounts, nodes), states=node_states(nodes), pods=holders)
 
 
 def _holders(kubectl: cluster_kubectl.Kubectl, nodes: "set | None") -> list:
@@ -208,19 +210,15 @@ def _holders(kubectl: cluster_kubectl.Kubectl, nodes: "set | None") -> list:
     return sorted(found + by_claim, key=lambda holder: (holder["node"], holder["pod"]))
 
 
-def plugins(kubectl: cluster_kubectl.Kubectl, params: dict) -> dict:
+def plugins(kubectl: cluster_kubectl.Kubectl, params: dict, _dry: bool) -> PluginsFound:
     """The device plugins of others."""
     cluster = OtherPlugins(kubectl)
     found = original.parts(kubectl, cluster)
-    return {
-        "plugins": [{**plugin.as_dict(), "nodes": sorted(cluster.nodes_of(plugin))} for plugin in cluster.plugins],
-        "active": active_pods(kubectl, set(params["pods_of"] or ())),
-        "writers": found.writers,
-        "node_ports": found.node_ports,
-    }
+    others = [plugin.found(cluster.nodes_of(plugin)) for plugin in cluster.plugins]
+    return PluginsFound(False, others, active_pods(kubectl, set(params["pods_of"] or ())), found.writers, found.node_ports)
 
 
-def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> dict:
+def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> PluginsMoved:
     """Move the device plugins of others aside, or restore them."""
     cluster = OtherPlugins(kubectl)
     if params["what"] == "retired":
@@ -232,17 +230,17 @@ def change(kubectl: cluster_kubectl.Kubectl, params: dict, dry: bool) -> dict:
         "operator_returned": cluster.switch_operator_on,
     }
     found = calls[params["what"]](params["nodes"], dry)
-    return {
-        "changed": bool(found.changes or found.restarted),
-        "objects": [object_change.title for object_change in found.changes] + [f"Pod {pod.name}" for pod in found.restarted],
-        "left": sorted(pod.name for pod in found.left),
-        "kept": list(found.kept),
-        "served": list(found.served),
-        "diff": [object_change.diff() for object_change in found.changes],
-    }
+    return PluginsMoved(
+        changed=bool(found.changes or found.restarted),
+        objects=[object_change.title for object_change in found.changes] + [f"Pod {pod.name}" for pod in found.restarted],
+        left=sorted(pod.name for pod in found.left),
+        kept=list(found.kept),
+        served=list(found.served),
+        diff=[object_change.diff() for object_change in found.changes],
+    )
 
 
-def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) -> dict:
+def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) -> PluginsMoved:
     found = original.parts(kubectl, cluster)
     titles = [title(key(part)) for part in found.all]
     if titles:
@@ -251,7 +249,7 @@ def _retire(kubectl: cluster_kubectl.Kubectl, cluster: OtherPlugins, dry: bool) 
         if not dry:
             _save(original.for_file(found))
             original.retire(kubectl, found)
-    return {"changed": bool(titles), "objects": titles, "left": [], "kept": [], "served": [], "diff": diff_of(titles)}
+    return PluginsMoved(bool(titles), titles, [], [], [], diff_of(titles))
 
 
 def _save(text: str) -> None:
@@ -274,12 +272,14 @@ def _saved() -> list:
         return []
 
 
+OPERATIONS = {"facts": facts, "nodes": of_nodes, "plugins": plugins, **dict.fromkeys(CHANGES, change)}
+
+
 def main() -> None:
-    subjects = {"facts": facts, "nodes": of_nodes, "plugins": plugins}
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            what={"type": "str", "choices": [*subjects, *CHANGES], "required": True},
+            what={"type": "str", "choices": list(OPERATIONS), "required": True},
             nodes={"type": "list", "elements": "str", "default": []},
             pods={"type": "bool", "default": True},
             pods_of={"type": "list", "elements": "str"},
@@ -289,14 +289,11 @@ def main() -> None:
     kubectl, params = cluster_kubectl.for_module(module), module.params
     with answering(module):
         try:
-            if params["what"] in CHANGES:
-                result = change(kubectl, params, module.check_mode)
-            else:
-                result = {"changed": False, **subjects[params["what"]](kubectl, params)}
+            result = OPERATIONS[params["what"]](kubectl, params, module.check_mode)
         except (ValueError, AttributeError) as error:
             # Objects of others, in another shape.
             raise cluster_kubectl.KubectlError(str(error)) from error
-    module.exit_json(**result)
+    module.exit_json(**answer_of(result))
 
 
 if __name__ == "__main__":

@@ -175,16 +175,17 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import NAMESPACE, RESOURCES
-from ..module_utils._cluster.objects import WantedObjects, check_ours, converge, diff_of
+from ..module_utils._cluster.objects import ObjectsApplied, WantedObjects, check_ours, converge, diff_of
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import answering
-from ..module_utils._identity.seeds import daemons_of, identify
-from ..module_utils._in_cluster.removal import InClusterRemoval
-from ..module_utils._removal.cluster import Removal
+from ..module_utils._identity.seeds import Identity, daemons_of, identify
+from ..module_utils._in_cluster.removal import InClusterRemoval, PodsRemoved
+from ..module_utils._removal.cluster import ObjectsRemoved, Removal
 from ..module_utils._scheduler import openshift
 from ..module_utils._scheduler.scheduler_config import ExtenderEntry
 
 
-def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> ObjectsApplied:
     """Apply the objects and taints."""
     params = module.params
     wanted = WantedObjects(
@@ -200,18 +201,17 @@ def objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
     return converge(kubectl, wanted, module.check_mode)
 
 
-def identity(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+def identity(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> Identity:
     """Make the kubeconfig and the seeds."""
     params = module.params
     try:
         daemons = daemons_of(params["accounts"], params["tokens"])
     except TypeError as error:
         module.fail_json(msg=f"a value of tokens is not what gpushare_daemon returns: {error}")
-    found = identify(kubectl, params["namespace"] or NAMESPACE, daemons, params["server"], time.time(), not module.check_mode)
-    return {"changed": False, "kubeconfig": found.kubeconfig, "due": found.due, "seeds": found.seeds}
+    return identify(kubectl, params["namespace"] or NAMESPACE, daemons, params["server"], time.time(), not module.check_mode)
 
 
-def openshift_policy(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+def openshift_policy(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> openshift.PolicyMerged:
     """Add the extender to the policy, or remove it."""
     params = module.params
     extender = ExtenderEntry(params["url_prefix"], params["weight"], params["http_timeout"], RESOURCES, "", params["preemption"])
@@ -219,41 +219,44 @@ def openshift_policy(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) ->
     steps, notes = (openshift.present(found, extender), []) if params["state"] == "present" else openshift.absent(found, extender)
     if not module.check_mode:
         openshift.apply(kubectl, steps)
-    return {"changed": bool(steps), "notes": notes, "diff": [step.diff() for step in steps]}
+    return openshift.PolicyMerged(bool(steps), notes, [step.diff() for step in steps])
 
 
-def remove_objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+def remove_objects(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> ObjectsRemoved:
     """Remove what this collection has applied."""
     removal = Removal(kubectl, *(module.params[name] for name in ("nodes", "everything", "wait", "dead", "others", "reinstalls")))
-    return {**_removed(module, removal), "left": removal.left}
+    _apply(module, removal)
+    return ObjectsRemoved(bool(removal.removed), removal.removed, removal.left, diff_of(removal.removed))
 
 
-def remove_pods(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> dict:
+def remove_pods(module: AnsibleModule, kubectl: cluster_kubectl.Kubectl) -> PodsRemoved:
     """Remove the pods of the daemons."""
     params = module.params
     removal = InClusterRemoval(kubectl, params["namespace"], params["timeout"], reinstalls=params["reinstalls"])
     removal.check(module.params["force"])
-    return {**_removed(module, removal), "nodes": removal.nodes}
+    _apply(module, removal)
+    return PodsRemoved(bool(removal.removed), removal.removed, removal.nodes, diff_of(removal.removed))
 
 
-def _removed(module: AnsibleModule, removal: "Removal | InClusterRemoval") -> dict:
+def _apply(module: AnsibleModule, removal: "Removal | InClusterRemoval") -> None:
     if removal.removed and not module.check_mode:
         removal.apply()
-    return {"changed": bool(removal.removed), "removed": removal.removed, "diff": diff_of(removal.removed)}
+
+
+OPERATIONS = {
+    "objects": objects,
+    "identity": identity,
+    "openshift_policy": openshift_policy,
+    "remove_objects": remove_objects,
+    "remove_pods": remove_pods,
+}
 
 
 def main() -> None:
-    subjects = {
-        "objects": objects,
-        "identity": identity,
-        "openshift_policy": openshift_policy,
-        "remove_objects": remove_objects,
-        "remove_pods": remove_pods,
-    }
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            what={"type": "str", "choices": list(subjects), "required": True},
+            what={"type": "str", "choices": list(OPERATIONS), "required": True},
             namespace={"type": "str"},
             objects={"type": "list", "elements": "dict"},
             gone={"type": "list", "elements": "dict", "default": []},
@@ -287,7 +290,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     with answering(module):
-        module.exit_json(**subjects[module.params["what"]](module, cluster_kubectl.for_module(module)))
+        module.exit_json(**answer_of(OPERATIONS[module.params["what"]](module, cluster_kubectl.for_module(module))))
 
 
 if __name__ == "__main__":

@@ -140,11 +140,12 @@ from ..module_utils._change.engine import converge
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon import pki
 from ..module_utils._daemon.daemon_reload import exposed
-from ..module_utils._daemon.files import DaemonFiles, InstalledDaemon, health_of
+from ..module_utils._daemon.files import DaemonFiles, InstalledDaemon, ServiceInstalled, health_of
 from ..module_utils._daemon.service import Companions, Daemon, SystemdError, read_environ, sockets
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import answering, changing
 from ..module_utils._host.systemd import UNITS
-from ..module_utils._identity.token import ask_api_server, own_token
+from ..module_utils._identity.token import OwnToken, ask_api_server, own_token
 
 ARGUMENTS = {
     "name": {"type": "str"},
@@ -171,7 +172,7 @@ ARGUMENTS = {
 }
 
 
-def service(module: AnsibleModule) -> dict:
+def service(module: AnsibleModule) -> ServiceInstalled:
     """Write its files, start it, and wait until it is healthy."""
     params = module.params
     if params["kubeconfig_content"] is None and not os.path.exists(params["kubeconfig_path"]) and not module.check_mode:
@@ -200,10 +201,10 @@ def service(module: AnsibleModule) -> dict:
         problem = None if done.changed or module.check_mode else daemon.problem()
         if problem:
             module.fail_json(msg=problem)
-        return {"changed": done.changed or params["seed_due"], "restarted": bool(done.why), "diff": done.diff}
+        return ServiceInstalled(done.changed or params["seed_due"], bool(done.why), done.diff)
 
 
-def certificates(module: AnsibleModule) -> dict:
+def certificates(module: AnsibleModule) -> pki.CertificatesMade:
     """Make those that are missing or due. PkiError."""
     params = module.params
     installed = os.access(params["program"], os.X_OK)
@@ -215,29 +216,30 @@ def certificates(module: AnsibleModule) -> dict:
         verb, dashboard = "plan" if module.check_mode else "ensure", params["server"] == "dashboard"
         argv = pki.command(params["program"], params["path"], verb, unit, params["names"] if dashboard else None)
         found = pki.ask(module.run_command, argv) if installed else pki.missing(params["path"], dashboard)
-    return {"changed": bool(found.changed), "files": found.changed, "diff": found.diff()}
+    return pki.CertificatesMade(bool(found.changed), found.changed, found.diff())
 
 
-def token(module: AnsibleModule) -> dict:
+def token(module: AnsibleModule) -> OwnToken:
     """Read a daemon's own."""
     try:
         own = own_token(module.params["token_path"], module.params["kubeconfig_path"], ask_api_server)
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}; expected a file that root can read")
-    return {"changed": False, "own": None if own is None else own.as_dict()}
+    return OwnToken(False, own)
+
+
+OPERATIONS = {"service": service, "certificates": certificates, "token": token}
 
 
 def main() -> None:
-    subjects = {"service": service, "certificates": certificates, "token": token}
     module = AnsibleModule(
-        argument_spec={"what": {"type": "str", "choices": list(subjects), "required": True}, **ARGUMENTS},
+        argument_spec={"what": {"type": "str", "choices": list(OPERATIONS), "required": True}, **ARGUMENTS},
         required_if=[("what", "service", ["name", "unit", "kubeconfig_path"]), ("what", "token", ["token_path", "kubeconfig_path"])],
         required_by={"seed_content": ["seed_path", "token_path"]},
         supports_check_mode=True,
     )
-    answer = subjects[module.params["what"]]
     with answering(module):
-        module.exit_json(**answer(module))
+        module.exit_json(**answer_of(OPERATIONS[module.params["what"]](module)))
 
 
 if __name__ == "__main__":

@@ -84,37 +84,62 @@ problem: {description: "Why nvidia-smi reports no GPUs, null if it reports them.
 """
 
 import time
-from dataclasses import asdict
+from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._driver.apply import WantedDriver, absent, present
-from ..module_utils._driver.facts import gather, processes_on
+from ..module_utils._driver.apply import DriverAnswer, DriverResult, WantedDriver, absent, present
+from ..module_utils._driver.facts import DriverFacts, gather, processes_on
 from ..module_utils._facts.driver import driver
 from ..module_utils._facts.gpus import gpus
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host import command
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 
 
-def facts(host: Host) -> dict:
+def facts(module: AnsibleModule) -> DriverFacts:
     """The facts for a plan of the driver."""
+    host = Host(module.params["root"])
     report = gpus(host)
-    return {
-        "changed": False,
-        "facts": gather(host).as_dict(),
-        "processes": processes_on(report, host),
-        "machine_id": host.line("/etc/machine-id") or "",
-        "boot_id": host.line("/proc/sys/kernel/random/boot_id") or "",
-        "driver": asdict(driver(host)),
-        "problem": report.as_dict()["problem"],
-    }
+    return DriverFacts(
+        changed=False,
+        facts=gather(host),
+        processes=processes_on(report, host),
+        machine_id=host.line("/etc/machine-id") or "",
+        boot_id=host.line("/proc/sys/kernel/random/boot_id") or "",
+        driver=driver(host),
+        problem=report.sent().problem,
+    )
+
+
+def bring(module: AnsibleModule) -> DriverAnswer:
+    """Have it."""
+    given = {key: value for key, value in module.params.items() if key not in ("what", "root")}
+    values: Dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    with changing(module):
+        return _done(module, present(WantedDriver(**values), command.run, module.check_mode))
+
+
+def take_away(module: AnsibleModule) -> DriverAnswer:
+    """Have it no more."""
+    with changing(module):
+        return _done(module, absent(command.run, module.check_mode, timeout=module.params["timeout"]))
+
+
+def _done(module: AnsibleModule, result: DriverResult) -> DriverAnswer:
+    for note in result.notes:
+        module.warn(note)
+    return DriverAnswer(result.changed, result.steps, result.files, result.notes, result.reboot, time.time(), result.diff)
+
+
+OPERATIONS = {"facts": facts, "present": bring, "absent": take_away}
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": ["facts", "present", "absent"], "required": True},
+            "what": {"type": "str", "choices": list(OPERATIONS), "required": True},
             "version": {"type": "str"},
             "module": {"type": "str", "default": ""},
             "blacklist": {"type": "bool", "default": True},
@@ -129,27 +154,7 @@ def main() -> None:
         required_if=[("what", "present", ("version",))],
         supports_check_mode=True,
     )
-    params = dict(module.params)
-    what, host = params.pop("what"), Host(params.pop("root"))
-    if what == "facts":
-        module.exit_json(**facts(host))
-    with changing(module):
-        if what == "absent":
-            result = absent(command.run, module.check_mode, timeout=params["timeout"])
-        else:
-            values = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
-            result = present(WantedDriver(**values), command.run, module.check_mode)
-        for note in result.notes:
-            module.warn(note)
-        module.exit_json(
-            changed=result.changed,
-            steps=result.steps,
-            files=result.files,
-            notes=result.notes,
-            reboot=result.reboot,
-            at=time.time(),
-            diff=result.diff,
-        )
+    module.exit_json(**answer_of(OPERATIONS[module.params["what"]](module)))
 
 
 if __name__ == "__main__":

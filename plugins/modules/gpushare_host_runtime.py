@@ -74,18 +74,19 @@ from typing import List
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._facts import kubernetes
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host import command
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 from ..module_utils._host.rancher import KINDS
 from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
-from ..module_utils._runtimes.images import ImagesError, importer, lacking, listed
-from ..module_utils._runtimes.rancher import PROGRAMS, Rancher, RancherError, RancherState
+from ..module_utils._runtimes.images import ImagesError, ImagesImported, importer, lacking, listed
+from ..module_utils._runtimes.rancher import PROGRAMS, Rancher, RancherAnswer, RancherError, RancherState
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def images(module: AnsibleModule) -> dict:
+def images(module: AnsibleModule) -> ImagesImported:
     """Import what is missing of the bundle. ImagesError, ReceivedError or OSError."""
     host, received = Host(), module.params["received"]
     found = kubernetes.kubelet(host, kubernetes.distribution(host))
@@ -95,11 +96,11 @@ def images(module: AnsibleModule) -> dict:
     missing = lacking(wanted, listed(found.endpoint))
     names = sorted({name for image in missing for name in image["references"]})
     if not missing or module.check_mode:
-        return {"changed": bool(missing), "imported": names}
+        return ImagesImported(bool(missing), names)
     program = importer(found.runtime, found.endpoint, host.program)
     files = sorted({image["file"] for image in missing})
     if not received:
-        return {"changed": False, "imported": [], "missing": files}
+        return ImagesImported(False, [], files)
     with unpacked(received["path"], received["sha256"]) as folder:
         for file in files:
             status, out, err = module.run_command([*program, os.path.join(folder, file.rpartition("/")[2])])
@@ -108,16 +109,16 @@ def images(module: AnsibleModule) -> dict:
     left = lacking(missing, listed(found.endpoint))
     if left:
         raise ImagesError(f"the container runtime does not have {left[0]['references'][0]} after its import: see its log")
-    return {"changed": True, "imported": names}
+    return ImagesImported(True, names)
 
 
-def rancher(module: AnsibleModule) -> dict:
+def rancher(module: AnsibleModule) -> RancherAnswer:
     """Let the distribution see the runtime or that it is gone, and have the image and its archive or not. RancherError or OSError."""
     there = Rancher(Host(), module.params["distribution"], command.run)
     return (_bring if module.params["state"] == "present" else _take_away)(module, there)
 
 
-def _bring(module: AnsibleModule, there: Rancher) -> dict:
+def _bring(module: AnsibleModule, there: Rancher) -> RancherAnswer:
     params, check = module.params, module.check_mode
     state, sha256 = there.state(params["image"]), params["sha256"]
     # In check mode the packages that would bring it are not there.
@@ -133,7 +134,7 @@ def _bring(module: AnsibleModule, there: Rancher) -> dict:
         )
     placed = bool(sha256) and there.archived() != sha256
     if placed and not check and not params["received"]:
-        return {"changed": False, "restarted": "", "imported": [], "missing": True}
+        return RancherAnswer(False, [], "", missing=True)
     if not check:
         if placed:
             there.archive(params["received"]["path"], sha256)
@@ -144,7 +145,7 @@ def _bring(module: AnsibleModule, there: Rancher) -> dict:
     return _done(state, placed or comes, [params["image"]] if comes else [])
 
 
-def _take_away(module: AnsibleModule, there: Rancher) -> dict:
+def _take_away(module: AnsibleModule, there: Rancher) -> RancherAnswer:
     state, placed = there.state(), there.has_archive()
     if not module.check_mode:
         there.remove_archive()
@@ -153,15 +154,17 @@ def _take_away(module: AnsibleModule, there: Rancher) -> dict:
     return _done(state, placed, [])
 
 
-def _done(state: RancherState, changed: bool, imported: List[str]) -> dict:
-    return {"changed": changed or state.is_due, "restarted": state.unit if state.is_due else "", "imported": imported}
+def _done(state: RancherState, changed: bool, imported: List[str]) -> RancherAnswer:
+    return RancherAnswer(changed or state.is_due, imported, state.unit if state.is_due else "")
+
+
+OPERATIONS = {"images": images, "rancher": rancher}
 
 
 def main() -> None:
-    subjects = {"images": images, "rancher": rancher}
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": list(subjects), "required": True},
+            "what": {"type": "str", "choices": list(OPERATIONS), "required": True},
             "bundle": {"type": "str"},
             "bundle_key": BUNDLE_KEY,
             "wanted": {"type": "list", "elements": "dict"},
@@ -181,8 +184,8 @@ def main() -> None:
     if without_action[params["what"]]:
         module.fail_json(msg="gpushare_host_runtime was run without its action plugin; call it by its full name gpushare.kubernetes.…")
     with changing(module):
-        result = subjects[params["what"]](module)
-    module.exit_json(**result)
+        result = OPERATIONS[params["what"]](module)
+    module.exit_json(**answer_of(result))
 
 
 if __name__ == "__main__":

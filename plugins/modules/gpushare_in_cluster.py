@@ -109,69 +109,82 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import BACKENDS, BY_CLAIMS, BY_EXTENDER
 from ..module_utils._cluster.objects import diff_of
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import answering
-from ..module_utils._in_cluster.facts import gather, when_told
-from ..module_utils._in_cluster.handover import Handover
+from ..module_utils._in_cluster.facts import FactsInCluster, gather, when_told
+from ..module_utils._in_cluster.handover import Handover, ObjectsMoved
 from ..module_utils._in_cluster.pods import Image
 from ..module_utils._in_cluster.ready import Awaited, beside, wait
 from ..module_utils._in_cluster.replicas import findings, live, move
 from ..module_utils._in_cluster.trial import DevicePluginNeeds, Trial
-from ..module_utils._in_cluster.verify import verify
+from ..module_utils._in_cluster.verify import Proof, verify
 
 CANNOT = "GPU nodes cannot run gpushare, nothing was changed:"
 LATE = "gpushare's pods do not serve in time:"
 BROKEN = "gpushare does not work:"
 
 
-def facts(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
+def facts(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> FactsInCluster:
     """The facts as soon as kubelet has told of the image."""
+    params = module.params
     what = params["namespace"], params["nodes"], params["rules"], params["backend"]
-    return {"facts": when_told(lambda: gather(kubectl, *what), params["image"], params["wait"])}
+    return FactsInCluster(False, when_told(lambda: gather(kubectl, *what), params["image"], params["wait"]))
 
 
-def trial(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def trial(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> Proof:
     """Try a pod on each node."""
+    params, check = module.params, module.check_mode
     if check:
-        return _proof([], [], [], "")
+        return _proof(module, [], [], [], "")
     needs = DevicePluginNeeds(_image(params), params["kubelet_root"].rstrip("/"))
     nodes, findings = Trial(kubectl, needs).run(params["nodes"], params["start_timeout"])
-    return _proof(nodes, [], findings, CANNOT)
+    return _proof(module, nodes, [], findings, CANNOT)
 
 
-def scheduler(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def scheduler(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> Proof:
     """Wait for the scheduler's pods."""
-    return _proof([], [], [] if check else wait(kubectl, _awaited(params, True), params["start_timeout"]), LATE)
+    params, check = module.params, module.check_mode
+    return _proof(module, [], [], [] if check else wait(kubectl, _awaited(params, True), params["start_timeout"]), LATE)
 
 
-def everything(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def everything(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> Proof:
     """Wait for all pods, and verify each node. told: warnings."""
+    params, check = module.params, module.check_mode
     awaited = _awaited(params, False)
     late = [] if check else wait(kubectl, awaited, params["start_timeout"])
     if late or check:
-        return _proof([], [], late, LATE)
+        return _proof(module, [], [], late, LATE)
     apart = params["scheduler"] == "own" and not params["on_gpu_nodes"] and params["backend"] != BY_CLAIMS
     displaced = findings(kubectl, params["namespace"]) if apart else []
     nodes, unproven, found, told = verify(kubectl, _image(params), params["timeout"], params["nodes"])
-    told = [*told, *beside(kubectl, awaited)]
-    return {**_proof(nodes, unproven, [*displaced, *found], BROKEN), "told": told}
+    for words in (*told, *beside(kubectl, awaited)):
+        module.warn(words)
+    return _proof(module, nodes, unproven, [*displaced, *found], BROKEN)
 
 
-def moved(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def moved(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> ObjectsMoved:
     """Move the scheduler's pods off the GPU nodes."""
+    params, check = module.params, module.check_mode
     namespace = params["namespace"]
     if check:
         found = [f"Pod {namespace}/{name}" for name in sorted(live(kubectl, namespace, params["nodes"]))]
     else:
         found = move(kubectl, namespace, params["start_timeout"])
-    return {"changed": bool(found), "objects": found, "diff": diff_of(found)}
+    return ObjectsMoved(bool(found), found, diff_of(found))
 
 
-def handover(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def handover(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> ObjectsMoved:
     """Do one step of a change of the mode."""
+    params, check = module.params, module.check_mode
     change = Handover(kubectl, params["namespace"], params["timeout"])
     to_pods, nodes = params["to"] == "kubernetes", params["nodes"]
+
+    def settled() -> list:
+        change.waiting(to_pods)
+        return []
+
     steps = {
-        "settled": lambda: change.waiting(to_pods) or [],
+        "settled": settled,
         "marked": lambda: change.mark(nodes, check),
         "stopped": lambda: change.stop_scheduler(check),
         "opened": lambda: change.open(check),
@@ -180,7 +193,7 @@ def handover(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dic
         "pruned": lambda: change.prune(params["keep"], not to_pods, check),
     }
     found = steps[params["step"]]()
-    return {"changed": bool(found), "objects": found, "diff": diff_of(found, gone=params["step"] not in ("marked", "pod", "host"))}
+    return ObjectsMoved(bool(found), found, diff_of(found, gone=params["step"] not in ("marked", "pod", "host")))
 
 
 def _image(params: dict) -> Image:
@@ -192,18 +205,22 @@ def _awaited(params: dict, scheduler_only: bool) -> Awaited:
     return Awaited(params["namespace"], params["backend"], default, scheduler_only, tuple(params["nodes"]))
 
 
-def _proof(nodes: list, unproven: list, findings: list, words: str) -> dict:
+def _proof(module: AnsibleModule, nodes: list, unproven: list, findings: list, words: str) -> Proof:
     """The answer of what verifies. With a finding it has failed."""
-    failed = {"failed": True, "msg": words + "\n" + "\n".join(f"- {finding}" for finding in findings)} if findings else {}
-    return {"nodes": nodes, "unproven": unproven, "findings": findings, **failed}
+    found = Proof(False, nodes, unproven, findings)
+    if findings:
+        module.fail_json(msg=words + "\n" + "\n".join(f"- {finding}" for finding in findings), **answer_of(found))
+    return found
+
+
+OPERATIONS = {"facts": facts, "trial": trial, "scheduler": scheduler, "moved": moved, "everything": everything, "handover": handover}
 
 
 def main() -> None:
-    subjects = {"facts": facts, "trial": trial, "scheduler": scheduler, "moved": moved, "everything": everything, "handover": handover}
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            what={"type": "str", "choices": list(subjects), "required": True},
+            what={"type": "str", "choices": list(OPERATIONS), "required": True},
             namespace={"type": "str", "required": True},
             nodes={"type": "list", "elements": "str", "default": []},
             image={"type": "str", "default": ""},
@@ -229,17 +246,12 @@ def main() -> None:
         ],
         supports_check_mode=True,
     )
-    answer = subjects[module.params["what"]]
     with answering(module):
         try:
-            found = answer(cluster_kubectl.for_module(module), module.params, module.check_mode)
+            found = OPERATIONS[module.params["what"]](cluster_kubectl.for_module(module), module)
         except ValueError as error:
             raise cluster_kubectl.KubectlError(str(error)) from error
-    for words in found.pop("told", ()):
-        module.warn(words)
-    if "failed" in found:
-        module.fail_json(**found)
-    module.exit_json(**{"changed": False, **found})
+    module.exit_json(**answer_of(found))
 
 
 if __name__ == "__main__":

@@ -60,27 +60,49 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.drain import SECONDS, Drained, cordon, drain, uncordon
-from ..module_utils._cluster.node_ready import not_ready
+from ..module_utils._cluster.node_ready import NodeReady, not_ready
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import answering
 
 
-def ready(kubectl: cluster_kubectl.Kubectl, name: str, since: float) -> dict:
+def ready(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> NodeReady:
     """Whether the node is ready since then, and what it lacks."""
+    name = module.params["node"]
     try:
         node = kubectl.json(["get", "--ignore-not-found", "node", name])
         lease = kubectl.json(["get", "--ignore-not-found", "--namespace", "kube-node-lease", "lease", name])
     except (cluster_kubectl.KubectlError, ValueError) as error:
         # The API server of the only control plane may have been restarted along with its containerd.
-        return {"changed": False, "ready": False, "msg": str(error)}
-    why = not_ready(node, lease, since)
-    return {"changed": False, "ready": why is None, **({} if why is None else {"msg": f"node {name}: {why}"})}
+        return NodeReady(False, False, str(error))
+    why = not_ready(node, lease, module.params["since"])
+    return NodeReady(False, why is None, None if why is None else f"node {name}: {why}")
+
+
+def close(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> Drained:
+    """Cordon it."""
+    params = module.params
+    return Drained(cordon(kubectl, params["node"], params["owner"], module.check_mode, params["reason"]), True)
+
+
+def empty(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> Drained:
+    """Drain it."""
+    params = module.params
+    return drain(kubectl, params["node"], params["owner"], SECONDS, params["force"], module.check_mode, params["reason"])
+
+
+def open_again(kubectl: cluster_kubectl.Kubectl, module: AnsibleModule) -> Drained:
+    """Uncordon it."""
+    return Drained(uncordon(kubectl, module.params["node"], module.check_mode), True)
+
+
+OPERATIONS = {"cordon": close, "drain": empty, "uncordon": open_again, "ready": ready}
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            what={"type": "str", "choices": ["cordon", "drain", "uncordon", "ready"], "required": True},
+            what={"type": "str", "choices": list(OPERATIONS), "required": True},
             node={"type": "str", "required": True},
             owner={"type": "str", "default": "nvidia_driver"},
             reason={"type": "str", "default": ""},
@@ -90,17 +112,9 @@ def main() -> None:
         required_if=[("what", "ready", ["since"])],
         supports_check_mode=True,
     )
-    kubectl, params, dry = cluster_kubectl.for_module(module), module.params, module.check_mode
-    node, owner, reason = params["node"], params["owner"], params["reason"]
-    if params["what"] == "ready":
-        module.exit_json(**ready(kubectl, node, params["since"]))
     with answering(module):
-        found = {
-            "cordon": lambda: Drained(cordon(kubectl, node, owner, dry, reason), True),
-            "drain": lambda: drain(kubectl, node, owner, SECONDS, params["force"], dry, reason),
-            "uncordon": lambda: Drained(uncordon(kubectl, node, dry), True),
-        }[params["what"]]()
-    module.exit_json(changed=found.changed, done=found.done, left=list(found.left), why=found.why, diff=[])
+        found = OPERATIONS[module.params["what"]](cluster_kubectl.for_module(module), module)
+    module.exit_json(**answer_of(found))
 
 
 if __name__ == "__main__":

@@ -152,7 +152,6 @@ notes: {description: Further remarks for people., returned: success, type: list,
 
 import os
 from contextlib import nullcontext
-from dataclasses import asdict
 from typing import Any, Optional
 
 from ansible.module_utils.basic import AnsibleModule
@@ -161,13 +160,14 @@ from ansible.module_utils.urls import open_url
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.daemon_reload import exposed
 from ..module_utils._facts.system import system
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host import command
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 from ..module_utils._host.others import toolkit_manager
 from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
 from ..module_utils._packages import openpgp
-from ..module_utils._packages.converge import PackagesResult, absent, lacks, manager_of, owners, present, together
+from ..module_utils._packages.converge import PackagesAnswer, PackagesResult, absent, lacks, manager_of, owners, present, together
 from ..module_utils._packages.model import Package, PackageSet, Repository
 
 REPOSITORY = {
@@ -208,6 +208,48 @@ def repository_of(params: "Optional[dict[str, Any]]") -> Optional[Repository]:
     )
 
 
+def answer(module: AnsibleModule) -> PackagesAnswer:
+    """Install, hold or remove them."""
+    params = module.params
+    others = toolkit_manager(Host()) if params["yields"] and params["state"] == "present" else ""
+    if others:
+        return PackagesAnswer(notes=[f"{others} manages these packages on this host: nothing was changed"])
+
+    def hurt() -> Optional[str]:
+        # Where systemd does not run, the scripts do not ask it.
+        return exposed(module.run_command) if os.path.isdir(BOOTED) and not params["allow_daemon_reload"] else None
+
+    with changing(module):
+        if params["state"] == "absent":
+            named = [params["owner"]] if params["owner"] else owners()
+            result = PackagesResult()
+            # A host whose packages have not been changed may have a package manager that is not known here.
+            if named:
+                manager = manager_of(command.run, params["timeout"], Host())
+                result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
+        else:
+            manager = manager_of(command.run, params["timeout"], Host())
+            packages = tuple(Package(package["name"], package["version"] or params["version"]) for package in params["packages"])
+            received = params["received"]
+            if params["bundle"] and not received and lacks(packages, manager):
+                return PackagesAnswer(missing=True, system=system(Host()))
+            with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
+                wanted = PackageSet(
+                    params["owner"],
+                    packages,
+                    repository_of(params["repository"]),
+                    folder,
+                    tuple(params["replaces"]),
+                    params["hold"],
+                    params["minimum"],
+                )
+                result = present(wanted, manager, module.check_mode, exposed=hurt)
+        return PackagesAnswer(**vars(result))
+
+
+OPERATIONS = {"": answer}
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -236,41 +278,7 @@ def main() -> None:
         required_if=[("state", "present", ["owner", "packages"])],
         supports_check_mode=True,
     )
-    params = module.params
-    others = toolkit_manager(Host()) if params["yields"] and params["state"] == "present" else ""
-    if others:
-        module.exit_json(**asdict(PackagesResult(notes=[f"{others} manages these packages on this host: nothing was changed"])))
-
-    def hurt() -> Optional[str]:
-        # Where systemd does not run, the scripts do not ask it.
-        return exposed(module.run_command) if os.path.isdir(BOOTED) and not params["allow_daemon_reload"] else None
-
-    with changing(module):
-        if params["state"] == "absent":
-            named = [params["owner"]] if params["owner"] else owners()
-            result = PackagesResult()
-            # A host whose packages have not been changed may have a package manager that is not known here.
-            if named:
-                manager = manager_of(command.run, params["timeout"], Host())
-                result = together([absent(owner, manager, module.check_mode, params["keep"], exposed=hurt) for owner in named])
-        else:
-            manager = manager_of(command.run, params["timeout"], Host())
-            packages = tuple(Package(package["name"], package["version"] or params["version"]) for package in params["packages"])
-            received = params["received"]
-            if params["bundle"] and not received and lacks(packages, manager):
-                module.exit_json(missing=True, system=asdict(system(Host())), **asdict(PackagesResult()))
-            with unpacked(received["path"], received["sha256"]) if received else nullcontext(params["folder"]) as folder:
-                wanted = PackageSet(
-                    params["owner"],
-                    packages,
-                    repository_of(params["repository"]),
-                    folder,
-                    tuple(params["replaces"]),
-                    params["hold"],
-                    params["minimum"],
-                )
-                result = present(wanted, manager, module.check_mode, exposed=hurt)
-        module.exit_json(**asdict(result))
+    module.exit_json(**answer_of(answer(module)))
 
 
 if __name__ == "__main__":

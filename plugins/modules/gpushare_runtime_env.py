@@ -94,8 +94,11 @@ removed:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.received import BUNDLE_KEY
 from ..module_utils._operations.environment import ARGUMENTS, answer
+
+OPERATIONS = {"": answer}
 
 
 def main() -> None:
@@ -110,7 +113,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    module.exit_json(**answer(module))
+    module.exit_json(**answer_of(answer(module)))
 
 
 if __name__ == "__main__":

@@ -98,13 +98,14 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ..module_utils._change.engine import converge
 from ..module_utils._change.undo import Rejected
 from ..module_utils._daemon.daemon_reload import exposed
-from ..module_utils._daemon.mps import MpsDaemons, Place, present
+from ..module_utils._daemon.mps import MpsAnswer, MpsDaemons, Place, present
 from ..module_utils._daemon.service import SystemdError, read_environ
 from ..module_utils._facts.node import SUBSETS, described, gather
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 from ..module_utils._operations.device_strategy import ARGUMENTS, answer
-from ..module_utils._operations.table import WrongArguments, plan
+from ..module_utils._operations.table import PlansAnswer, WrongArguments, plan
 
 
 def validated(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> Dict[str, Any]:
@@ -115,19 +116,19 @@ def validated(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> Dict[
     return dict(found.validated_parameters)
 
 
-def plans(module: AnsibleModule) -> dict:
+def plans(module: AnsibleModule) -> PlansAnswer:
     """Gather facts and plan, in check mode."""
     params = module.params
     facts = described(gather(Host(params["root"]), params["gather"], params["install_dir"]))
-    return {"changed": False, "facts": facts, "answers": plan(params["plans"], facts, validated, module.run_command)}
+    return PlansAnswer(False, facts, plan(params["plans"], answer_of(facts), validated, module.run_command))
 
 
-def mps(module: AnsibleModule) -> dict:
+def mps(module: AnsibleModule) -> MpsAnswer:
     """Run the control daemons."""
     params, run = module.params, module.run_command
     place = Place(settings=params["settings_dir"])
     if not params["gpus"] and not present(place):
-        return {"changed": False, "waiting": [], "diff": []}
+        return MpsAnswer(False, [], [])
 
     def hurt() -> "str | None":
         return exposed(run)
@@ -142,14 +143,16 @@ def mps(module: AnsibleModule) -> dict:
             raise Rejected(f"{error}; nothing was changed") from error
         for warning in done.warnings:
             module.warn(warning)
-        return {"changed": done.changed, "waiting": [os.path.basename(path) for path in done.left], "diff": done.diff}
+        return MpsAnswer(done.changed, [os.path.basename(path) for path in done.left], done.diff)
+
+
+OPERATIONS = {"plans": plans, "strategy": answer, "mps": mps}
 
 
 def main() -> None:
-    subjects = {"plans": plans, "strategy": answer, "mps": mps}
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": list(subjects), "required": True},
+            "what": {"type": "str", "choices": list(OPERATIONS), "required": True},
             **ARGUMENTS,
             "gpus": {"type": "list", "elements": "str"},
             "unit": {"type": "str", "default": ""},
@@ -168,7 +171,7 @@ def main() -> None:
         required_together=[("token_path", "kubeconfig_path")],
         supports_check_mode=True,
     )
-    module.exit_json(**subjects[module.params["what"]](module))
+    module.exit_json(**answer_of(OPERATIONS[module.params["what"]](module)))
 
 
 if __name__ == "__main__":

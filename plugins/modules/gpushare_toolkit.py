@@ -56,12 +56,15 @@ notes: {description: Remarks for people., returned: success, type: list, element
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._operations.toolkit import ARGUMENTS, answer
+
+OPERATIONS = {"": answer}
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    module.exit_json(**answer(module))
+    module.exit_json(**answer_of(answer(module)))
 
 
 if __name__ == "__main__":

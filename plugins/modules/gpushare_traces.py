@@ -108,16 +108,59 @@ from dataclasses import fields
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.subjects import DAEMONS
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import answering, changing
 from ..module_utils._removal.host import check_callers, plan_leftovers, plan_services
-from ..module_utils._removal.plan import Layout
-from ..module_utils._removal.report import report, words
+from ..module_utils._removal.plan import Layout, RemovalPlan, TracesRemoved
+from ..module_utils._removal.report import TracesReport, words
+from ..module_utils._removal.report import report as report_of
+
+
+def report(module: AnsibleModule) -> TracesReport:
+    """Report them."""
+    layout, run = _layout(module)
+    with answering(module):
+        found = report_of(layout, run)
+        return TracesReport(False, found, words(found))
+
+
+def services(module: AnsibleModule) -> TracesRemoved:
+    """Remove the daemons, and what they read and keep."""
+    params, (layout, run) = module.params, _layout(module)
+    with changing(module, params["root"]):
+        # In check mode the scheduler still calls the extender, because the step before has only been predicted.
+        if not module.check_mode:
+            check_callers(layout, params["daemons"])
+        return _done(module, plan_services(layout, run, params["daemons"], params["keep_state"]))
+
+
+def leftovers(module: AnsibleModule) -> TracesRemoved:
+    """Remove the rest."""
+    layout, _run = _layout(module)
+    with changing(module, module.params["root"]):
+        return _done(module, plan_leftovers(layout, module.check_mode))
+
+
+def _done(module: AnsibleModule, plan: RemovalPlan) -> TracesRemoved:
+    if not module.check_mode:
+        plan.apply()
+    return plan.result()
+
+
+def _layout(module: AnsibleModule) -> tuple:
+    """(where things are, how a program is run)."""
+    layout = Layout(**{field.name: module.params[field.name] for field in fields(Layout) if field.name in module.params})
+    # A folder that stands for a host has no systemd; that of this host is none of its business.
+    return layout, module.run_command if layout.root == "/" else lambda argv: (0, "", "")
+
+
+OPERATIONS = {"report": report, "services": services, "leftovers": leftovers}
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
-            "what": {"type": "str", "choices": ["report", "services", "leftovers"], "required": True},
+            "what": {"type": "str", "choices": list(OPERATIONS), "required": True},
             "daemons": {"type": "list", "elements": "str", "choices": [daemon.name for daemon in DAEMONS], "default": []},
             "keep_state": {"type": "bool", "default": False},
             "install_dir": {"type": "path", "default": "/opt/gpushare"},
@@ -129,29 +172,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params = module.params
-    layout = Layout(**{field.name: params[field.name] for field in fields(Layout) if field.name in params})
-
-    def run(argv):
-        # A folder that stands for a host has no systemd; that of this host is none of its business.
-        return module.run_command(argv) if layout.root == "/" else (0, "", "")
-
-    plans = {
-        "services": lambda: plan_services(layout, run, params["daemons"], params["keep_state"]),
-        "leftovers": lambda: plan_leftovers(layout, module.check_mode),
-    }
-    if params["what"] == "report":
-        with answering(module):
-            found = report(layout, run)
-            module.exit_json(changed=False, report=found, words=words(found))
-    with changing(module, params["root"]):
-        # In check mode the scheduler still calls the extender, because the step before has only been predicted.
-        if params["what"] == "services" and not module.check_mode:
-            check_callers(layout, params["daemons"])
-        plan = plans[params["what"]]()
-        if not module.check_mode:
-            plan.apply()
-        module.exit_json(**plan.result())
+    module.exit_json(**answer_of(OPERATIONS[module.params["what"]](module)))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ removed:
 """
 
 import time
+from dataclasses import replace
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -95,53 +96,58 @@ from ..module_utils._cluster import dra
 from ..module_utils._cluster import kubectl as cluster_kubectl
 from ..module_utils._cluster.names import MEMORY
 from ..module_utils._evidence import admission, cluster
-from ..module_utils._evidence.probes import Probes, probe_pod
+from ..module_utils._evidence.probes import Probes, ProbesPlaced, ProbesRemoved, probe_pod
+from ..module_utils._formats.answers import answer_of
 
 
-def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> dict:
+def evidence(kubectl: cluster_kubectl.Kubectl, params: dict, _check: bool) -> cluster.SeenCluster:
     """Gather what the API has."""
     deadline = time.monotonic() + params["settle"]
     nodes = cluster.nodes(kubectl, params["nodes"])
     while not all(map(cluster.settled, nodes)) and time.monotonic() < deadline:
         time.sleep(1)
         nodes = cluster.nodes(kubectl, params["nodes"])
-    seen = {
-        "nodes": nodes,
-        "labelled": cluster.labelled(kubectl),
-        "schedulers": cluster.schedulers(kubectl, params["schedulers"]),
-        "leases": cluster.leases(kubectl) if params["schedulers"] else {},
-        "objects": cluster.objects(kubectl, params["objects"]),
-        "admission": admission.admission(kubectl, params["objects"], params["nodes"]),
-        "dra": dra.published(kubectl),
+    seen = cluster.ClusterEvidence(
+        nodes=nodes,
+        labelled=cluster.labelled(kubectl),
+        schedulers=cluster.schedulers(kubectl, params["schedulers"]),
+        leases=cluster.leases(kubectl) if params["schedulers"] else {},
+        objects=cluster.objects(kubectl, params["objects"]),
+        admission=admission.admission(kubectl, params["objects"], params["nodes"]),
+        dra=dra.published(kubectl),
         # Last: kubelet tells the API a second or two late of a container that ended right before the hosts were read.
-        "pods": cluster.pods(kubectl),
-    }
-    return {"changed": False, "seen": dict(seen, passed_by=cluster.passed_by(kubectl, seen["pods"]))}
+        pods=cluster.pods(kubectl),
+        passed_by=[],
+    )
+    return cluster.SeenCluster(False, replace(seen, passed_by=cluster.passed_by(kubectl, seen.pods)))
 
 
-def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def place(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> ProbesPlaced:
     """Create the probe pods, and wait."""
-    found, images = remove(kubectl, params, check), params["images"]
+    images = params["images"]
+    found = ProbesPlaced(**vars(remove(kubectl, params, check)))
     if images and not check:
         scheduler, namespace = params["scheduler_name"], params["namespace"]
         wanted = {node: probe_pod(node, str(image), MEMORY, scheduler, namespace) for node, image in sorted(images.items())}
         placed = Probes(kubectl).place(wanted, params["timeout"])
-        found.update(pods=placed.pods, rejected=placed.rejected, moved=placed.moved)
-    return {**found, "changed": bool(images) or found["changed"]}
+        found = replace(found, **vars(placed))
+    return replace(found, changed=bool(images) or found.changed)
 
 
-def remove(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> dict:
+def remove(kubectl: cluster_kubectl.Kubectl, params: dict, check: bool) -> ProbesRemoved:
     """Remove all probe pods."""
     removed = [] if check else Probes(kubectl).remove(params["timeout"])
-    return {"changed": bool(removed), "removed": removed}
+    return ProbesRemoved(bool(removed), removed)
+
+
+OPERATIONS = {"evidence": evidence, "place": place, "remove": remove}
 
 
 def main() -> None:
-    subjects = {"evidence": evidence, "place": place, "remove": remove}
     module = AnsibleModule(
         argument_spec=dict(
             cluster_kubectl.ARGUMENTS,
-            what={"type": "str", "choices": list(subjects), "required": True},
+            what={"type": "str", "choices": list(OPERATIONS), "required": True},
             nodes={"type": "list", "elements": "str"},
             schedulers={"type": "list", "elements": "str", "default": []},
             objects={"type": "list", "elements": "dict", "default": []},
@@ -155,10 +161,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        found = subjects[module.params["what"]](cluster_kubectl.for_module(module), module.params, module.check_mode)
+        found = OPERATIONS[module.params["what"]](cluster_kubectl.for_module(module), module.params, module.check_mode)
     except cluster_kubectl.KubectlError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(**found)
+    module.exit_json(**answer_of(found))
 
 
 if __name__ == "__main__":

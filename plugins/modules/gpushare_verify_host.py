@@ -83,8 +83,26 @@ seen: {description: "The evidence, for M(gpushare.kubernetes.gpushare_judge).", 
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._evidence.host import PARTS, Places, see
+from ..module_utils._evidence.host import PARTS, Places, SeenAgain, SeenHost, see, see_again
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.host import Host
+
+
+def answer(module: AnsibleModule) -> SeenHost:
+    """Gather everything."""
+    return SeenHost(False, see(Host(module.params["root"]), _places(module)))
+
+
+def again(module: AnsibleModule) -> SeenAgain:
+    """Gather what changes during a probe."""
+    return SeenAgain(False, see_again(Host(module.params["root"]), _places(module), module.params["only"]))
+
+
+def _places(module: AnsibleModule) -> Places:
+    return Places(**{name: value for name, value in module.params.items() if name not in ("root", "only")})
+
+
+OPERATIONS = {"": answer}
 
 
 def main() -> None:
@@ -117,9 +135,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params = dict(module.params)
-    root, only = params.pop("root"), params.pop("only")
-    module.exit_json(changed=False, seen=see(Host(root), Places(**params), only))
+    module.exit_json(**answer_of(answer(module) if module.params["only"] is None else again(module)))
 
 
 if __name__ == "__main__":

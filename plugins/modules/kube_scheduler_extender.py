@@ -137,11 +137,13 @@ kept:
 """
 
 import os
+from dataclasses import fields
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._change.transaction import Transaction
 from ..module_utils._cluster import kubectl as cluster_kubectl
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host import host as host_host
 from ..module_utils._host.answering import changing
 from ..module_utils._scheduler import apply, before_join
@@ -174,42 +176,56 @@ OPTIONS = {
 }
 
 
-def extender(module: AnsibleModule) -> dict:
-    """Read what a plan is made from, or carry a plan out."""
+def look(module: AnsibleModule) -> apply.SchedulerFound:
+    """Read what a plan is made from."""
+    params = module.params
+    host, tools = _tools(module)
+    found = apply.read(host, tools.kubectl, params["config"], params["tls_dir"], params["plan"]["read"])
+    if params["state"] == "present" and found.files[params["manifest"]] is None:
+        module.fail_json(
+            msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
+            "group of control planes, or set gpushare_scheduler_manifest"
+        )
+    settings = apply.SchedulerSettings(**{option.name: params[option.name] for option in fields(apply.SchedulerSettings)})
+    return apply.SchedulerFound(**vars(found), settings=settings)
+
+
+def extender(module: AnsibleModule) -> apply.SchedulerDone:
+    """Carry a plan out, or try it."""
     params, plan = module.params, module.params["plan"]
-    where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
-    host, kubectl = SchedulerHost(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
-    tools = apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
-    if "files" not in plan:
-        found = apply.read(host, kubectl, params["config"], params["tls_dir"], plan["read"])
-        if params["state"] == "present" and found["files"][params["manifest"]] is None:
-            module.fail_json(
-                msg=f"{params['manifest']} does not exist: this host has no kube-scheduler as a static pod; take it out of the "
-                "group of control planes, or set gpushare_scheduler_manifest"
-            )
-        return {"changed": False, "settings": dict(params, plan=None), **found}
+    host, tools = _tools(module)
     if plan.get("trial"):
-        return {"changed": False, "candidate": apply.trial(tools, plan)}
-    resource = params["managed_resources"][0]
-    result = apply.apply(host, tools, plan, resource, params["tls_dir"], params["state"])
+        return apply.SchedulerDone(False, apply.trial(tools, plan))
+    result = apply.apply(host, tools, plan, params["managed_resources"][0], params["tls_dir"], params["state"])
     for warning in result.pop("warnings"):
         module.warn(warning)
-    return {"changed": True, **result}
+    return apply.SchedulerDone(True, **result)
 
 
-def read_files(module: AnsibleModule) -> dict:
+def _tools(module: AnsibleModule) -> tuple:
+    """(the host, the means that act on it)."""
+    params = module.params
+    where = (params["manifest"], params["health_url"], params["timeout"], params["health_ca"])
+    host, kubectl = SchedulerHost(os.uname().nodename, params["node_name"], *where), cluster_kubectl.for_module(module)
+    return host, apply.Tools(kubectl, module.run_command, host_host.Host().program("ctr"), module.tmpdir)
+
+
+def read_files(module: AnsibleModule) -> before_join.SchedulerRead:
     """The files of a control plane that has joined."""
-    return {"changed": False, "files": before_join.read(module.params["manifest"])}
+    return before_join.SchedulerRead(False, before_join.read(module.params["manifest"]))
 
 
-def write_files(module: AnsibleModule) -> dict:
+def write_files(module: AnsibleModule) -> before_join.SchedulerWritten:
     """Write those that this host lacks."""
     transaction = Transaction(apply.OWNER)
     kept = before_join.plan(transaction, module.params["files"])
     changed, diff = bool(transaction.changes), transaction.diff()
     if changed and not module.check_mode:
         transaction.apply()
-    return {"changed": changed, "kept": list(kept), "diff": diff}
+    return before_join.SchedulerWritten(changed, list(kept), diff)
+
+
+OPERATIONS = {"extender": extender, "read_files": read_files, "write_files": write_files}
 
 
 def main() -> None:
@@ -222,8 +238,9 @@ def main() -> None:
     if what == "extender" and module.params["plan"] is None:
         module.fail_json(msg="kube_scheduler_extender was run without its action plugin; call it by its full name gpushare.kubernetes.…")
     with changing(module):
-        result = {"extender": extender, "read_files": read_files, "write_files": write_files}[what](module)
-    module.exit_json(**result)
+        plans = what == "extender" and "files" not in module.params["plan"]
+        result = look(module) if plans else OPERATIONS[what](module)
+    module.exit_json(**answer_of(result))
 
 
 if __name__ == "__main__":

@@ -71,9 +71,20 @@ notes:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.answering import changing
-from ..module_utils._kubelet.converge import WantedGates, converge
+from ..module_utils._kubelet.converge import GatesAnswer, WantedGates, converge
 from ..module_utils._kubelet.gates import WANTED
+
+
+def answer(module: AnsibleModule) -> GatesAnswer:
+    """Set them, or take them back."""
+    with changing(module):
+        done = converge(WantedGates(**module.params), module.check_mode)
+        return GatesAnswer(done.changed, done.release, done.given, done.files, done.restarted_at, done.notes, done.diff)
+
+
+OPERATIONS = {"": answer}
 
 
 def main() -> None:
@@ -87,17 +98,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    with changing(module):
-        result = converge(WantedGates(**module.params), module.check_mode)
-        module.exit_json(
-            changed=result.changed,
-            version=result.release,
-            feature_gates=result.given,
-            files=result.files,
-            restarted_at=result.restarted_at,
-            notes=result.notes,
-            diff=result.diff,
-        )
+    module.exit_json(**answer_of(answer(module)))
 
 
 if __name__ == "__main__":

@@ -119,8 +119,17 @@ problem:
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._facts.gpus import gpus
-from ..module_utils._facts.nvidia_smi import TIMEOUT
+from ..module_utils._facts.nvidia_smi import TIMEOUT, SmiReport
+from ..module_utils._formats.answers import answer_of
 from ..module_utils._host.host import Host
+
+
+def answer(module: AnsibleModule) -> SmiReport:
+    """Ask nvidia-smi."""
+    return gpus(Host(), module.params["nvidia_smi"], module.params["timeout"])
+
+
+OPERATIONS = {"": answer}
 
 
 def main() -> None:
@@ -128,8 +137,7 @@ def main() -> None:
         argument_spec={"nvidia_smi": {"type": "str", "default": "nvidia-smi"}, "timeout": {"type": "int", "default": TIMEOUT}},
         supports_check_mode=True,
     )
-    found = gpus(Host(), module.params["nvidia_smi"], module.params["timeout"])
-    module.exit_json(changed=False, **found.as_dict())
+    module.exit_json(changed=False, **answer_of(answer(module)))
 
 
 if __name__ == "__main__":

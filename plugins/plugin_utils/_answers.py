@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The answer of a host, before anything in the cluster or on another host is made of it.
 
-The root user of a host decides what its modules answer. So every answer has the shape that `_results` says, or it is none, which is that
-host's fault alone. Which node the host is must be what the inventory says. Names and paths must have the form of names and paths, and it
-sets no variables.
+The root user of a host decides what its modules answer. So every answer has the shape of the class that its module makes it of, or it
+is none, which is that host's fault alone. Which node the host is must be what the inventory says. Names and paths must have the form of
+names and paths, and it sets no variables.
 """
 
 from __future__ import annotations
@@ -13,14 +13,38 @@ import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, get_type_hints
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 
 from ..module_utils._formats.finding import Finding
-from ._results import COMMON, PARSED, RESULTS, Shape, shape_of
-from ._shape import learn, other_shape, quoted
+from ..modules import (
+    container_runtime,
+    gpu_mem_capacity,
+    gpu_node_info,
+    gpushare_api,
+    gpushare_bundle,
+    gpushare_cluster,
+    gpushare_daemon,
+    gpushare_driver,
+    gpushare_host_runtime,
+    gpushare_in_cluster,
+    gpushare_judge,
+    gpushare_node,
+    gpushare_packages,
+    gpushare_runtime_env,
+    gpushare_sharing,
+    gpushare_toolkit,
+    gpushare_traces,
+    gpushare_verify_cluster,
+    gpushare_verify_host,
+    kube_scheduler_extender,
+    kubelet_gates,
+    nvidia_smi_info,
+)
+from ._shape import learn, of_class, other_shape, quoted
 from ._subjects.options import VARIABLES
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -30,6 +54,68 @@ _NODE_NAME = "gpushare_node_name"
 _FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_@.+:,=-]+)+")
 _FOLDER_LENGTH = 1024
 
+Shape = Mapping[str, Any]
+
+#: Ansible's own of a module. The rest that it makes of a result, such as hosts, statistics or results of a loop, is nothing for a module.
+COMMON: Shape = {
+    "changed": bool,
+    "failed": bool,
+    "msg": str,
+    "rc": int,
+    "module_stdout": str,
+    "module_stderr": str,
+    # Its arguments, which Ansible shows with -vvv.
+    "invocation": Any,
+}
+#: The same, which Ansible itself has parsed already; only lists of them are taken.
+PARSED = ("warnings", "deprecations")
+
+
+def of_answer(answer: type) -> Shape:
+    """The keys of a module's answer beside Ansible's own."""
+    return {key: shape for key, shape in of_class(answer).items() if key.removesuffix("?") not in COMMON}
+
+
+def _of_modules(modules: Collection[ModuleType]) -> dict[str, Shape]:
+    """By the module's name, with its option `what` where it has operations: the answer that its function returns.
+
+    A module without operations is one whose action plugin asks no host.
+    """
+    found: dict[str, Shape] = {}
+    for module in modules:
+        name, operations = module.__name__.rpartition(".")[2], getattr(module, "OPERATIONS", {"": None})
+        for what, operation in operations.items():
+            found[f"{name} {what}".rstrip()] = {} if operation is None else of_answer(get_type_hints(operation)["return"])
+    return found
+
+
+#: The shape of what each module answers, by its name and `what`.
+RESULTS: Mapping[str, Shape] = _of_modules(
+    (
+        container_runtime,
+        gpu_mem_capacity,
+        gpu_node_info,
+        gpushare_api,
+        gpushare_bundle,
+        gpushare_cluster,
+        gpushare_daemon,
+        gpushare_driver,
+        gpushare_host_runtime,
+        gpushare_in_cluster,
+        gpushare_judge,
+        gpushare_node,
+        gpushare_packages,
+        gpushare_runtime_env,
+        gpushare_sharing,
+        gpushare_toolkit,
+        gpushare_traces,
+        gpushare_verify_cluster,
+        gpushare_verify_host,
+        kube_scheduler_extender,
+        kubelet_gates,
+        nvidia_smi_info,
+    )
+)
 # Once: Ansible's main process imports this, and each host's task runs in a copy of that process.
 learn(RESULTS)
 
@@ -55,6 +141,11 @@ class Known:
         judged = (task_vars.get("__preflight_host") or {}).get("node_name")
         hosts = list(task_vars.get("groups", {}).get("all", ()))
         return cls(str(task_vars["inventory_hostname"]), str(address), str(node or "").lower(), hosts, str(judged or ""))
+
+
+def shape_of(module: str, arguments: Mapping[str, Any]) -> Shape:
+    """The shape of what the module answers to these arguments. Where it does not know their `what`, it can only fail."""
+    return RESULTS[module] if module in RESULTS else RESULTS.get(f"{module} {arguments.get('what')}", {})
 
 
 def wrong_node(known: Known, name: Any) -> Finding | None:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a value that a host has sent has the shape of what its reader takes it for.
 
-Pure. A shape is a type, a dataclass, a compiled pattern of a text, a list of one shape for lists of it, a tuple of shapes for a list with
-exactly these, a dict of shapes for an object with exactly these keys (one that ends in `?` may be missing), Map, Maybe, Either or Open.
+Pure. A shape is a type, a dataclass, a TypedDict, a compiled pattern of a text, a list of one shape for lists of it, a tuple of shapes
+for a list with exactly these, a dict of shapes for an object with exactly these keys (one that ends in `?` may be missing), Map, Maybe,
+Either or Open.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import math
 import re
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from ..module_utils._formats.answers import may_lack, pattern_of
 from ..module_utils._formats.failure import Failure
 
 #: Of one text: more than a file that a module returns (_host/host.py reads 4 MiB of one).
@@ -120,15 +122,13 @@ def _check(shape: Any, value: Any, left: list[int], depth: int = 0) -> None:
     elif isinstance(shape, list):
         _check_list(shape[0], value, left)
     elif isinstance(shape, tuple):
-        _must(isinstance(value, (list, tuple)) and len(value) == len(shape), value, f"a list of {len(shape)}")
-        for member_shape, part in zip(shape, value, strict=True):
-            _check(member_shape, part, left)
+        _check_several(shape, value, left)
     elif isinstance(shape, Map):
         _check_map(shape.values, value, left)
     elif shape is Any:
         _check_any(value, left, depth)
-    elif isinstance(shape, type) and is_dataclass(shape):
-        _check_object(of_dataclass(shape), value, left, is_open=False)
+    elif _has_fields(shape):
+        _check_object(of_class(shape), value, left, is_open=False)
     elif isinstance(shape, type) and get_origin(shape) is None:
         _check_scalar(shape, value)
     else:
@@ -158,10 +158,11 @@ def _check_generic(shape: Any, value: Any, left: list[int]) -> None:
     """The types that `typing` writes in the dataclasses of module_utils."""
     origin, parts = get_origin(shape), get_args(shape)
     if origin in (Union, types.UnionType):
-        some = [part for part in parts if part is not types.NoneType]
-        if len(some) != 1 or len(some) == len(parts):
-            raise AssertionError(f"no shape: {shape}")
-        _check(Maybe(some[0]), value, left)
+        _check(Maybe(_without_none(shape)), value, left)
+    elif origin is Literal:
+        _must(isinstance(value, str) and value in parts, value, f"one of {', '.join(parts)}"[:_QUOTED])
+    elif origin is tuple and parts[-1] is not Ellipsis:
+        _check_several(parts, value, left)
     elif origin in (list, tuple):
         _check_list(parts[0], value, left)
     elif origin is not None and issubclass(origin, Mapping):
@@ -197,6 +198,12 @@ def _check_list(shape: Any, value: Any, left: list[int]) -> None:
             raise other.at(f"[{index}]") from None
 
 
+def _check_several(shapes: Sequence[Any], value: Any, left: list[int]) -> None:
+    _must(isinstance(value, (list, tuple)) and len(value) == len(shapes), value, f"a list of {len(shapes)}")
+    for shape, part in zip(shapes, value, strict=True):
+        _check(shape, part, left)
+
+
 def _check_map(shape: Any, value: Any, left: list[int]) -> None:
     _must(isinstance(value, Mapping), value, "an object")
     for key, member in value.items():
@@ -225,8 +232,8 @@ def _check_any(value: Any, left: list[int], depth: int) -> None:
 
 def learn(shape: Any) -> None:
     """Read the types of all dataclasses in the shape. Ansible's processes of hosts are copies of one: what it knows, they know."""
-    if isinstance(shape, type) and is_dataclass(shape):
-        learn(of_dataclass(shape))
+    if _has_fields(shape):
+        learn(of_class(shape))
     elif isinstance(shape, (Map, Maybe, Either, Open)):
         learn([getattr(shape, field.name) for field in fields(shape)])
     elif isinstance(shape, Mapping):
@@ -237,7 +244,44 @@ def learn(shape: Any) -> None:
 
 
 @lru_cache(maxsize=None)
-def of_dataclass(shape: Any) -> Mapping[str, Any]:
-    """An object with the fields of `dataclasses.asdict`: all of them."""
+def of_class(shape: Any) -> Mapping[str, Any]:
+    """The object that `answer_of` makes of a dataclass, or that a TypedDict is."""
+    if hasattr(shape, "sent"):
+        return of_class(get_type_hints(shape.sent)["return"])
     hints = get_type_hints(shape)
-    return {field.name: hints[field.name] for field in fields(shape)}
+    if is_typeddict(shape):
+        return {key if key in shape.__required_keys__ else f"{key}?": hint for key, hint in hints.items()}
+    return dict(_of_field(field, hints[field.name]) for field in fields(shape))
+
+
+def _of_field(field: Field[Any], hint: Any) -> tuple[str, Any]:
+    """Its key, and the shape of its value."""
+    pattern = pattern_of(field)
+    shape = hint if pattern is None else _with_pattern(hint, pattern)
+    if not may_lack(field):
+        return field.name, shape
+    # The value of a key that is there is not null.
+    return f"{field.name}?", shape.shape if isinstance(shape, Maybe) else _without_none(shape)
+
+
+def _with_pattern(hint: Any, pattern: re.Pattern[str]) -> Any:
+    """The shape of the type, with the pattern in the place of its texts."""
+    if hint is str:
+        return pattern
+    if types.NoneType in get_args(hint):
+        return Maybe(_with_pattern(_without_none(hint), pattern))
+    if get_origin(hint) in (list, tuple):
+        return [_with_pattern(get_args(hint)[0], pattern)]
+    raise AssertionError(f"no texts: {hint}")
+
+
+def _without_none(hint: Any) -> Any:
+    """The type of an optional value that is there."""
+    some = [part for part in get_args(hint) if part is not types.NoneType]
+    if get_origin(hint) not in (Union, types.UnionType) or len(some) != 1 or len(some) == len(get_args(hint)):
+        raise AssertionError(f"not optional: {hint}")
+    return some[0]
+
+
+def _has_fields(shape: Any) -> bool:
+    return isinstance(shape, type) and (is_dataclass(shape) or is_typeddict(shape))

@@ -492,11 +492,11 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
             item["spec"].setdefault("variables", []).append({"name": "ofAnother", "expression": "request.name"})
             item["spec"]["matchConditions"] = [{"name": "of-another", "expression": "request.name == 'nothing'"}]
             item["spec"]["validations"] *= 2
-    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True).changed
     try:
         converge(kubectl, WantedObjects(others), check_mode=False)
     finally:
-        changed = converge(kubectl, WantedObjects(wanted), check_mode=False)["objects"]
+        changed = converge(kubectl, WantedObjects(wanted), check_mode=False).objects
         # The API server applies each of them a moment after it has stored it.
         cluster.until("a tenant's pods are forbidden again", in_force, 30)
     assert len(changed) == len(wanted)
@@ -506,4 +506,4 @@ def test_the_policies_take_the_place_of_others_with_their_names_at_once(cluster:
     assert not re.search(
         "another-release|ofAnother|of-another", json.dumps([[item["metadata"].get("labels"), item["spec"]] for item in ours])
     )
-    assert not converge(kubectl, WantedObjects(wanted), check_mode=True)["changed"]
+    assert not converge(kubectl, WantedObjects(wanted), check_mode=True).changed

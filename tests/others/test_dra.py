@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.dra import facts
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, given_by_others
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover import operator
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import RESULTS, believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.dra import judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
 from blocks import lines
 from others.server import GPU_CLUSTER, Json, Server
@@ -108,6 +108,6 @@ def test_a_gpu_cluster_serves_the_nodes_with_its_label(cluster: Server) -> None:
 
 
 def test_the_playbook_says_it(cluster: Server, tmp_path: Path) -> None:
-    asked = gather(cluster.kubectl, "gpushare-system", [])
+    asked = answer_of(gather(cluster.kubectl, "gpushare-system", []))
     assert believe({"facts": asked}, RESULTS["gpushare_in_cluster facts"]) == {"facts": asked}
     assert "found NVIDIA DRA driver (ResourceSlices of gpu.nvidia.com) on gpu1; expected" in lines(cluster.played(tmp_path, "--check"))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding, HostFindings
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.aside import TakeOverError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.cluster import OtherPlugins
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import facts
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.operator import gathered
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import RESULTS, believe
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.gpu_operator import judge
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
 
 from blocks import lines
 from others.server import CLUSTER_POLICY, Json, Server, without_server_fields
@@ -50,7 +50,7 @@ def cluster(server: Server) -> Iterator[Server]:
 
 def said(server: Server, mode: str = "check", ours: tuple[str, ...] = ("gpu1", "gpu2")) -> list[Finding]:
     found = HostFindings("cluster")
-    judge(found, facts(server.kubectl), ours, mode)
+    judge(found, answer_of(gathered(server.kubectl)), ours, mode)
     return found.list
 
 
@@ -107,7 +107,7 @@ def test_the_playbook_says_it_and_its_removal_restores_it(cluster: Server, tmp_p
     """Through Ansible: preflight's words, what --check would change, and `absent`, which finds nothing else to remove."""
     cluster.apply(policy(enabled=True), node("gpu1", {**DEPLOYED, OURS: "true"}))
     before = without_server_fields(cluster.get(POLICIES, "cluster-policy"))
-    asked = gather(cluster.kubectl, "gpushare-system", [])
+    asked = answer_of(gather(cluster.kubectl, "gpushare-system", []))
     assert believe({"facts": asked}, RESULTS["gpushare_in_cluster facts"]) == {"facts": asked}
     told = cluster.played(tmp_path, "--check")
     assert "found ClusterPolicy cluster-policy with the GPU Operator's device plugin, on gpu1" in lines(told)

@@ -17,14 +17,14 @@ KIND = "securitycontextconstraints.security.openshift.io"
 
 
 def test_constraints_are_applied_seen_and_removed(server: Server) -> None:
-    assert gather(server.kubectl, SPACE, [])["openshift"] is False
+    assert gather(server.kubectl, SPACE, []).openshift is False
     server.define(CONSTRAINTS)
-    assert gather(server.kubectl, SPACE, [])["openshift"] is True
+    assert gather(server.kubectl, SPACE, []).openshift is True
     values = Values(image="i", scheduler_image="s", openshift=True)
     wanted = WantedObjects(apply=[workloads.namespace(values), *openshift.objects(SPACE)], namespace=SPACE)
     try:
-        assert len(converge(server.kubectl, wanted, False)["objects"]) == 6
-        assert converge(server.kubectl, wanted, False)["changed"] is False
+        assert len(converge(server.kubectl, wanted, False).objects) == 6
+        assert converge(server.kubectl, wanted, False).changed is False
         found = server.get(KIND, "gpushare-device-plugin")
         # What the server has left out, because its schema does not know it, or changed.
         made = openshift.constraints()

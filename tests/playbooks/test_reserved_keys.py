@@ -47,7 +47,7 @@ BELOW = {("module_utils/_evidence/cluster.py", "started")}
 # The answer of every module passes here, and with it what Ansible itself has found.
 PASSES_ON = {("plugin_utils/_answers.py", "ansible_facts"), ("plugin_utils/_answers.py", "exception")}
 # The table of what is believed of an answer, whatever Ansible itself has added to it.
-PASSES_ON |= {("plugin_utils/_results.py", key) for key in ("rc", "module_stdout", "module_stderr", "invocation", "started")}
+PASSES_ON |= {("plugin_utils/_answers.py", key) for key in ("rc", "module_stdout", "module_stderr", "invocation")}
 
 MODULE = """\
 from ansible.module_utils.basic import AnsibleModule

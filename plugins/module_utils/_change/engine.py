@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Callable, Collection, Dict, Generic, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
+from .._formats.answers import DiffPart
 from .journal import FOLDER, Entry
 from .subjects import is_known
 from .transaction import FollowUp, Service, Transaction, nothing
@@ -32,7 +33,7 @@ class Converged:
     files: List[str] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
     warnings: List[str] = field(default_factory=list)
-    diff: List[Dict[str, str]] = field(default_factory=list)
+    diff: List[DiffPart] = field(default_factory=list)
     why: str = ""
     left: Dict[str, str] = field(default_factory=dict)
 
@@ -138,7 +139,9 @@ class Prepared(Generic[Found]):
         warnings = _forgotten(transaction.forgotten)
         due = bool(changes or warnings) or transaction.unfinished or (plan.service is not None and plan.service.due())
         word = plan.check(changes, due)
-        diff = [dict(change, before=plan.shown(change["before"]), after=plan.shown(change["after"])) for change in transaction.diff()]
+        diff: List[DiffPart] = [
+            {**change, "before": plan.shown(change["before"]), "after": plan.shown(change["after"])} for change in transaction.diff()
+        ]
         done = back.over(leaving)
         if not check:
             if due:

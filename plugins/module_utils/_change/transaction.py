@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
+from .._formats.answers import DiffPart
 from .._formats.failure import Failure
 from .._host.files import FileState, Staged, digest, read_state, remove
 from .journal import Entry, Journal, Pending, Saved
@@ -135,7 +136,7 @@ class Transaction:
         """Files of ours that are as planned and that the journal does not have: it was lost since they were written."""
         return [change.path for change in self._forgotten()]
 
-    def diff(self) -> List[Dict[str, str]]:
+    def diff(self) -> List[DiffPart]:
         """In Ansible's form; secrets and binary files as digests only."""
         return [
             {

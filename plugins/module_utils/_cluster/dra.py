@@ -64,13 +64,13 @@ def gathered(kubectl: Kubectl) -> DraFacts:
     return DraFacts(published, [ClaimHolder(*holder) for holder in sorted(holders)])
 
 
-def published(kubectl: Kubectl) -> List[Dict[str, str]]:
-    """Each PublishedDriver as JSON; none where the API server has no such group. KubectlError with kubectl's words."""
-    return [asdict(entry) for entry in _published(kubectl, _version(kubectl))]
+def published(kubectl: Kubectl) -> List[PublishedDriver]:
+    """The drivers that publish GPUs; none where the API server has no such group. KubectlError with kubectl's words."""
+    return _published(kubectl, _version(kubectl))
 
 
 def drivers_on(found: Sequence[Mapping[str, str]], node: str) -> List[str]:
-    """The drivers that publish GPUs on this node, of `published`."""
+    """The drivers that publish GPUs on this node. found: each PublishedDriver as JSON."""
     return [entry["driver"] for entry in found if entry["node"] == node]
 
 

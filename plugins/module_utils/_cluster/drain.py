@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from .._formats.finding import few
 from .kubectl import Kubectl, KubectlError
@@ -35,13 +36,15 @@ _REASON_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
-class Drained:
-    """done: nothing is left to evict. left: pods that are still there, as namespace/name. why: what kubectl reported of them."""
+class Drained(ModuleAnswer):
+    """The answer of gpushare_node that drains. done: nothing is left to evict. left: pods that are still there, as namespace/name. why:
+    what kubectl reported of them.
+    """
 
-    changed: bool
     done: bool
     left: "tuple[str, ...]" = ()
     why: str = ""
+    diff: List[DiffPart] = field(default_factory=list)
 
 
 class DrainError(Failure):

@@ -10,12 +10,23 @@ is so much younger. Before Kubernetes 1.14 there is no lease, and the condition 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Mapping, Optional
+
+from .._formats.answers import ABSENT, ModuleAnswer
 
 #: Seconds after which kubelet has told the API server what it saw of a restarted runtime.
 SETTLED = 15.0
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?Z")
+
+
+@dataclass(frozen=True)
+class NodeReady(ModuleAnswer):
+    """The answer of gpushare_node about a node. msg: what it lacks."""
+
+    ready: bool
+    msg: Optional[str] = field(default=None, metadata=ABSENT)
 
 
 def not_ready(node: Optional[Mapping[str, Any]], lease: Optional[Mapping[str, Any]], since: float) -> Optional[str]:

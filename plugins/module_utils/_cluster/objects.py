@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from . import taint
 from .kubectl import Kubectl, as_list
@@ -97,6 +98,18 @@ class ObjectChange:
         return title(self.key)
 
 
+@dataclass(frozen=True)
+class ObjectsApplied(ModuleAnswer):
+    """The answer of gpushare_cluster about objects: titles of those that changed, that this API server does not serve (unserved), and that
+    are missing and may not be created.
+    """
+
+    objects: List[str]
+    unserved: List[str]
+    missing: List[str]
+    diff: List[DiffPart]
+
+
 def check_ours(wanted: WantedObjects) -> None:
     """ForeignError unless all of them are of kinds and names that this collection makes."""
     stranger = foreign(wanted.apply, wanted.namespace) or next((title(key(item)) for item in wanted.gone if not _goes(item)), None)
@@ -104,7 +117,7 @@ def check_ours(wanted: WantedObjects) -> None:
         raise ForeignError(f"not an object of gpushare's: {stranger}; nothing was changed")
 
 
-def diff_of(titles: Sequence[str], gone: bool = True) -> List[Dict[str, str]]:
+def diff_of(titles: Sequence[str], gone: bool = True) -> List[DiffPart]:
     """For --diff: objects that go, or come or change, by their titles alone."""
     return [
         {"before_header": title, "after_header": title, "before": f"{title}\n" if gone else "", "after": "" if gone else f"{title}\n"}
@@ -112,8 +125,8 @@ def diff_of(titles: Sequence[str], gone: bool = True) -> List[Dict[str, str]]:
     ]
 
 
-def converge(kubectl: Kubectl, wanted: WantedObjects, check_mode: bool) -> Dict[str, Any]:
-    """The module's result. KubectlError with kubectl's words."""
+def converge(kubectl: Kubectl, wanted: WantedObjects, check_mode: bool) -> ObjectsApplied:
+    """Apply what is wanted. KubectlError with kubectl's words."""
     unserved: List[str] = []
     apply = list(wanted.apply)
     if wanted.skip_unserved:
@@ -124,13 +137,13 @@ def converge(kubectl: Kubectl, wanted: WantedObjects, check_mode: bool) -> Dict[
         kubectl.text(["delete", "--ignore-not-found", "-f", "-"], as_list(gone))
     for name, before, after in taint.taint(kubectl, wanted.taints, check_mode):
         found.append(ObjectChange(taint.key(name), {"taints": before}, {"taints": after}))
-    return {
-        "changed": bool(found or gone),
-        "objects": [*(change.title for change in found), *(title(key(item)) for item in gone)],
-        "unserved": unserved,
-        "missing": missing,
-        "diff": [*diff(found), *diff_of([title(key(item)) for item in gone])],
-    }
+    return ObjectsApplied(
+        changed=bool(found or gone),
+        objects=[*(change.title for change in found), *(title(key(item)) for item in gone)],
+        unserved=unserved,
+        missing=missing,
+        diff=[*diff(found), *diff_of([title(key(item)) for item in gone])],
+    )
 
 
 def _apply(kubectl: Kubectl, objects: Sequence[Object], wanted: WantedObjects, check_mode: bool) -> Tuple[List[ObjectChange], List[str]]:
@@ -260,7 +273,7 @@ def key(item: Mapping[str, Any]) -> Key:
     return str(item["kind"]), str(metadata.get("namespace", "")), str(metadata["name"])
 
 
-def diff(found: Sequence[ObjectChange]) -> List[Dict[str, str]]:
+def diff(found: Sequence[ObjectChange]) -> List[DiffPart]:
     """The changes in the form that Ansible prints."""
     return [
         {

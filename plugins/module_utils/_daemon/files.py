@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .._change.engine import ChangePlan, LastWord, Recorded, Subject
 from .._change.subjects import CONFIG
 from .._change.undo import Rejected, Texts
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.config_document import written
 from .._identity.token import read_token, taken
 from .service import Companions, Daemon, Health, Together, apart, content_of, rejection
@@ -57,6 +58,14 @@ class DaemonFiles:
     def copied(self) -> Dict[str, str]:
         """Each file that is copied, and where the process reads it."""
         return {path: os.path.join(RUN, self.name + "-copies", os.path.basename(path)) for path in self.copies}
+
+
+@dataclass(frozen=True)
+class ServiceInstalled(ModuleAnswer):
+    """The answer of gpushare_daemon about a service."""
+
+    restarted: bool
+    diff: List[DiffPart]
 
 
 class InstalledDaemon(Subject[None]):

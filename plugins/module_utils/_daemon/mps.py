@@ -18,6 +18,7 @@ from .._change.engine import ChangePlan, Recorded, Subject
 from .._change.subjects import MPS_FOLDER, SETTINGS, SHARED_MEMORY
 from .._change.transaction import Service
 from .._change.undo import Rejected, Texts, read_or_none
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.finding import few
 from .._host.command import Run
 from .._host.mounts import unmount
@@ -75,6 +76,14 @@ def present(place: Place) -> List[str]:
     """UUIDs of the GPUs that have a service of ours."""
     names = sorted(os.listdir(place.units)) if os.path.isdir(place.units) else []
     return [found.group(1) for found in map(_NAME.fullmatch, names) if found]
+
+
+@dataclass(frozen=True)
+class MpsAnswer(ModuleAnswer):
+    """The answer of gpushare_sharing about MPS control daemons. waiting: services that change once no pod has GPUs."""
+
+    waiting: List[str]
+    diff: List[DiffPart]
 
 
 class MpsDaemons(Subject[List[str]]):

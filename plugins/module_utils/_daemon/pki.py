@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from .._cluster.names import CERTIFICATES, DASHBOARD_CERTIFICATES
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from .._host.command import Run
 
@@ -24,9 +25,17 @@ class Pki:
 
     changed: List[str]
 
-    def diff(self) -> Dict[str, str]:
+    def diff(self) -> DiffPart:
         """In Ansible's form; names only."""
         return {"before": "", "after": "".join(f"made anew: {name}\n" for name in self.changed)}
+
+
+@dataclass(frozen=True)
+class CertificatesMade(ModuleAnswer):
+    """The answer of gpushare_daemon about certificates. files: those that were made again."""
+
+    files: List[str]
+    diff: DiffPart
 
 
 def command(program: str, folder: str, verb: str, reload_unit: str, names: Optional[Sequence[str]] = None) -> List[str]:

@@ -18,6 +18,7 @@ from .._change.journal import Entry, Journal
 from .._change.transaction import FollowUp, nothing
 from .._change.undo import Texts
 from .._facts.driver import Driver, driver
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from .._host.command import Outcome, RunWithin
 from .._host.host import Host
@@ -73,6 +74,18 @@ class DriverResult(Converged):
             verb = "remove" if not change["after"] else "change" if change["before"] else "write"
             self.steps.append(f"{verb} {change['after_header']}")
         self.steps += [other.why] if other.why else []
+
+
+@dataclass(frozen=True)
+class DriverAnswer(ModuleAnswer):
+    """The answer of gpushare_driver that changes something, as DriverResult has it. at: this host's clock, in Unix time."""
+
+    steps: List[str]
+    files: List[str]
+    notes: List[str]
+    reboot: str
+    at: float
+    diff: List[DiffPart]
 
 
 class DriverFiles(Subject[bool]):

@@ -13,11 +13,12 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .._facts.driver import driver, pci
+from .._facts.driver import Driver, driver, pci
 from .._facts.next_boot import has_headers, next_kernel
-from .._facts.nvidia_smi import SmiReport
+from .._facts.nvidia_smi import SmiProblem, SmiReport
 from .._facts.pods import Pod, Pods
 from .._facts.system import kernel, system
+from .._formats.answers import ModuleAnswer
 from .._host.host import Host
 
 # In modprobe's order: a file takes the place of those of its name in later folders (modprobe.d(5), of kmod 30).
@@ -78,6 +79,18 @@ class HostFacts:
         """The opposite of as_dict. KeyError or TypeError if it is not such a result."""
         known: Dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
         return cls(**known)
+
+
+@dataclass(frozen=True)
+class DriverFacts(ModuleAnswer):
+    """The answer of gpushare_driver about facts. processes: on the GPUs. problem: of nvidia-smi."""
+
+    facts: HostFacts
+    processes: List[str]
+    machine_id: str
+    boot_id: str
+    driver: Driver
+    problem: Optional[SmiProblem]
 
 
 def gather(host: Host) -> HostFacts:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError
@@ -77,8 +77,8 @@ class AdmissionEvidence:
     unguarded: str
 
 
-def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequence[str] = ()) -> Dict[str, Any]:
-    """The AdmissionEvidence as JSON. nodes: the first one is good for a dry run."""
+def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequence[str] = ()) -> AdmissionEvidence:
+    """The state of the admission. nodes: the first one is good for a dry run."""
     dead: List[DeadWebhook] = []
     changing: List[str] = []
     shaping: List[str] = []
@@ -109,14 +109,12 @@ def admission(kubectl: Kubectl, wanted: Sequence[Mapping[str, Any]], nodes: Sequ
                     writes = [write for write in writes if there or write not in _THERE]
                     dead += [DeadWebhook(owner, name, whose, writes)] if writes else []
     of_bindings, of_pods = _policies(kubectl)
-    return asdict(
-        AdmissionEvidence(
-            dead=dead[:_MOST],
-            failing=_failing(kubectl, closed, nodes),
-            changing=[*changing, *of_bindings][:_MOST],
-            shaping=[*shaping, *of_pods][:_MOST],
-            unguarded=_unguarded(kubectl, wanted),
-        )
+    return AdmissionEvidence(
+        dead=dead[:_MOST],
+        failing=_failing(kubectl, closed, nodes),
+        changing=[*changing, *of_bindings][:_MOST],
+        shaping=[*shaping, *of_pods][:_MOST],
+        unguarded=_unguarded(kubectl, wanted),
     )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple
 
 from .._cluster.names import KUBEADM_CERTIFICATES, KUBECONFIGS
 from .._formats.certificate import client_life_of, life_of
@@ -60,8 +60,16 @@ class SchedulerEvidence:
     controllers_elect: bool
 
 
-def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
-    """The SchedulerEvidence as JSON."""
+@dataclass(frozen=True)
+class PlaneEvidence:
+    """lives: path to the Unix times at which its certificate begins and ends."""
+
+    scheduler: SchedulerEvidence
+    lives: Dict[str, Tuple[float, float]]
+
+
+def scheduler_files(host: Host, manifest: str, config: str) -> SchedulerEvidence:
+    """The files that kube-scheduler is run from."""
     folder = posixpath.dirname(manifest)
     others = {}
     for name in host.names(folder):
@@ -74,25 +82,23 @@ def scheduler_files(host: Host, manifest: str, config: str) -> Dict[str, Any]:
             others[path] = text
     text = host.text(manifest)
     configs = {path: _file(host, path) for path in sorted({config, *config_paths(text or "")})}
-    return asdict(
-        SchedulerEvidence(
-            manifest=text,
-            others=others,
-            configs=configs,
-            unreached=silent(file.text for file in configs.values() if file is not None),
-            says=_last_error(host, _SCHEDULER),
-            server_says=_last_error(host, _SERVER),
-            controllers_say=_last_error(host, _CONTROLLERS),
-            controllers_elect=not _ALONE.search(host.text(f"{folder}/{_CONTROLLERS}.yaml") or ""),
-        )
+    return SchedulerEvidence(
+        manifest=text,
+        others=others,
+        configs=configs,
+        unreached=silent(file.text for file in configs.values() if file is not None),
+        says=_last_error(host, _SCHEDULER),
+        server_says=_last_error(host, _SERVER),
+        controllers_say=_last_error(host, _CONTROLLERS),
+        controllers_elect=not _ALONE.search(host.text(f"{folder}/{_CONTROLLERS}.yaml") or ""),
     )
 
 
-def lives(host: Host) -> Dict[str, List[float]]:
-    """Path to the Unix times at which its certificate begins and ends, of kubeadm's kubeconfigs and certificates that have one."""
+def lives(host: Host) -> Dict[str, Tuple[float, float]]:
+    """Path to the life of its certificate, of kubeadm's kubeconfigs and certificates that have one."""
     found = {path: client_life_of(host.text(path) or "") for path in KUBECONFIGS}
     found.update((path, life_of(host.text(path) or "")) for path in KUBEADM_CERTIFICATES)
-    return {path: [*life] for path, life in found.items() if life is not None}
+    return {path: life for path, life in found.items() if life is not None}
 
 
 def _last_error(host: Host, program: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import Any, Dict, List, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Sequence
 
 from .._change.journal import Journal, JournalError
 from .._change.subjects import CONFIG, NAME, SETTINGS, is_ours
@@ -41,26 +42,45 @@ _BYTES = 64 * 1024
 _MOST = 50
 
 
-def files(host: Host) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class DropIn:
+    """A file that others add to units of ours. starts: whether it changes what is started. stops: its settings that may stop what is."""
+
+    path: str
+    starts: bool
+    stops: List[str]
+
+
+@dataclass(frozen=True)
+class FilesEvidence:
     """problem: why the journal cannot be read, else "". changed: files that differ from what was written, or are gone. unrecorded:
-    files of ours that the journal does not have. drop_ins: what others add to our units, with whether it changes what is started, and its
-    settings that may stop what is."""
+    files of ours that the journal does not have.
+    """
+
+    problem: str
+    changed: List[str]
+    unrecorded: List[str]
+    drop_ins: List[DropIn]
+
+
+def files(host: Host) -> FilesEvidence:
+    """The state of the files that run our daemons, at most _MOST of a kind."""
     paths = [posixpath.join(folder, name) for folder in (UNITS, SETTINGS) for name in host.names(folder) if NAME.fullmatch(name)]
-    found: Dict[str, Any] = {"problem": "", "changed": [], "unrecorded": [], "drop_ins": _drop_ins(host, paths)}
+    drop_ins = _drop_ins(host, paths)[:_MOST]
     try:
         entries = {entry.path: entry for entry in Journal(host.root).entries() if NAME.fullmatch(posixpath.basename(entry.path))}
     except (JournalError, OSError) as error:
-        found["problem"] = str(error)
-        return found
+        return FilesEvidence(str(error), [], [], drop_ins)
+    changed = []
     for path, entry in entries.items():
         content = host.data(path)
         if digest(content) != entry.left[1] and (content is not None or posixpath.basename(path) not in _NAMED):
-            found["changed"].append(path)
-    found["unrecorded"] = [path for path in paths if path not in entries and is_ours(path, host.data(path, _BYTES))]
-    return {key: value if isinstance(value, str) else value[:_MOST] for key, value in found.items()}
+            changed.append(path)
+    unrecorded = [path for path in paths if path not in entries and is_ours(path, host.data(path, _BYTES))]
+    return FilesEvidence("", changed[:_MOST], unrecorded[:_MOST], drop_ins)
 
 
-def _drop_ins(host: Host, paths: List[str]) -> List[Dict[str, Any]]:
+def _drop_ins(host: Host, paths: List[str]) -> List[DropIn]:
     """The drop-ins of others for our units, with those that systemd will read at the next daemon-reload only."""
     units = [posixpath.basename(path) for path in paths if not path.endswith((".env", CONFIG))]
     known = {unit: [] for unit in units}  # type: Dict[str, List[str]]
@@ -84,7 +104,7 @@ def _drop_ins(host: Host, paths: List[str]) -> List[Dict[str, Any]]:
         stops = [setting.strip()[:_SHOWN] for setting in _STOPS.findall(text)][:_MOST_SETTINGS] if may else []
         # A distribution's own for all units of a kind changes mostly nothing of ours.
         if _SETTING.search(text) and (starts or stops or not of_all):
-            found.append({"path": path, "starts": starts, "stops": stops})
+            found.append(DropIn(path, starts, stops))
     return found
 
 

@@ -10,21 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Collection, Dict, Iterable, List, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Collection, Dict, Iterable, List, Literal, Optional, Tuple
 
 from .._change.undo import Rejected
-from .._facts.cdi_specs import specs
+from .._facts.cdi_specs import FoundSpec, specs
 from .._facts.kubelet_checkpoint import held, holding
 from .._facts.nvidia_smi import CAPS
 from .._facts.pods import Pods, uids_in
 from .._facts.stopped_unit import COMPLAINT_OF_RUNTIME, StoppedUnit, unit_of
 from .._formats import toml
+from .._formats.answers import like
 from .._host.command import RunWithin
 from .._host.container_runtimes import KINDS, socket_path
 from .._host.host import Host
 from .._runtimes import cri
 from .._runtimes.default_runtime import SERVICES
+from .._runtimes.images import IMAGE
 from .._runtimes.plan import SilentError
 from .._runtimes.service import ASK_SECONDS, arguments_of, find_unit
 
@@ -35,8 +37,6 @@ _PAUSE = re.compile(r"(?:^|/)pause(?:-[a-z0-9]+)?[:@]")
 _PARAMS = "/proc/driver/nvidia/params"
 # NVIDIA's default of NVreg_DeviceFileMode.
 _DEVICE_MODE = 0o666
-# As the controller takes one (plugin_utils/_results.py).
-_IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]{0,500}[A-Za-z0-9])?")
 _IMAGES_PLUGIN = "io.containerd.cri.v1.images"
 _CRI_SECONDS = 10.0
 #: Images are named to the probe, the best first; more would be of no use.
@@ -62,8 +62,44 @@ class RuntimeEvidence:
     stopped: Optional[StoppedUnit] = None
 
 
-def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, host: Host) -> Dict[str, Any]:
-    """The RuntimeEvidence as JSON."""
+@dataclass(frozen=True)
+class SandboxImage:
+    """image: that of which the runtime makes every pod's sandbox, None where it cannot be said. missing: whether the runtime does not have
+    it, and would have to pull it first. puller: the command that does.
+    """
+
+    image: Optional[str] = field(metadata=like(IMAGE))
+    missing: bool
+    puller: Literal["crictl pull", "docker pull", "ctr -n k8s.io images pull"]
+
+
+@dataclass(frozen=True)
+class CdiEvidence:
+    """NVIDIA's CDI specs. mode: of its runtime, "" for none in its configuration."""
+
+    mode: str
+    specs: List[FoundSpec]
+
+
+@dataclass(frozen=True)
+class DeviceNodes:
+    """nodes: path to mode (-1: no device file there) of each GPU and of the driver's control device; mode: what the driver gives them."""
+
+    nodes: Dict[str, int]
+    mode: int
+
+
+@dataclass(frozen=True)
+class StrangeContainer:
+    """A container with GPUs of a pod that has no device of kubelet's."""
+
+    name: str
+    gpus: List[str]
+    privileged: bool
+
+
+def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, host: Host) -> RuntimeEvidence:
+    """The container runtime of this name."""
     kind = KINDS[name]
     found = RuntimeEvidence(name, unit_name or kind.unit)
     runs, silent = False, ""
@@ -85,7 +121,7 @@ def container_runtime(name: str, unit_name: str, config: str, run: RunWithin, ho
         found.problem = str(error)
     if found.problem:
         found.stopped = unit_of(host, found.unit, COMPLAINT_OF_RUNTIME)
-    return asdict(found)
+    return found
 
 
 def images(host: Host, endpoint: Optional[str]) -> List[str]:
@@ -97,19 +133,18 @@ def images(host: Host, endpoint: Optional[str]) -> List[str]:
         return []
 
 
-def sandbox(host: Host, endpoint: Optional[str], runtime: Optional[str]) -> Dict[str, Any]:
-    """image: that of which the runtime makes every pod's sandbox, None where it cannot be said. missing: whether the runtime does not have
-    it, and would have to pull it first. puller: the command that does."""
+def sandbox(host: Host, endpoint: Optional[str], runtime: Optional[str]) -> SandboxImage:
+    """The image of pod sandboxes."""
     address = host.outside(socket_path(endpoint))
-    found: Dict[str, Any] = {"image": None, "missing": False, "puller": _puller(host, runtime)}
+    found = SandboxImage(None, False, _puller(host, runtime))
     try:
         name = str(_sandbox_image(host, address, runtime) or "")
-        if not _IMAGE.fullmatch(name):
+        if not IMAGE.fullmatch(name):
             return found
         wanted = _text(1, _text(1, name.encode()))
         reply = cri.call(address, "/runtime.v1.ImageService/ImageStatus", wanted, _CRI_SECONDS)
         # An ImageStatusResponse whose field `image` is not there. The runtime resolves the name as it does for a pod.
-        return dict(found, image=name, missing=all(number != 1 for number, _value in cri.fields(reply)))
+        return replace(found, image=name, missing=all(number != 1 for number, _value in cri.fields(reply)))
     except (OSError, EOFError, ValueError, LookupError, cri.CriError):
         return found
 
@@ -132,7 +167,7 @@ def _sandbox_image(host: Host, address: str, runtime: Optional[str]) -> Any:
     return pinned.get("sandbox") if isinstance(pinned, dict) else None
 
 
-def _puller(host: Host, runtime: Optional[str]) -> str:
+def _puller(host: Host, runtime: Optional[str]) -> Literal["crictl pull", "docker pull", "ctr -n k8s.io images pull"]:
     if runtime == "docker":
         return "docker pull"
     return "ctr -n k8s.io images pull" if runtime == "containerd" and not host.program("crictl") else "crictl pull"
@@ -160,18 +195,18 @@ def pause_images(reply: bytes) -> List[str]:
     return [*pinned, *others][:_IMAGES]
 
 
-def cdi(host: Host) -> Dict[str, Any]:
+def cdi(host: Host) -> CdiEvidence:
     """NVIDIA's CDI specs, and whether the configuration of its runtime asks for them."""
     config = host.text("/etc/nvidia-container-runtime/config.toml") or ""
     mode = re.search(r"^\s*mode\s*=\s*\"(\w+)\"", config, re.MULTILINE)
-    return {"mode": mode.group(1) if mode else "", "specs": specs(host)}
+    return CdiEvidence(mode.group(1) if mode else "", specs(host))
 
 
-def devices(host: Host, minors: Collection[int]) -> Dict[str, Any]:
-    """nodes: path to mode (-1: no device file there) of each GPU and of the driver's control device; mode: what the driver gives them."""
+def devices(host: Host, minors: Collection[int]) -> DeviceNodes:
+    """The device files of these GPUs."""
     params = re.search(r"^DeviceFileMode: ([0-9]{1,5})$", host.text(_PARAMS) or "", re.MULTILINE)
     paths = ["/dev/nvidiactl", *(f"/dev/nvidia{minor}" for minor in sorted(minors))]
-    return {"nodes": {path: host.device_mode(path) for path in paths}, "mode": int(params.group(1)) & 0o777 if params else _DEVICE_MODE}
+    return DeviceNodes({path: host.device_mode(path) for path in paths}, int(params.group(1)) & 0o777 if params else _DEVICE_MODE)
 
 
 def containers(host: Host) -> Dict[str, List[str]]:
@@ -187,8 +222,8 @@ def containers(host: Host) -> Dict[str, List[str]]:
     return found
 
 
-def strangers(host: Host) -> List[Dict[str, Any]]:
-    """Containers with GPUs of pods that have no device of kubelet's: {"name", "gpus", "privileged"}.
+def strangers(host: Host) -> List[StrangeContainer]:
+    """Containers with GPUs of pods that have no device of kubelet's.
 
     A privileged container has every device node of the host in its /dev, so of it those GPUs count that a process has open.
     """
@@ -205,7 +240,7 @@ def strangers(host: Host) -> List[Dict[str, Any]]:
             gpus = sorted({gpu for process in pids for gpu in _open_gpus(f"{host.root.rstrip('/')}/proc/{process}/fd")})
         if gpus:
             name = f"container {container[:12]} of {known.of(pid) or 'no pod'} (process {pid})"
-            found.append({"name": name, "gpus": gpus, "privileged": privileged})
+            found.append(StrangeContainer(name, gpus, privileged))
     return found[:_MOST_STRANGERS]
 
 

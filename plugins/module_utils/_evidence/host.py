@@ -2,29 +2,33 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that verify must see of one host, in one go. Read-only.
 
-The result is plain JSON: {"places", "now", "node_name", "kubelet", "runtime", "doctor", "files", "gpu": {…} or null, "plane": {…} or null};
-the second reading during a probe has only what changes then.
+A second reading during a probe has only what changes then.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any, Collection, Dict, List, Optional
+from dataclasses import dataclass, field, replace
+from typing import Collection, Dict, List, Optional, Tuple
 
 from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
-from .._facts.device_managers import managers
+from .._facts.cgroup_drivers import CgroupDrivers
+from .._facts.device_managers import GpuManager, managers
+from .._facts.device_strategy import CdiFacts, ToolkitFacts
+from .._facts.driver import Driver
 from .._facts.ground import without_room
 from .._facts.kubelet_checkpoint import forgotten
 from .._facts.node import NodeFacts, gather
-from .._facts.nvidia_smi import MINIMUM_DRIVER
+from .._facts.nvidia_smi import MINIMUM_DRIVER, SmiReport
 from .._facts.stopped_unit import StoppedUnit, kubelet_complaint, name_of_kubelet, proxy_of_kubelet, unreached
-from .._facts.unit_limits import low_limits
+from .._facts.unit_limits import UnitLimits, low_limits
+from .._formats.answers import ABSENT, ModuleAnswer, like
 from .._formats.certificate import life_of
 from .._host import command
 from .._host.container_runtimes import KINDS
 from .._host.host import Host
 from .._host.systemd import UNITS
+from .._runtimes.images import IMAGE
 from . import control_plane as evidence_control_plane
 from . import daemons
 from . import files as evidence_files
@@ -75,36 +79,120 @@ class KubeletEvidence:
     proxy: str
 
 
-def see(host: Host, places: Places, only: Optional[Collection[str]] = None) -> Dict[str, Any]:
-    """Read the host. only: parts of PARTS, None for everything."""
-    seen: Dict[str, Any] = {"places": asdict(places), "gpu": None, "plane": None}
-    if only is None:
-        facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
-        seen["node_name"] = facts.kubelet.node_name
-        runs = facts.kubelet_unit is None
-        kubelet = KubeletEvidence(
-            running=facts.kubelet.running,
-            unit=facts.kubelet_unit,
-            says=kubelet_complaint(host) if runs else "",
-            unreached=unreached(host) if runs else "",
-            proxy=proxy_of_kubelet(host) if runs else "",
-        )
-        seen["kubelet"] = asdict(kubelet)
-        seen["runtime"] = daemons.runtime(host, places.install_dir)
-        seen["doctor"] = daemons.doctor(host, places.install_dir, _daemons(host, places))
-        seen["files"] = evidence_files.files(host)
-        if places.gpu_node:
-            seen["gpu"] = _gpu(host, places, facts)
-        if places.control_plane:
-            files = evidence_control_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config)
-            seen["plane"] = {"scheduler": files, "lives": evidence_control_plane.lives(host)}
+@dataclass(frozen=True)
+class StrategyEvidence:
+    """now: of the device plugin's unit, "" for none. holders: pods with GPUs."""
+
+    cdi: CdiFacts
+    toolkit: ToolkitFacts
+    now: str
+    holders: List[str]
+
+
+@dataclass(frozen=True)
+class GpuEvidence:
+    """The state of a host whose GPUs are shared. kubelet_life: of kubelet's certificate, in Unix time. kubelet_roots: kubelet's folder,
+    and that of the device plugin's unit, "" for none. containers: id to device nodes.
+    """
+
+    nvidia_smi: SmiReport
+    driver: Optional[Driver]
+    managers: List[GpuManager]
+    container_runtime: Optional[evidence_gpu_node.RuntimeEvidence]
+    images: List[str] = field(metadata=like(IMAGE))
+    sandbox: evidence_gpu_node.SandboxImage
+    forgotten: List[str]
+    kubelet_life: Optional[Tuple[float, float]]
+    kubelet_roots: Tuple[str, str]
+    without_room: Tuple[str, ...]
+    mps: bool
+    cdi: evidence_gpu_node.CdiEvidence
+    devices: evidence_gpu_node.DeviceNodes
+    strangers: List[evidence_gpu_node.StrangeContainer]
+    strategy: StrategyEvidence
+    cgroups: CgroupDrivers
+    limits: List[UnitLimits]
+    containers: Dict[str, List[str]]
+
+
+@dataclass(frozen=True)
+class HostEvidence:
+    """All that verify sees of a host. gpu, plane: None of a host that is none. now: Unix time, right before the containers were read."""
+
+    places: Places
+    now: float
+    node_name: str
+    kubelet: KubeletEvidence
+    runtime: daemons.InstalledRuntime
+    doctor: daemons.DoctorSays
+    files: evidence_files.FilesEvidence
+    gpu: Optional[GpuEvidence]
+    plane: Optional[evidence_control_plane.PlaneEvidence]
+
+
+@dataclass(frozen=True)
+class ContainersAgain:
+    """The containers of a second reading."""
+
+    containers: Dict[str, List[str]]
+
+
+@dataclass(frozen=True)
+class EvidenceAgain:
+    """A second reading, during a probe: what changes then."""
+
+    places: Places
+    now: float
+    gpu: Optional[ContainersAgain]
+    plane: None = None
+    doctor: Optional[daemons.DoctorSays] = field(default=None, metadata=ABSENT)
+
+
+@dataclass(frozen=True)
+class SeenHost(ModuleAnswer):
+    """The answer of gpushare_verify_host."""
+
+    seen: HostEvidence
+
+
+@dataclass(frozen=True)
+class SeenAgain(ModuleAnswer):
+    """The answer of gpushare_verify_host with `only`."""
+
+    seen: EvidenceAgain
+
+
+def see(host: Host, places: Places) -> HostEvidence:
+    """Read the host."""
+    facts = gather(host, ["gpus", "runtimes", "sharing"] if places.gpu_node else [])
+    runs = facts.kubelet_unit is None
+    kubelet = KubeletEvidence(
+        running=facts.kubelet.running,
+        unit=facts.kubelet_unit,
+        says=kubelet_complaint(host) if runs else "",
+        unreached=unreached(host) if runs else "",
+        proxy=proxy_of_kubelet(host) if runs else "",
+    )
+    runtime = daemons.runtime(host, places.install_dir)
+    doctor = daemons.doctor(host, places.install_dir, _daemons(host, places))
+    files = evidence_files.files(host)
+    gpu = _gpu(host, places, facts) if places.gpu_node else None
+    plane = None
+    if places.control_plane:
+        scheduler = evidence_control_plane.scheduler_files(host, places.scheduler_manifest, places.scheduler_config)
+        plane = evidence_control_plane.PlaneEvidence(scheduler, evidence_control_plane.lives(host))
     # Right before the containers are read: each that has been started by this moment is seen.
-    seen["now"] = time.time()
-    if places.gpu_node and (only is None or "containers" in only):
-        seen["gpu"] = dict(seen["gpu"] or {}, containers=evidence_gpu_node.containers(host))
-    if places.control_plane and only is not None and "extender" in only:
-        seen["doctor"] = daemons.doctor(host, places.install_dir, [EXTENDER])
-    return seen
+    now = time.time()
+    gpu = None if gpu is None else replace(gpu, containers=evidence_gpu_node.containers(host))
+    return HostEvidence(places, now, facts.kubelet.node_name, kubelet, runtime, doctor, files, gpu, plane)
+
+
+def see_again(host: Host, places: Places, only: Collection[str]) -> EvidenceAgain:
+    """Read what changes during a probe. only: parts of PARTS."""
+    now = time.time()
+    gpu = ContainersAgain(evidence_gpu_node.containers(host)) if places.gpu_node and "containers" in only else None
+    doctor = daemons.doctor(host, places.install_dir, [EXTENDER]) if places.control_plane and "extender" in only else None
+    return EvidenceAgain(places, now, gpu, doctor=doctor)
 
 
 def _daemons(host: Host, places: Places) -> List[str]:
@@ -114,38 +202,38 @@ def _daemons(host: Host, places: Places) -> List[str]:
     return [name for name, there in wanted.items() if there]
 
 
-def _gpu(host: Host, places: Places, facts: NodeFacts) -> Dict[str, Any]:
+def _gpu(host: Host, places: Places, facts: NodeFacts) -> GpuEvidence:
+    """The evidence before the containers are read."""
     smi = facts.nvidia_smi
-    if facts.cgroups is None:
+    if facts.cgroups is None or smi is None:
         raise AssertionError("not gathered")
     runtime = places.runtime_name if places.runtime_name != "auto" else facts.kubelet.runtime or "containerd"
     units = [name_of_kubelet(host), *([places.runtime_unit or KINDS[runtime].unit] if runtime in KINDS else [])]
-    return {
-        "nvidia_smi": None if smi is None else smi.as_dict(),
-        "driver": None if facts.driver is None else asdict(facts.driver),
-        "managers": [asdict(manager) for manager in managers(host, places.install_dir, facts.kubelet.root) if manager.active],
-        "container_runtime": evidence_gpu_node.container_runtime(runtime, places.runtime_unit, places.runtime_config, command.run, host)
+    return GpuEvidence(
+        nvidia_smi=smi,
+        driver=facts.driver,
+        managers=[manager for manager in managers(host, places.install_dir, facts.kubelet.root) if manager.active],
+        container_runtime=evidence_gpu_node.container_runtime(runtime, places.runtime_unit, places.runtime_config, command.run, host)
         if runtime in KINDS
         else None,
-        "images": evidence_gpu_node.images(host, facts.kubelet.endpoint),
-        "sandbox": evidence_gpu_node.sandbox(host, facts.kubelet.endpoint, facts.kubelet.runtime),
-        "forgotten": forgotten(host),
-        "kubelet_life": life_of(host.text(_KUBELET_CERTIFICATE) or ""),
-        "kubelet_roots": [facts.kubelet.root, facts.sharing.kubelet_root if facts.sharing is not None else ""],
-        "without_room": list(without_room(host)),
-        "mps": any(name.startswith(MPS) for name in host.names(UNITS)),
-        "cdi": evidence_gpu_node.cdi(host),
-        "devices": evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None] if smi else []),
-        "strangers": evidence_gpu_node.strangers(host),
-        "strategy": _strategy(facts),
-        "cgroups": asdict(facts.cgroups),
-        "limits": [asdict(limits) for limits in low_limits(host, units)],
-    }
+        images=evidence_gpu_node.images(host, facts.kubelet.endpoint),
+        sandbox=evidence_gpu_node.sandbox(host, facts.kubelet.endpoint, facts.kubelet.runtime),
+        forgotten=forgotten(host),
+        kubelet_life=life_of(host.text(_KUBELET_CERTIFICATE) or ""),
+        kubelet_roots=(facts.kubelet.root, facts.sharing.kubelet_root if facts.sharing is not None else ""),
+        without_room=without_room(host),
+        mps=any(name.startswith(MPS) for name in host.names(UNITS)),
+        cdi=evidence_gpu_node.cdi(host),
+        devices=evidence_gpu_node.devices(host, [gpu.minor for gpu in smi.gpus if gpu.minor is not None]),
+        strangers=evidence_gpu_node.strangers(host),
+        strategy=_strategy(facts),
+        cgroups=facts.cgroups,
+        limits=low_limits(host, units),
+        containers={},
+    )
 
 
-def _strategy(facts: NodeFacts) -> Dict[str, Any]:
-    """now: of the device plugin's unit, "" for none."""
+def _strategy(facts: NodeFacts) -> StrategyEvidence:
     if facts.cdi is None or facts.toolkit is None or facts.sharing is None:
         raise AssertionError("not gathered")
-    sharing = facts.sharing
-    return {"cdi": asdict(facts.cdi), "toolkit": asdict(facts.toolkit), "now": sharing.strategy, "holders": list(sharing.holders)}
+    return StrategyEvidence(facts.cdi, facts.toolkit, facts.sharing.strategy, list(facts.sharing.holders))

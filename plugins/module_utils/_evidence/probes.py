@@ -12,13 +12,15 @@ import contextlib
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
 from .._cluster.names import LABEL_PROBE, NAMESPACE, PROBE, own_pod_name
+from .._formats.answers import ABSENT, ModuleAnswer
 from .._scheduler.proof import LAST_EVENT, RESTRICTED
+from .cluster import ProbeEvidence
 from .cluster import pod as cut_down
 
 POLL_SECONDS = 0.5
@@ -49,9 +51,25 @@ class Placed:
     others have given to another scheduler there, or hold back by a gate. For both, `pods` has those that were made in kube-system instead.
     """
 
-    pods: Dict[str, Optional[Dict[str, Any]]]
+    pods: Dict[str, Optional[ProbeEvidence]]
     rejected: str
-    moved: Dict[str, Dict[str, Any]]
+    moved: Dict[str, ProbeEvidence]
+
+
+@dataclass(frozen=True)
+class ProbesRemoved(ModuleAnswer):
+    """The answer of gpushare_verify_cluster that has removed probe pods, by their names."""
+
+    removed: List[str]
+
+
+@dataclass(frozen=True)
+class ProbesPlaced(ProbesRemoved):
+    """The answer of gpushare_verify_cluster that has placed probe pods, with the fields of Placed where it has."""
+
+    pods: Optional[Dict[str, Optional[ProbeEvidence]]] = field(default=None, metadata=ABSENT)
+    rejected: Optional[str] = field(default=None, metadata=ABSENT)
+    moved: Optional[Dict[str, ProbeEvidence]] = field(default=None, metadata=ABSENT)
 
 
 def probe_pod(node: str, image: str, resource: str, scheduler_name: str, namespace: str = NAMESPACE) -> Dict[str, Any]:
@@ -159,7 +177,7 @@ class Probes:
             self._kubectl.text(["create", "-f", "-"], as_list(there))
             where.update((node, (NAMESPACE, where[node][1])) for node in nodes)
 
-    def _moved(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]]) -> Dict[str, Dict[str, Any]]:
+    def _moved(self, pods: Mapping[str, Mapping[str, Any]], where: Dict[str, Tuple[str, str]]) -> Dict[str, ProbeEvidence]:
         """Node to its pod that is another scheduler's now, or that a gate holds back. It would hide faults of the node: one in kube-system
         takes its place."""
         keys = {node: key for node, key in where.items() if key[0] != NAMESPACE}
@@ -174,12 +192,12 @@ class Probes:
             self._create_instead(pods, where, list(moved))
         return moved
 
-    def _explained(self, pod: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    def _explained(self, pod: Optional[ProbeEvidence]) -> Optional[ProbeEvidence]:
         """The pod, with the last Warning about it where it does not run, its Events go with it, and with who may give it resources."""
         if pod is None or pod["running"]:
             return pod
         if any(words.startswith("resources.") for words in pod["changed"]):
-            pod = dict(pod, changed=[*pod["changed"], *self._limits(pod["namespace"])])
+            pod = {**pod, "changed": [*pod["changed"], *self._limits(pod["namespace"])]}
         if not pod["node"]:
             return pod
         fields = f"involvedObject.kind=Pod,involvedObject.name={pod['name']},type=Warning"
@@ -189,18 +207,18 @@ class Probes:
         if last is None:
             return pod
         words = f"{LAST_EVENT}{last.get('reason', '')}: {last.get('message', '')}"
-        return dict(pod, waiting=[*pod["waiting"], words[:_LONGEST_EVENT]])
+        return {**pod, "waiting": [*pod["waiting"], words[:_LONGEST_EVENT]]}
 
     def _found(
         self, namespaces: Iterable[str], wanted: Mapping[Tuple[str, str], Mapping[str, Any]] = MappingProxyType({})
-    ) -> Dict[Tuple[str, str], Dict[str, Any]]:
+    ) -> Dict[Tuple[str, str], ProbeEvidence]:
         """Namespace and name to each probe pod there. wanted: their manifests."""
-        found: Dict[Tuple[str, str], Dict[str, Any]] = {}
+        found: Dict[Tuple[str, str], ProbeEvidence] = {}
         for namespace in sorted(namespaces):
             items = self._kubectl.items(["get", "pods", "--namespace", namespace, "--selector", _LABEL])
             for item in items:
                 key = (namespace, str(item["metadata"]["name"]))
-                found[key] = dict(cut_down(item), changed=changed(wanted[key], item) if key in wanted else [])
+                found[key] = {**cut_down(item), "changed": changed(wanted[key], item) if key in wanted else []}
         return found
 
     def _everywhere(self) -> List[Tuple[str, str]]:
@@ -227,7 +245,7 @@ def changed(wanted: Mapping[str, Any], item: Mapping[str, Any]) -> List[str]:
     return ["".join(letter if letter.isprintable() else "?" for letter in words)[:_LONGEST_CHANGE] for words in found[:_MOST_CHANGES]]
 
 
-def _gated(pod: Mapping[str, Any]) -> bool:
+def _gated(pod: ProbeEvidence) -> bool:
     return any(words.startswith("schedulingGates ") for words in pod["changed"])
 
 
@@ -244,7 +262,7 @@ def _asked_besides(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> List[
     return [f"resources.{kind} {json.dumps(amounts)}" for kind, amounts in more.items() if amounts]
 
 
-def settled(pod: Optional[Mapping[str, Any]], impatient: bool) -> bool:
+def settled(pod: Optional[ProbeEvidence], impatient: bool) -> bool:
     """Whether a probe runs or has ended; impatient: or is rejected, which may be for the moment only."""
     if pod is None or pod["running"] or pod["phase"] in ("Succeeded", "Failed"):
         return True

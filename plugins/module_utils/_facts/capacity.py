@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.names import ANNOTATION_GPUS, GPUS, MEMORY, PLUGIN
+from .._formats.answers import ModuleAnswer
 from .._formats.failure import Failure
 from .._formats.finding import ERROR, WARNING, Finding
 from .._formats.quantity import quantity, unit_mib
@@ -27,7 +28,6 @@ _PLUGIN = f"systemctl status {PLUGIN}; journalctl -u {PLUGIN} -n 50"
 
 
 #: Key of a difference in the result to the field of the finding.
-_DIFFERENCE = {"node": "host", "what": "subject", "code": "check", **{key: key for key in ("severity", "found", "expected", "cure")}}
 # Of a text that a node has written.
 _LONGEST_STRATEGY = 32
 _LONGEST_REASON = 320
@@ -83,6 +83,28 @@ class CapacityCounts:
 
 
 @dataclass(frozen=True)
+class CapacityDifference:
+    """A difference between nvidia-smi and the API."""
+
+    node: str
+    what: str
+    severity: str
+    code: str
+    found: str
+    expected: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class CapacityAnswer(ModuleAnswer):
+    """The answer of gpu_mem_capacity."""
+
+    ok: bool
+    nodes: List[CapacityCounts]
+    differences: List[CapacityDifference]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All nodes compared. ok: no error; warnings do not count."""
 
@@ -93,12 +115,12 @@ class Comparison:
     def ok(self) -> bool:
         return all(difference.severity != ERROR for difference in self.differences)
 
-    def as_dict(self) -> Dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "nodes": [asdict(sums) for sums in self.sums],
-            "differences": [{key: getattr(finding, field) for key, field in _DIFFERENCE.items()} for finding in self.differences],
-        }
+    def answer(self) -> CapacityAnswer:
+        """The comparison as the module answers it."""
+        differences = [
+            CapacityDifference(it.host, it.subject, it.severity, it.check, it.found, it.expected, it.cure) for it in self.differences
+        ]
+        return CapacityAnswer(False, self.ok, list(self.sums), differences)
 
 
 def compare(reports: Mapping[str, SmiReport], nodes: Collection[Mapping[str, Any]], unit: str = "") -> Comparison:

@@ -8,7 +8,8 @@ Read-only.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List
+from dataclasses import dataclass
+from typing import List
 
 from .._formats.versions import numbers
 from .._host.host import Host
@@ -26,9 +27,22 @@ _GPU = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LIBRARY = re.compile(r"/lib(?:nvidia-ml|cuda)\.so\.([0-9]+(?:\.[0-9]+)+)")
 
 
-def specs(host: Host) -> List[Dict[str, Any]]:
-    """Each spec of nvidia.com/gpu: path, GPUs (UUIDs), versions (of the driver, by its libraries), missing (paths that the host lacks),
-    newer (whether only readers of version 0.7.0 of the specification or newer take it)."""
+@dataclass(frozen=True)
+class FoundSpec:
+    """A spec of nvidia.com/gpu. gpus: UUIDs. versions: of the driver, by its libraries. missing: paths that the host lacks.
+
+    newer: whether only readers of version 0.7.0 of the specification or newer take it.
+    """
+
+    path: str
+    gpus: List[str]
+    versions: List[str]
+    missing: List[str]
+    newer: bool
+
+
+def specs(host: Host) -> List[FoundSpec]:
+    """Each spec of nvidia.com/gpu."""
     found = []
     for folder in FOLDERS:
         for name in host.names(folder):
@@ -39,12 +53,12 @@ def specs(host: Host) -> List[Dict[str, Any]]:
             version = _VERSION.search(text)
             paths = sorted(set(_HOST_PATH.findall(text)))
             found.append(
-                {
-                    "path": f"{folder}/{name}",
-                    "gpus": sorted(set(_GPU.findall(text))),
-                    "versions": sorted(set(_LIBRARY.findall(text))),
-                    "missing": [path for path in paths if not host.exists(path)],
-                    "newer": bool(_NEWER_FIELD.search(text) or (version and (numbers(version.group(1)) or ()) >= _NEWER)),
-                }
+                FoundSpec(
+                    path=f"{folder}/{name}",
+                    gpus=sorted(set(_GPU.findall(text))),
+                    versions=sorted(set(_LIBRARY.findall(text))),
+                    missing=[path for path in paths if not host.exists(path)],
+                    newer=bool(_NEWER_FIELD.search(text) or (version and (numbers(version.group(1)) or ()) >= _NEWER)),
+                )
             )
     return found

@@ -91,10 +91,10 @@ class StrategyChoice:
 
 
 def cdi(host: Host, kubelet: KubeletFacts, runtimes: Sequence[Runtime]) -> CdiFacts:
-    named = [spec for spec in specs(host) if spec["gpus"]]
+    named = [spec for spec in specs(host) if spec.gpus]
     spec = "" if named else f"no CDI spec in {' or '.join(FOLDERS)} names GPUs as nvidia.com/gpu by their UUID"
     runtime, off = _runtime(host, kubelet, runtimes)
-    return CdiFacts(_kubelet(kubelet), runtime, spec, off, _reader(kubelet, runtimes), any(cdi_spec["newer"] for cdi_spec in named))
+    return CdiFacts(_kubelet(kubelet), runtime, spec, off, _reader(kubelet, runtimes), any(cdi_spec.newer for cdi_spec in named))
 
 
 def toolkit(host: Host) -> ToolkitFacts:

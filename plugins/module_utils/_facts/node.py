@@ -8,9 +8,10 @@ Read-only. Works on any host, with or without GPUs, Kubernetes or a driver.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
+from .._formats.answers import ABSENT, answer_of
 from .._host.host import Host
 from .._host.rancher import service
 from . import device_strategy
@@ -46,31 +47,28 @@ class NodeFacts:
     distribution: Distribution
     kubelet: KubeletFacts
     control_plane: ControlPlane
-    system: Optional[System] = None
-    kernel: Optional[Kernel] = None
-    pythons: Optional[Tuple[Python, ...]] = None
-    python_packages: Optional[Tuple[str, ...]] = None
-    disk: Optional[Disk] = None
-    ground: Optional[Ground] = None
-    pci: Optional[Pci] = None
-    driver: Optional[Driver] = None
-    nvidia_smi: Optional[SmiReport] = None
-    runtimes: Optional[Tuple[Runtime, ...]] = None
-    managers: Optional[Tuple[GpuManager, ...]] = None
-    registered: Optional[Dict[str, int]] = None
-    sharing: Optional[Sharing] = None
-    cdi: Optional[device_strategy.CdiFacts] = None
-    toolkit: Optional[device_strategy.ToolkitFacts] = None
-    authorities: Optional[Tuple[str, ...]] = None
-    cgroups: Optional[CgroupDrivers] = None
-    kubelet_unit: Optional[StoppedUnit] = None
+    system: Optional[System] = field(default=None, metadata=ABSENT)
+    kernel: Optional[Kernel] = field(default=None, metadata=ABSENT)
+    pythons: Optional[Tuple[Python, ...]] = field(default=None, metadata=ABSENT)
+    python_packages: Optional[Tuple[str, ...]] = field(default=None, metadata=ABSENT)
+    disk: Optional[Disk] = field(default=None, metadata=ABSENT)
+    ground: Optional[Ground] = field(default=None, metadata=ABSENT)
+    pci: Optional[Pci] = field(default=None, metadata=ABSENT)
+    driver: Optional[Driver] = field(default=None, metadata=ABSENT)
+    nvidia_smi: Optional[SmiReport] = field(default=None, metadata=ABSENT)
+    runtimes: Optional[Tuple[Runtime, ...]] = field(default=None, metadata=ABSENT)
+    managers: Optional[Tuple[GpuManager, ...]] = field(default=None, metadata=ABSENT)
+    registered: Optional[Dict[str, int]] = field(default=None, metadata=ABSENT)
+    sharing: Optional[Sharing] = field(default=None, metadata=ABSENT)
+    cdi: Optional[device_strategy.CdiFacts] = field(default=None, metadata=ABSENT)
+    toolkit: Optional[device_strategy.ToolkitFacts] = field(default=None, metadata=ABSENT)
+    authorities: Optional[Tuple[str, ...]] = field(default=None, metadata=ABSENT)
+    cgroups: Optional[CgroupDrivers] = field(default=None, metadata=ABSENT)
+    kubelet_unit: Optional[StoppedUnit] = field(default=None, metadata=ABSENT)
 
     def as_dict(self) -> Dict[str, Any]:
         """For a module's result: only what was gathered."""
-        values = {key: value for key, value in asdict(self).items() if value is not None}
-        if self.nvidia_smi is not None:
-            values["nvidia_smi"] = self.nvidia_smi.as_dict()
-        return values
+        return dict(answer_of(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NodeFacts":
@@ -110,6 +108,16 @@ class NodeFacts:
         )
 
 
+@dataclass(frozen=True)
+class DescribedNode(NodeFacts):
+    """The facts with what others must know first: which node it is, and as whom they were gathered."""
+
+    node_name: str = ""
+    kubelet_root: str = ""
+    kubelet_running: bool = False
+    effective_uid: int = field(default_factory=os.geteuid)
+
+
 def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/opt/gpushare") -> NodeFacts:
     """The facts of the host. install_dir: where the runtime is, or will be."""
     what = distribution(host)
@@ -142,11 +150,10 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     )
 
 
-def described(facts: NodeFacts) -> Dict[str, Any]:
-    """The facts for a module's result, with what others must know first: which node it is, and as whom they were gathered."""
+def described(facts: NodeFacts) -> DescribedNode:
+    """The facts with what others must know first."""
     kubelet = facts.kubelet
-    first = {"node_name": kubelet.node_name, "kubelet_root": kubelet.root, "kubelet_running": kubelet.running}
-    return {**first, "effective_uid": os.geteuid(), **facts.as_dict()}
+    return DescribedNode(**vars(facts), node_name=kubelet.node_name, kubelet_root=kubelet.root, kubelet_running=kubelet.running)
 
 
 def strategy(host: Host, asked: str, brings: device_strategy.PlannedInstalls, toolkit: bool) -> Tuple[Dict[str, Any], List[str]]:

@@ -8,11 +8,12 @@ Reads the output of every driver since 384 (document types v4 to v13); pure.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from .._formats.answers import answer_of
 from .._formats.failure import Failure
 from .._formats.finding import Finding
 from .._host.command import Outcome
@@ -182,18 +183,12 @@ class SmiReport:
         """The units that the device plugin shares out of all GPUs."""
         return tuple(shared for gpu in self.gpus for shared in gpu.shared)
 
+    def sent(self) -> "SmiAnswer":
+        """The report as a module answers it."""
+        return SmiAnswer(self.gpus, self.driver_version, self.cuda_version, None if self.problem is None else SmiProblem.of(self.problem))
+
     def as_dict(self) -> Dict[str, Any]:
-        problem = self.problem
-        said = problem and {"kind": problem.check, "found": problem.found, "expected": problem.expected, "cure": problem.cure}
-        return {
-            "gpus": [
-                dict(asdict(gpu), mig_devices=[asdict(m) for m in gpu.mig_devices], processes=[asdict(p) for p in gpu.processes])
-                for gpu in self.gpus
-            ],
-            "driver_version": self.driver_version,
-            "cuda_version": self.cuda_version,
-            "problem": said,
-        }
+        return dict(answer_of(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SmiReport":
@@ -205,6 +200,30 @@ class SmiReport:
             cuda_version=values["cuda_version"],
             problem=None if problem is None else Finding(*(problem[key] for key in ("kind", "found", "expected", "cure"))),
         )
+
+
+@dataclass(frozen=True)
+class SmiProblem:
+    """Why the GPUs cannot be used as they are, in a module's answer."""
+
+    kind: str
+    found: str
+    expected: str
+    cure: str
+
+    @classmethod
+    def of(cls, finding: Finding) -> "SmiProblem":
+        return cls(finding.check, finding.found, finding.expected, finding.cure)
+
+
+@dataclass(frozen=True)
+class SmiAnswer:
+    """The report in a module's answer."""
+
+    gpus: Tuple[SmiGpu, ...]
+    driver_version: Optional[str]
+    cuda_version: Optional[str]
+    problem: Optional[SmiProblem]
 
 
 def with_instances(found: SmiReport, listing: str, capabilities: str) -> SmiReport:

@@ -8,9 +8,10 @@ Read-only.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import List, Sequence, Tuple
 
+from .._formats.answers import like
 from .._host.host import Host
 from .._host.systemd import parsed
 
@@ -22,16 +23,20 @@ _COUNT = re.compile(r"\d{1,18}")
 _SET = re.compile(r"^[ \t]*(LimitNOFILE|TasksMax|Memory(?:Max|Limit))[ \t]*=", re.MULTILINE)
 _SETTING = re.compile(r"^[ \t]*[A-Za-z]+[ \t]*=", re.MULTILINE)
 UNIT, PATH = re.compile(r"[\w@.-]{1,80}\.service"), re.compile(r"/[\w@./-]{1,200}")
+_LIMIT = re.compile(r"[A-Za-z]{1,20}=\d{1,18}")
 _BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
 class UnitLimits:
-    """low: such as "LimitNOFILE=64". drop_ins: files beside the unit that set such a limit, whole: those that set nothing else."""
+    """low: such as "LimitNOFILE=64". drop_ins: files beside the unit that set such a limit, whole: those that set nothing else.
 
-    unit: str
-    low: Tuple[str, ...]
-    drop_ins: Tuple[str, ...] = ()
+    They become names in commands that people paste.
+    """
+
+    unit: str = field(metadata=like(UNIT))
+    low: Tuple[str, ...] = field(metadata=like(_LIMIT))
+    drop_ins: Tuple[str, ...] = field(default=(), metadata=like(PATH))
     whole: bool = False
 
 

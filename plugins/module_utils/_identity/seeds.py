@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .._cluster.kubectl import Kubectl
+from .._formats.answers import ModuleAnswer
 from .kubeconfig import api_server, daemon_kubeconfig, root_ca
 from .token import SEED_SECONDS, TokenClaims, subject, why_seed
 
@@ -28,8 +29,10 @@ class DaemonAccount:
 
 
 @dataclass(frozen=True)
-class Identity:
-    """kubeconfig: the same for all. due: why a daemon needs a seed, by key. seeds: those that were made, by key."""
+class Identity(ModuleAnswer):
+    """The answer of gpushare_cluster about credentials. kubeconfig: the same for all. due: why a daemon needs a seed, by key. seeds:
+    those that were made, by key.
+    """
 
     kubeconfig: str
     due: Dict[str, str]
@@ -50,7 +53,7 @@ def identify(kubectl: Kubectl, namespace: str, daemons: Sequence[DaemonAccount],
     url = server or api_server(kubectl.json(["config", "view", "--minify"]))
     kubeconfig = daemon_kubeconfig(url, root_ca(found.get(("ConfigMap", _CA))))
     seeds = {d.key: seed(kubectl, namespace, d.account) for d in daemons if d.key in due} if make else {}
-    return Identity(kubeconfig, due, seeds)
+    return Identity(False, kubeconfig, due, seeds)
 
 
 def seed(kubectl: Kubectl, namespace: str, account: str) -> str:

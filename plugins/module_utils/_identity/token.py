@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Dict, Mapping, Optional
 from urllib.parse import urlsplit
 
+from .._formats.answers import ModuleAnswer
 from .._host.files import read_state
 from .kubeconfig import where
 
@@ -53,6 +54,13 @@ class TokenClaims:
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(time, int) for time in times):
             raise TypeError("subject and uid must be texts, issued and expires integers")
         return token
+
+
+@dataclass(frozen=True)
+class OwnToken(ModuleAnswer):
+    """The answer of gpushare_daemon about the daemon's own token, None without one that can be read."""
+
+    own: Optional[TokenClaims]
 
 
 def subject(namespace: str, account: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .._cluster import dra
@@ -30,6 +30,7 @@ from .._cluster.names import (
     SCHEDULER,
 )
 from .._cluster.objects import served
+from .._formats.answers import ModuleAnswer
 from .._removal.cluster import MARKERS, gpu_pods, of_hosts, ours, waiting_pods
 from .._takeover import operator as gpu_operator
 from .._takeover.operator import OperatorFacts
@@ -115,10 +116,17 @@ class InClusterFacts:
     may_grant: str
 
 
+@dataclass(frozen=True)
+class FactsInCluster(ModuleAnswer):
+    """The answer of gpushare_in_cluster about facts."""
+
+    facts: InClusterFacts
+
+
 def gather(
     kubectl: Kubectl, namespace: str, wanted: Sequence[str], rules: Sequence[Mapping[str, Any]] = (), backend: str = BY_EXTENDER
-) -> Dict[str, Any]:
-    """The InClusterFacts as JSON. wanted: names of the GPU nodes, none for those with our label. rules: of our accounts. KubectlError."""
+) -> InClusterFacts:
+    """The facts of this cluster. wanted: names of the GPU nodes, none for those with our label. rules: of our accounts. KubectlError."""
     nodes = kubectl.pages("/api/v1/nodes", optional=True)
     daemon_sets, pods = _daemon_sets(kubectl), kubectl.pages("/api/v1/pods", optional=True)
     accounts = kubectl.pages(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", optional=True)
@@ -128,7 +136,7 @@ def gather(
     by_claim = claims.waiting(kubectl) if any(entry.backend == BY_CLAIMS for entry in backends) else []
     found = [_node(item) for item in nodes if item["metadata"]["name"] in wanted or (not wanted and _is_ours(item))]
     names = {node.name for node in found}
-    facts = InClusterFacts(
+    return InClusterFacts(
         version=str((kubectl.raw("/version") or {}).get("gitVersion", "")),
         admission=sorted(served(ADMISSION, kubectl.raw)),
         openshift="SecurityContextConstraints" in served("security.openshift.io/v1", kubectl.raw),
@@ -153,21 +161,20 @@ def gather(
         waiting=sorted({*waiting_pods(pods), *by_claim}),
         may_grant=_may_grant(kubectl, rules),
     )
-    return asdict(facts)
 
 
 def when_told(
-    gather_now: Callable[[], Dict[str, Any]],
+    gather_now: Callable[[], InClusterFacts],
     image: str,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Dict[str, Any]:
+) -> InClusterFacts:
     """The facts as soon as every GPU node has the image, at the latest after that many seconds: kubelet tells of a new one within 10 s."""
     deadline = clock() + seconds
     while True:
         facts = gather_now()
-        if clock() >= deadline or all(image in node["images"] for node in facts["nodes"]):
+        if clock() >= deadline or all(image in node.images for node in facts.nodes):
             return facts
         sleep(_POLL_SECONDS)
 
@@ -182,8 +189,8 @@ def given_by_others(kubectl: Kubectl, namespace: str, nodes: Set[str], by_claims
         for node in plugin.nodes:
             found.setdefault(node, []).append(f"{plugin.title} ({plugin.kind})")
     for entry in dra.published(kubectl):
-        if entry["node"] in nodes and not (by_claims and entry["driver"] == DRA_OWN):
-            found.setdefault(entry["node"], []).append(f"ResourceSlices of {entry['driver']}")
+        if entry.node in nodes and not (by_claims and entry.driver == DRA_OWN):
+            found.setdefault(entry.node, []).append(f"ResourceSlices of {entry.driver}")
     return found
 
 

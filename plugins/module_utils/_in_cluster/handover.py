@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl, as_list
@@ -17,6 +18,7 @@ from .._cluster.names import CLAIMS, LABEL_ON_HOST, NAMESPACE, PLUGIN, SCHEDULER
 from .._cluster.objects import key
 from .._evidence.cluster import nodes as node_facts
 from .._evidence.cluster import settled
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import KINDS, ours, requested
@@ -31,6 +33,14 @@ _POLICY_KINDS = (
     "validatingadmissionpolicybindings",
     "validatingadmissionpolicies",
 )
+
+
+@dataclass(frozen=True)
+class ObjectsMoved(ModuleAnswer):
+    """The answer of gpushare_in_cluster that changes something: titles of the objects."""
+
+    objects: List[str]
+    diff: List[DiffPart]
 
 
 class HandoverError(Failure):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from .._cluster import dra
@@ -25,6 +26,7 @@ from .._cluster.names import (
     PLUGIN,
     SCHEDULER,
 )
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from .._formats.finding import few
 from .._removal.cluster import gpu_pods, in_namespace, of_hosts, ours, waiting_pods
@@ -49,6 +51,15 @@ WORKLOADS = (
 
 class RemovalError(Failure):
     """Why nothing is removed, or not all."""
+
+
+@dataclass(frozen=True)
+class PodsRemoved(ModuleAnswer):
+    """The answer of gpushare_cluster that has removed the daemons in the cluster. nodes: those that they had served."""
+
+    removed: List[str]
+    nodes: List[str]
+    diff: List[DiffPart]
 
 
 class InClusterRemoval:

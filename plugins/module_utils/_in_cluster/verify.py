@@ -6,13 +6,14 @@ that asks for nothing sees none.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import ANNOTATION_GPUS, LABEL_NODE, MEMORY, PREFIX, RUNTIME_CLASS, RUNTIME_HANDLER
 from .._evidence.cluster import pods as gpu_pods
 from .._facts.capacity import AnnotationError, published
+from .._formats.answers import ModuleAnswer
 from .._formats.quantity import quantity
 from . import claims
 from .facts import given_by_others
@@ -23,6 +24,15 @@ from .verdict import judge, judge_claim, judge_second, judge_visible
 CDI, ENVIRONMENT = "cdi", "envvar"
 #: RuntimeClasses of others that are tried.
 _CLASSES = 3
+
+
+@dataclass(frozen=True)
+class Proof(ModuleAnswer):
+    """The answer of gpushare_in_cluster that verifies. unproven: nodes without a free unit."""
+
+    nodes: List[str]
+    unproven: List[str]
+    findings: List[str]
 
 
 def verify(kubectl: Kubectl, image: Image, seconds: int, wanted: Sequence[str] = ()) -> Tuple[List[str], List[str], List[str], List[str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._change import engine
 from .._change.engine import ChangePlan, Converged, LastWord, Recorded, Subject
@@ -15,6 +15,7 @@ from .._change.transaction import Transaction, nothing
 from .._change.undo import Rejected, Texts, undone
 from .._facts import kubernetes
 from .._facts.kubernetes import from_argv
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.versions import numbers
 from .._host import command
 from .._host.command import RunWithin
@@ -45,6 +46,18 @@ class GatesResult(Converged):
     release: str = ""
     given: Dict[str, bool] = field(default_factory=dict)
     restarted_at: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class GatesAnswer(ModuleAnswer):
+    """The answer of kubelet_gates. version: of kubelet. feature_gates: of its next start. restarted_at: Unix time, None without one."""
+
+    version: str
+    feature_gates: Dict[str, bool]
+    files: List[str]
+    restarted_at: Optional[float]
+    notes: List[str]
+    diff: List[DiffPart]
 
 
 class KubeletOnHost(NamedTuple):

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict
+from dataclasses import dataclass
+from typing import Any, Dict, List
 
 from .._change.engine import Converged
 from .._change.undo import Rejected
 from .._facts import kubernetes
 from .._facts.device_strategy import CDI
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._host.answering import changing
 from .._host.container_runtimes import KINDS
 from .._host.host import Host
@@ -30,7 +32,19 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 }
 
 
-def answer(module: Any) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class RuntimeConfigured(ModuleAnswer):
+    """The answer of container_runtime. restarted_at: by this host's clock, as is the heartbeat of its kubelet."""
+
+    restarted: bool
+    restarted_at: float
+    why_restart: str
+    files: List[str]
+    notes: List[str]
+    diff: List[DiffPart]
+
+
+def answer(module: Any) -> RuntimeConfigured:
     """Configure it. In check mode, the changes that would be made."""
     params = dict(module.params)
     chosen = params.pop("chosen")
@@ -42,16 +56,7 @@ def answer(module: Any) -> Dict[str, Any]:
         result = Converged() if is_fit else converge(_wanted(params), module.check_mode)
     for warning in result.warnings:
         module.warn(warning)
-    return {
-        "changed": result.changed,
-        "restarted": bool(result.why),
-        # By this host's clock, as is the heartbeat of its kubelet.
-        "restarted_at": time.time(),
-        "why_restart": result.why,
-        "files": result.files,
-        "notes": result.notes,
-        "diff": result.diff,
-    }
+    return RuntimeConfigured(result.changed, bool(result.why), time.time(), result.why, result.files, result.notes, result.diff)
 
 
 def _wanted(params: Dict[str, Any]) -> WantedRuntime:

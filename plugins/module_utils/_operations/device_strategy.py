@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
 
 from .._daemon.mps import Place, present
-from .._facts.device_strategy import AUTO, STRATEGIES, PlannedInstalls
+from .._facts.device_strategy import AUTO, STRATEGIES, CdiFacts, PlannedInstalls
 from .._facts.driver import driver
 from .._facts.node import strategy
+from .._formats.answers import ModuleAnswer
 from .._host.host import Host
 from .._host.systemd import UNITS
-from .._identity.token import ask_api_server, own_token
+from .._identity.token import TokenClaims, ask_api_server, own_token
 
 ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "asked": {"type": "str", "choices": [AUTO, *STRATEGIES], "default": AUTO},
@@ -26,7 +28,21 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 }
 
 
-def answer(module: Any) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class StrategyAnswer(ModuleAnswer):
+    """The answer of gpushare_sharing about the strategy. now: of the device plugin, "" for none. mps: units. driver: the version that is
+    loaded. own: the device plugin's token.
+    """
+
+    strategy: str
+    now: str
+    cdi: CdiFacts
+    mps: List[str]
+    driver: str
+    own: Optional[TokenClaims]
+
+
+def answer(module: Any) -> StrategyAnswer:
     """The strategy by the host's present state. It changes nothing."""
     params = module.params
     host, brings = Host(params["root"]), PlannedInstalls(spec=params["brings_spec"], runtime=params["brings_runtime"])
@@ -37,10 +53,4 @@ def answer(module: Any) -> Dict[str, Any]:
         own = own_token(params["token_path"], params["kubeconfig_path"], ask_api_server) if params["token_path"] else None
     except OSError as error:
         module.fail_json(msg=f"{error.filename}: {error.strerror}; expected a file that root can read")
-    return {
-        "changed": False,
-        "mps": present(Place(host.outside(UNITS))),
-        "driver": driver(host).loaded or "",
-        "own": None if own is None else own.as_dict(),
-        **chosen,
-    }
+    return StrategyAnswer(False, **chosen, mps=present(Place(host.outside(UNITS))), driver=driver(host).loaded or "", own=own)

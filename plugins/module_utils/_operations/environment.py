@@ -7,7 +7,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Dict, List, Sequence
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Optional, Sequence
 
 from .._daemon.virtual_environment import (
     COMES,
@@ -19,11 +21,13 @@ from .._daemon.virtual_environment import (
     find_python,
     pip_steps,
 )
+from .._formats.answers import ABSENT, DiffPart, ModuleAnswer, like
 from .._host.answering import changing
 from .._host.command import Run
 from .._host.host import Host
 from .._host.received import unpacked
 
+_PYTHON, _MACHINE = re.compile(r"3\.[0-9]{1,3}"), re.compile("[a-z0-9_]{1,20}")
 ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "root": {"type": "path", "default": "/opt/gpushare"},
     "python": {"type": "str", "default": ""},
@@ -46,7 +50,23 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 }
 
 
-def answer(module: Any) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class EnvironmentAnswer(ModuleAnswer):
+    """The answer of gpushare_runtime_env. missing, python_version, machine: of a host that lacks it, whose files its action plugin then
+    sends; such a host has no other key.
+    """
+
+    environment: Optional[str] = field(default=None, metadata=ABSENT)
+    linked: Optional[bool] = field(default=None, metadata=ABSENT)
+    python: Optional[str] = field(default=None, metadata=ABSENT)
+    removed: Optional[List[str]] = field(default=None, metadata=ABSENT)
+    missing: Optional[bool] = field(default=None, metadata=ABSENT)
+    python_version: Optional[str] = field(default=None, metadata={**like(_PYTHON), **ABSENT})
+    machine: Optional[str] = field(default=None, metadata={**like(_MACHINE), **ABSENT})
+    diff: Optional[DiffPart] = field(default=None, metadata=ABSENT)
+
+
+def answer(module: Any) -> EnvironmentAnswer:
     """Install it, where its files have been sent. In check mode, whether it would be."""
     # Daemons that do not run as root read these files, whatever root's own mask is.
     os.umask(0o022)
@@ -66,21 +86,21 @@ def answer(module: Any) -> Dict[str, Any]:
         whole = environments.is_whole(name)
         switch = module.params["link"] and before != name
         former = before if module.params["link"] else name if whole else None
-        result = {
-            "changed": not whole or switch,
-            "environment": environments.path(name),
-            "linked": whole and before == name,
-            "python": python.path,
-            "diff": {"before": f"{former or 'none'}\n", "after": f"{name}\n"},
-        }
+        result = EnvironmentAnswer(
+            changed=not whole or switch,
+            environment=environments.path(name),
+            linked=whole and before == name,
+            python=python.path,
+            diff={"before": f"{former or 'none'}\n", "after": f"{name}\n"},
+        )
         if not module.check_mode:
             if not whole and not given["wheel_path"]:
-                return {"changed": False, "missing": True, "python_version": python.version, "machine": Host().machine}
+                return EnvironmentAnswer(False, missing=True, python_version=python.version, machine=Host().machine)
             if not whole:
                 _install(given, environments, name, python, module.run_command)
             if switch:
                 environments.switch(name)
-                result["removed"] = environments.remove_all_but([name, before, *environments.in_use()])
+                result = replace(result, removed=environments.remove_all_but([name, before, *environments.in_use()]))
     return result
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, NoReturn
 
 from .._change.subjects import planned
+from .._facts.node import DescribedNode
+from .._formats.answers import ModuleAnswer, answer_of
 from .._formats.failure import Failure
 from . import container_runtime, device_strategy, environment, toolkit
 
@@ -26,7 +28,7 @@ class Operation:
     """arguments: its options. follows: those that earlier answers decide, which are by the names of subjects."""
 
     arguments: Mapping[str, Mapping[str, Any]]
-    answer: Callable[[Any], Dict[str, Any]]
+    answer: Callable[[Any], ModuleAnswer]
     follows: Callable[[Mapping[str, Mapping[str, Any]]], Dict[str, Any]] = lambda answers: {}
 
 
@@ -47,6 +49,14 @@ OPERATIONS: Mapping[str, Operation] = {
     "gpushare_runtime_env": Operation(environment.ARGUMENTS, environment.answer),
     "gpushare_sharing strategy": Operation(device_strategy.ARGUMENTS, device_strategy.answer, _brought),
 }
+
+
+@dataclass(frozen=True)
+class PlansAnswer(ModuleAnswer):
+    """The answer of gpushare_sharing about plans. answers: by subject, each as its own module answers."""
+
+    facts: DescribedNode
+    answers: Dict[str, Any]
 
 
 class WrongArguments(Failure):
@@ -92,7 +102,7 @@ def _answer(operation: Operation, arguments: Dict[str, Any], validate: Validate,
     except WrongArguments as error:
         return {"changed": False, "failed": True, "msg": str(error)}
     try:
-        answer = operation.answer(module)
+        answer: Dict[str, Any] = answer_of(operation.answer(module))
         return dict(answer, warnings=module.warnings) if module.warnings else answer
     except SystemExit:
         return module.failed

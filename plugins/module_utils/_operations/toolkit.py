@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
 
 from .._change.undo import Rejected
 from .._daemon.mps import Place, present
-from .._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, PlannedInstalls
+from .._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, CdiFacts, PlannedInstalls
 from .._facts.node import strategy
+from .._formats.answers import ABSENT, DiffPart, ModuleAnswer
 from .._formats.nvidia_config import CONFIG
 from .._formats.toml import TomlError
 from .._host import command
@@ -28,7 +30,20 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 }
 
 
-def answer(module: Any) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class ToolkitAnswer(ModuleAnswer):
+    """The answer of gpushare_toolkit. strategy, now, cdi, mps: as in StrategyAnswer, where the configuration is to be present."""
+
+    files: List[str]
+    notes: List[str]
+    diff: List[DiffPart]
+    strategy: Optional[str] = field(default=None, metadata=ABSENT)
+    now: Optional[str] = field(default=None, metadata=ABSENT)
+    cdi: Optional[CdiFacts] = field(default=None, metadata=ABSENT)
+    mps: Optional[List[str]] = field(default=None, metadata=ABSENT)
+
+
+def answer(module: Any) -> ToolkitAnswer:
     """Configure it. In check mode, the changes that would be made."""
     params = module.params
     host = Host(params["root"])
@@ -48,4 +63,4 @@ def answer(module: Any) -> Dict[str, Any]:
                 raise Rejected(f"{CONFIG} cannot be read: {error}; nothing was changed: correct it") from error
     for warning in result.warnings:
         module.warn(warning)
-    return {"changed": result.changed, "files": result.files, "notes": result.notes, "diff": result.diff, **chosen}
+    return ToolkitAnswer(result.changed, result.files, result.notes, result.diff, **chosen)

@@ -23,6 +23,8 @@ from .._change.engine import ChangePlan, LastWord, Recorded, Subject, converge
 from .._change.journal import Entry, Journal
 from .._change.transaction import FollowUp, TransactionError, nothing
 from .._change.undo import Rejected
+from .._facts.system import System
+from .._formats.answers import ABSENT, DiffPart, LeftThing
 from .._host.command import RunWithin
 from .._host.files import FileState
 from .._host.host import Host
@@ -62,9 +64,17 @@ class PackagesResult:
     steps: List[PackageChange] = field(default_factory=list)
     held: List[str] = field(default_factory=list)
     files: List[str] = field(default_factory=list)
-    left: List[Dict[str, str]] = field(default_factory=list)
+    left: List[LeftThing] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
-    diff: List[Dict[str, str]] = field(default_factory=list)
+    diff: List[DiffPart] = field(default_factory=list)
+
+
+@dataclass
+class PackagesAnswer(PackagesResult):
+    """The answer of gpushare_packages. missing, system: of a host that lacks a package, whose files its action plugin then sends."""
+
+    missing: Optional[bool] = field(default=None, metadata=ABSENT)
+    system: Optional[System] = field(default=None, metadata=ABSENT)
 
 
 def together(results: Sequence[PackagesResult]) -> PackagesResult:
@@ -299,7 +309,7 @@ def _note_keys(journal: Journal, owner: str, manager: PackageManager, repository
     return [journal.record(path, owner, None, b"trusted") for path in paths if journal.entry(path) is None]
 
 
-def _forget_keys(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> List[Dict[str, str]]:
+def _forget_keys(journal: Journal, manager: PackageManager, entries: Sequence[Entry]) -> List[LeftThing]:
     """Take away the trust of these entries, unless another owner needs it. It returns what stays, and why."""
     left = manager.distrust(_untrusted(journal, manager, entries))
     for entry in entries:

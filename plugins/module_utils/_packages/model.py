@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.undo import Rejected
+from .._formats.answers import LeftThing
 from .._formats.credentials import without_credentials
 from .._formats.failure import Failure
 from .._formats.finding import few
@@ -139,7 +140,7 @@ class PackageManager(ABC):
         """The keys among these that the host trusts beside its files, each with the version by which it goes there."""
         return {}
 
-    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
+    def distrust(self, keys: Mapping[str, str]) -> List[LeftThing]:
         """Take these keys, as `trusted` gives them, away from there; what stays, and why."""
         return []
 

@@ -8,6 +8,7 @@ import os
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from .._change.undo import Rejected
+from .._formats.answers import LeftThing
 from .._host.command import RunWithin
 from .._host.files import read_state
 from . import sources
@@ -45,9 +46,9 @@ class RpmBased(PackageManager):
                     found[fingerprint] = f"{end}-{made}"
         return found
 
-    def distrust(self, keys: Mapping[str, str]) -> List[Dict[str, str]]:
+    def distrust(self, keys: Mapping[str, str]) -> List[LeftThing]:
         """Take these keys out of rpm's database; those that stay, and why. keys: as `trusted` gives them."""
-        left = []
+        left: List[LeftThing] = []
         for version in keys.values():
             outcome = self._run(["rpm", "--erase", "--allmatches", f"{_KEY}-{version}"], _QUESTION)
             if not outcome.ok:

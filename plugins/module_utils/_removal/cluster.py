@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypedDict
 
 from .._cluster import taint
 from .._cluster.kubectl import Kubectl, KubectlError, as_list
@@ -39,6 +39,7 @@ from .._cluster.names import (
     UNHEALTHY_PREFIX,
 )
 from .._cluster.public import PUBLIC
+from .._formats.answers import DiffPart, LeftThing, ModuleAnswer
 
 POLL_SECONDS = 2.0
 ANNOTATIONS = (ANNOTATION_GPUS, ANNOTATION_HELD, ANNOTATION_USE)
@@ -152,7 +153,7 @@ class Removal:
         using = [name for name, node in nodes.items() if name not in wanted and node.in_use and PLUGIN_ACCOUNT_PREFIX + name in accounts]
         everything = everything and not using
         self.objects = going(objects, wanted, everything)
-        self.left = [
+        self.left: List[LeftThing] = [
             {"what": named.title, "why": "other hosts still use it" + (": " + ", ".join(using) if using else "; uninstall them, too")}
             for named in objects
             if named not in self.objects
@@ -303,11 +304,40 @@ def of_hosts(accounts: Sequence[Mapping[str, Any]]) -> List[str]:
     return [name for name in found if name == EXTENDER or name.startswith(PLUGIN_ACCOUNT_PREFIX)]
 
 
-def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
-    """The accounts that we have made for device plugins, and those of nodes that there are not."""
+class GpuPod(TypedDict):
+    """A pod, as namespace/name, that asks for GPUs."""
+
+    pod: str
+    node: str
+    asks: str
+
+
+@dataclass(frozen=True)
+class NodesOfCluster(ModuleAnswer):
+    """The answer of gpushare_api about nodes. accounts: of device plugins, without_node: those of nodes that there are not. states: node
+    to its condition Ready. pods: those that have a share of a GPU.
+    """
+
+    accounts: List[str]
+    without_node: List[str]
+    states: Dict[str, str]
+    pods: List[GpuPod]
+
+
+@dataclass(frozen=True)
+class ObjectsRemoved(ModuleAnswer):
+    """The answer of gpushare_cluster that has removed objects, by their titles."""
+
+    removed: List[str]
+    left: List[LeftThing]
+    diff: List[DiffPart]
+
+
+def plugin_accounts(accounts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]) -> Tuple[List[str], List[str]]:
+    """(the accounts that we have made for device plugins, those of nodes that there are not)."""
     wanted = {PLUGIN_ACCOUNT_PREFIX + str(node["metadata"]["name"]) for node in nodes}
     found = sorted(account.name for account in ours(accounts, "v1", "ServiceAccount") if account.name.startswith(PLUGIN_ACCOUNT_PREFIX))
-    return {"accounts": found, "without_node": [name for name in found if name not in wanted]}
+    return found, [name for name in found if name not in wanted]
 
 
 def node_states(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
@@ -359,9 +389,9 @@ def status_patch(node: NodeTraces) -> List[Dict[str, Any]]:
 
 def gpu_pods(
     pods: Sequence[Mapping[str, Any]], nodes: Optional[Set[str]], is_gpu: Callable[[str], object] = RESOURCES.__contains__
-) -> List[Dict[str, str]]:
+) -> List[GpuPod]:
     """The pods on these nodes (None: on any) that have not ended and ask for a resource for which is_gpu holds: by default ours."""
-    found = []
+    found: List[GpuPod] = []
     for pod in pods:
         spec, metadata = pod["spec"], pod["metadata"]
         node = spec.get("nodeName")

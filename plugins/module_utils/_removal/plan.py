@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Sequence, Set
+from typing import Callable, List, Sequence, Set
 
+from .._formats.answers import DiffPart, LeftThing, ModuleAnswer
 from .._formats.failure import Failure
 from .._host.files import FileState, digest, read_state, remove, sync_folder
 from .._host.systemd import UNITS
@@ -54,13 +55,25 @@ class RemovalStep:
     after: str = ""
 
 
+@dataclass(frozen=True)
+class TracesRemoved(ModuleAnswer):
+    """The answer of gpushare_traces that takes something off the host: units, files and packages."""
+
+    stopped: List[str]
+    removed: List[str]
+    restored: List[str]
+    left: List[LeftThing]
+    notes: List[str]
+    diff: List[DiffPart]
+
+
 class RemovalPlan:
     """The things that go, in order, and those that stay and why. gone: paths that the steps take away."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.steps: List[RemovalStep] = []
-        self.left: List[Dict[str, str]] = []
+        self.left: List[LeftThing] = []
         self.notes: List[str] = []
         self.gone: Set[str] = set()
 
@@ -124,13 +137,13 @@ class RemovalPlan:
             step.do()
             point(f"{step.kind} {step.what}")
 
-    def result(self) -> Dict[str, Any]:
+    def result(self) -> TracesRemoved:
         """For the module: what is done, or in check mode would be."""
-        found: Dict[str, Any] = {
-            kind: [step.what for step in self.steps if step.kind == kind] for kind in ("stopped", "removed", "restored")
-        }
-        diff = [{"before_header": s.what, "after_header": s.what, "before": s.before, "after": s.after} for s in self.steps]
-        return dict(found, changed=bool(self.steps), left=self.left, notes=self.notes, diff=diff)
+        stopped, removed, restored = (
+            [step.what for step in self.steps if step.kind == kind] for kind in ("stopped", "removed", "restored")
+        )
+        diff: List[DiffPart] = [{"before_header": s.what, "after_header": s.what, "before": s.before, "after": s.after} for s in self.steps]
+        return TracesRemoved(bool(self.steps), stopped, removed, restored, self.left, self.notes, diff)
 
 
 def shown(path: str, real: str) -> str:

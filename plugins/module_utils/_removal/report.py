@@ -10,18 +10,28 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import dataclass
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 from .._change.journal import FOLDER, Entry, Journal
 from .._change.subjects import KUBECTL_PLUGINS, NAME, SETTINGS, is_ours, units
 from .._change.undo import as_before, read_or_none
 from .._daemon.virtual_environment import MARKER, Environments, is_environment
+from .._formats.answers import ModuleAnswer
 from .._host.command import Run
 from .host import properties
 from .plan import Layout, names
 
 AS_LEFT, CHANGED, GONE = "as we left it", "changed by others since", "removed by others since"
 AS_BEFORE, UNPROVEN = "as it was before us", "written by a run that did not end"
+
+
+@dataclass(frozen=True)
+class TracesReport(ModuleAnswer):
+    """The answer of gpushare_traces that reports. words: the report for people."""
+
+    report: Dict[str, Any]
+    words: List[str]
 
 
 def report(layout: Layout, run: Run) -> Dict[str, Any]:

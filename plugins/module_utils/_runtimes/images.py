@@ -8,8 +8,11 @@ program does it.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Optional, Sequence, Set
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
+from .._formats.answers import ABSENT, ModuleAnswer, like
 from .._formats.failure import Failure
 from .._host.container_runtimes import KINDS, socket_path
 from . import cri
@@ -17,7 +20,18 @@ from .plan import SilentError
 
 _LIST = "/runtime.v1.ImageService/ListImages"
 _SECONDS = 30.0
+_FILE = re.compile(r"images/[^/]{1,200}")
+#: The name of one, as the API server takes it: kubectl makes all probe pods in one call, and one bad image would reject all.
+IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]{0,500}[A-Za-z0-9])?")
 Call = Callable[[str, str, bytes, float], bytes]
+
+
+@dataclass(frozen=True)
+class ImagesImported(ModuleAnswer):
+    """The answer of gpushare_host_runtime about images. missing: files that its action plugin then sends."""
+
+    imported: List[str] = field(metadata=like(IMAGE))
+    missing: Optional[List[str]] = field(default=None, metadata={**like(_FILE), **ABSENT})
 
 
 class ImagesError(Failure):
@@ -62,7 +76,7 @@ def importer(runtime: Optional[str], endpoint: str, program: Callable[[str], Opt
     )
 
 
-def lacking(wanted: Sequence[Dict[str, object]], has: Dict[str, Set[str]]) -> List[Dict[str, object]]:
+def lacking(wanted: Sequence[Dict[str, Any]], has: Dict[str, Set[str]]) -> List[Dict[str, Any]]:
     """Of these images (references, id) those that the runtime does not have under each of their names."""
     return [image for image in wanted if any(image["id"] not in has.get(name, ()) for name in _names(image))]
 

@@ -12,16 +12,18 @@ import hashlib
 import os
 import posixpath
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, Callable, Dict, List, Optional
 
 from .._formats import toml
+from .._formats.answers import ABSENT, ModuleAnswer, like
 from .._formats.failure import Failure
 from .._host import files
 from .._host.command import RunWithin
 from .._host.host import Host
 from .._host.rancher import KINDS, service
 from .._host.systemd import parsed, show_command
+from .images import IMAGE
 
 RUNTIME = "nvidia"
 #: Places in which both search for it. The GPU Operator's comes first.
@@ -32,6 +34,17 @@ _ASK_SECONDS = 20.0
 _IMPORT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
 _CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class RancherAnswer(ModuleAnswer):
+    """The answer of gpushare_host_runtime about k3s and RKE2. restarted: the unit, "" for none. missing: whether its action plugin must
+    send the archive.
+    """
+
+    imported: List[str] = field(metadata=like(IMAGE))
+    restarted: str
+    missing: Optional[bool] = field(default=None, metadata=ABSENT)
 
 
 class RancherError(Failure):

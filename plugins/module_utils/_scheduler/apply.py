@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._change.journal import Entry
 from .._change.transaction import Transaction, TransactionError, nothing
@@ -15,11 +15,13 @@ from .._change.undo import Rejected
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import ANNOTATION_SCHEDULER_CONFIG, NAMESPACE, SCHEDULER_TLS_FILES
 from .._daemon.health import fetch_json, unhealthy
+from .._formats.answers import ABSENT, ModuleAnswer
 from .._host.command import Run
 from .._host.files import FileState, digest, read_state
 from . import candidate, entries, kubeadm, proof
 from . import manifest as scheduler_manifest
 from .policy import KEY as POLICY_KEY
+from .policy import PolicyMap
 from .service import ExpectedScheduler, SchedulerHost, SchedulerService
 
 OWNER = "scheduler"
@@ -49,7 +51,81 @@ class Tools:
             raise OSError(f"kube-scheduler's container could not be ended: {err.strip() or out.strip()}")
 
 
-def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence[str]) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """The options of kube_scheduler_extender that a plan needs."""
+
+    state: str
+    node_name: str
+    manifest: str
+    config: str
+    url_prefix: str
+    tls_dir: str
+    http_timeout: str
+    lease: str
+    weight: int
+    percentage_of_nodes_to_score: int
+    control_planes: int
+    preemption: bool
+    managed_resources: List[str]
+
+
+@dataclass(frozen=True)
+class FoundEntry:
+    """An entry of the journal. original, mode: of the file as it was before us, None where there was none."""
+
+    path: str
+    original: Optional[str]
+    mode: Optional[int]
+    left: Tuple[str, str]
+    others: bool
+
+
+@dataclass(frozen=True)
+class KubeadmPart:
+    """kubeadm's ClusterConfiguration, and the version of the object that holds it."""
+
+    text: str
+    version: str
+
+
+@dataclass(frozen=True)
+class SchedulerFiles(ModuleAnswer):
+    """The state that a plan is made from. files: path to text. unreached: extenders of others that do not answer. others: nodes whose
+    scheduler calls our extender, too. running: the shape of the scheduler that runs.
+    """
+
+    server: str
+    policy: Optional[PolicyMap]
+    files: Dict[str, Optional[str]]
+    journal: List[FoundEntry]
+    cluster: Optional[KubeadmPart]
+    nodes: int
+    others: List[str]
+    unreached: Dict[str, str]
+    unfinished: bool
+    running: Any
+
+
+@dataclass(frozen=True)
+class SchedulerFound(SchedulerFiles):
+    """The answer of kube_scheduler_extender before there is a plan."""
+
+    settings: SchedulerSettings
+
+
+@dataclass(frozen=True)
+class SchedulerDone(ModuleAnswer):
+    """The answer of kube_scheduler_extender with a plan. candidate: what the manifest's own kube-scheduler says of it. holder: of the
+    scheduler's Lease. standby: whether that is another host.
+    """
+
+    candidate: str
+    holder: Optional[str] = field(default=None, metadata=ABSENT)
+    standby: Optional[bool] = field(default=None, metadata=ABSENT)
+
+
+def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more: Sequence[str]) -> SchedulerFiles:
     """The files that a plan may need, the journal, kubeadm's part, and whether the running scheduler is another one than they say."""
     transaction = Transaction(OWNER)
     manifest = _text(host.manifest)
@@ -62,18 +138,19 @@ def read(host: SchedulerHost, kubectl: Kubectl, config: str, tls_dir: str, more:
     running = SchedulerService(host, kubectl).running()
     policy = scheduler_manifest.policy_configmap(manifest or "")
     files = {path: _text(path) for path in sorted(paths)}
-    return {
-        "server": json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion", ""),
-        "policy": None if policy is None else _policy(kubectl, *policy),
-        "files": files,
-        "unreached": entries.silent(text for text in files.values() if text is not None),
-        "journal": [_fields(entry) for entry in journal],
-        "cluster": _cluster(kubectl),
-        "nodes": _count_nodes(kubectl),
-        "others": sorted(_others(pods, host.node)),
-        "unfinished": transaction.unfinished,
-        "running": None if running is None else scheduler_manifest.SchedulerManifest.parsed(running).shape,
-    }
+    return SchedulerFiles(
+        changed=False,
+        server=json.loads(kubectl.text(["get", "--raw", "/version"])).get("gitVersion", ""),
+        policy=None if policy is None else _policy(kubectl, *policy),
+        files=files,
+        unreached=entries.silent(text for text in files.values() if text is not None),
+        journal=[_fields(entry) for entry in journal],
+        cluster=_cluster(kubectl),
+        nodes=_count_nodes(kubectl),
+        others=sorted(_others(pods, host.node)),
+        unfinished=transaction.unfinished,
+        running=None if running is None else scheduler_manifest.SchedulerManifest.parsed(running).shape,
+    )
 
 
 def apply(host: SchedulerHost, tools: Tools, plan: Mapping[str, Any], resource: str, tls_dir: str, state: str) -> Dict[str, Any]:
@@ -189,17 +266,17 @@ def _change_policy(tools: Tools, transaction: Transaction, order: Optional[Mappi
         noted = scheduler_manifest.annotation_in(manifest)
         wanted = after if noted == digest(after.encode()) or (noted is None and state == "absent") else before
         found = _policy(tools.kubectl, order["namespace"], order["name"])
-        if found is None or found["text"] == wanted:
+        if found is None or found.text == wanted:
             is_forced = forced[0]
             forced[0] = is_forced and not do
             return is_forced
-        if found["text"] not in (after, before):
+        if found.text not in (after, before):
             raise OSError(f"{order['path']} has been changed by another program just now: run again")
         if do:
             tools.point("before " + order["path"])
-            transaction.journal.record(order["path"], OWNER, FileState(found["text"].encode(), 0, 0, 0, None), wanted.encode())
+            transaction.journal.record(order["path"], OWNER, FileState(found.text.encode(), 0, 0, 0, None), wanted.encode())
             tools.point("noted " + order["path"])
-            patch = {"metadata": {"resourceVersion": found["version"]}, "data": {POLICY_KEY: wanted}}
+            patch = {"metadata": {"resourceVersion": found.version}, "data": {POLICY_KEY: wanted}}
             what = ["configmap", "--namespace", order["namespace"], order["name"]]
             tools.kubectl.text(["patch", *what, "--type=merge", "--patch", json.dumps(patch)])
             tools.point("written " + order["path"])
@@ -211,10 +288,10 @@ def _change_policy(tools: Tools, transaction: Transaction, order: Optional[Mappi
 def _change_cluster(tools: Tools, transaction: Transaction, change: Mapping[str, Any]) -> None:
     """kubeadm's part comes last: when it fails, the next run finds the files right and does it alone."""
     now = _cluster(tools.kubectl)
-    if now is None or digest(now["text"].encode()) != change["sha256_before"]:
+    if now is None or digest(now.text.encode()) != change["sha256_before"]:
         raise KubectlError(f"{change['path']} has been changed by another program just now; the scheduler's own files are done: run again")
     tools.point("before " + change["path"])
-    before = FileState(now["text"].encode(), 0, 0, 0, None)
+    before = FileState(now.text.encode(), 0, 0, 0, None)
     transaction.journal.record(change["path"], OWNER, before, change["content"].encode())
     tools.point("noted " + change["path"])
     patch = {"metadata": {"resourceVersion": change["version"]}, "data": {kubeadm.KEY: change["content"]}}
@@ -238,29 +315,24 @@ def _tidy(paths: "set[str]") -> None:
             os.rmdir(folder)
 
 
-def _fields(entry: Entry) -> Dict[str, Any]:
+def _fields(entry: Entry) -> FoundEntry:
     original = entry.original
-    return {
-        "path": entry.path,
-        "original": None if original is None else original.content.decode(),
-        "mode": None if original is None else original.mode,
-        "left": list(entry.left),
-        "others": entry.others,
-    }
+    content, mode = (None, None) if original is None else (original.content.decode(), original.mode)
+    return FoundEntry(entry.path, content, mode, entry.left, entry.others)
 
 
-def _cluster(kubectl: Kubectl) -> Optional[Dict[str, str]]:
-    """kubeadm's ClusterConfiguration and the version of the object that holds it, None where there is none."""
+def _cluster(kubectl: Kubectl) -> Optional[KubeadmPart]:
+    """kubeadm's part, None where there is none."""
     found = kubectl.json(["get", *CLUSTER, "--ignore-not-found"])
     text = ((found or {}).get("data") or {}).get(kubeadm.KEY)
-    return None if text is None else {"text": text, "version": found["metadata"]["resourceVersion"]}
+    return None if text is None else KubeadmPart(text, found["metadata"]["resourceVersion"])
 
 
-def _policy(kubectl: Kubectl, namespace: str, name: str) -> Optional[Dict[str, str]]:
+def _policy(kubectl: Kubectl, namespace: str, name: str) -> Optional[PolicyMap]:
     """The scheduler's policy in this ConfigMap, None where there is none."""
     found = kubectl.json(["get", "configmap", "--namespace", namespace, name, "--ignore-not-found"])
     text = ((found or {}).get("data") or {}).get(POLICY_KEY)
-    return None if text is None else {"namespace": namespace, "name": name, "text": text, "version": found["metadata"]["resourceVersion"]}
+    return None if text is None else PolicyMap(namespace, name, text, found["metadata"]["resourceVersion"])
 
 
 def _count_nodes(kubectl: Kubectl) -> int:

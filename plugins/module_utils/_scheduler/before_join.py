@@ -9,9 +9,11 @@ configuration must be there before, as another control plane has it; afterwards 
 from __future__ import annotations
 
 import os
-from typing import Dict, Mapping
+from dataclasses import dataclass
+from typing import Dict, List, Mapping
 
 from .._change.transaction import Transaction
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from .._host.files import read_state
 from .apply import FOLDER, OWNER
@@ -21,6 +23,21 @@ MOST_BYTES = 1 << 20
 MOST_FILES = 8
 #: Below it a host takes files that another host has sent, except for those that kubelet would run.
 TREE, STATIC_PODS = "/etc/kubernetes/", "/etc/kubernetes/manifests/"
+
+
+@dataclass(frozen=True)
+class SchedulerRead(ModuleAnswer):
+    """The answer of kube_scheduler_extender that has read the files of a control plane: path to text."""
+
+    files: Dict[str, str]
+
+
+@dataclass(frozen=True)
+class SchedulerWritten(ModuleAnswer):
+    """The answer of kube_scheduler_extender that has written files for a join. kept: those that are there and differ."""
+
+    kept: List[str]
+    diff: List[DiffPart]
 
 
 class JoinError(Failure):

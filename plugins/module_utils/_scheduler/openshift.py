@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl
 from .._cluster.names import ANNOTATION_POLICY
+from .._formats.answers import DiffPart, ModuleAnswer
 from .manifest import SchedulerError
 from .policy import KEY, merge_policy, unmerge_policy
 from .releases import LAST_POLICY, release_of
@@ -62,8 +63,16 @@ class Call:
     before: str
     after: str
 
-    def diff(self) -> Dict[str, str]:
+    def diff(self) -> DiffPart:
         return {"before_header": self.title, "after_header": self.title, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True)
+class PolicyMerged(ModuleAnswer):
+    """The answer of gpushare_cluster about the scheduler's policy of OpenShift."""
+
+    notes: List[str]
+    diff: List[DiffPart]
 
 
 def read(kubectl: Kubectl) -> SchedulerObjects:

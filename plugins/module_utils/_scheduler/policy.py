@@ -8,6 +8,7 @@ Pure: works on what the file loads as, and never changes its arguments.
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
 from .manifest import SchedulerError
@@ -16,6 +17,21 @@ from .scheduler_config import ExtenderEntry, policy_entry, with_extender, withou
 KIND = "Policy"
 #: The key of a ConfigMap with a policy.
 KEY = "policy.cfg"
+
+
+@dataclass(frozen=True)
+class PolicyMap:
+    """A policy in a ConfigMap of the cluster. version: the object's resourceVersion."""
+
+    namespace: str
+    name: str
+    text: str
+    version: str
+
+    @property
+    def path(self) -> str:
+        """The name of this policy in the journal and in the header of a diff."""
+        return f"configmap:{self.namespace}/{self.name}/{KEY}"
 
 
 def check_policy(policy: Any) -> Dict[str, Any]:

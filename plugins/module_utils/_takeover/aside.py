@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from .._cluster.names import ANNOTATION_MOVED_ASIDE, ANNOTATION_TAKEN_OVER
+from .._formats.answers import DiffPart
 from .._formats.failure import Failure
 from .plugins import EXPRESSION, LABELS, Switch, is_empty, is_prepared, short, terms_of
 
@@ -46,7 +47,7 @@ class MergePatch:
     def title(self) -> str:
         return f"{self.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
 
-    def diff(self) -> Dict[str, str]:
+    def diff(self) -> DiffPart:
         """In the form that Ansible prints."""
         before, after = (json.dumps(value, indent=2, sort_keys=True) + "\n" for value in (self.before, self.after))
         return {"before_header": self.title, "after_header": self.title, "before": before, "after": after}

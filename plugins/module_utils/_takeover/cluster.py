@@ -12,14 +12,17 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .._cluster.dra import DraFacts
 from .._cluster.kubectl import Kubectl, KubectlError
 from .._cluster.names import GPUS, LABEL_NODE, LABEL_TAKEN_OVER
 from .._facts.device_managers import OPERATOR
+from .._formats.answers import DiffPart, ModuleAnswer
 from .._formats.failure import Failure
 from . import aside
 from . import operator as gpu_operator
 from .aside import MergePatch, TakeOverError
-from .plugins import OtherPlugin, Switch, other_plugins, place_of
+from .operator import OperatorFacts
+from .plugins import FoundPlugin, OtherPlugin, Switch, other_plugins, place_of
 
 _ENDED = ("Succeeded", "Failed")
 # A controller has written the status of a DaemonSet within milliseconds.
@@ -49,6 +52,51 @@ class TakeoverResult:
     kept: Tuple[str, ...] = ()
     served: Tuple[str, ...] = ()
     restarted: Tuple[PluginPod, ...] = ()
+
+
+@dataclass(frozen=True)
+class PluginsFound(ModuleAnswer):
+    """The answer of gpushare_api about plugins. active: UID to namespace/name of pods. writers, node_ports: of the original."""
+
+    plugins: List[FoundPlugin]
+    active: Dict[str, str]
+    writers: List[str]
+    node_ports: List[int]
+
+
+@dataclass(frozen=True)
+class PluginsMoved(ModuleAnswer):
+    """The answer of gpushare_api that changes something, as TakeoverResult has it. objects: titles."""
+
+    objects: List[str]
+    left: List[str]
+    kept: List[str]
+    served: List[str]
+    diff: List[DiffPart]
+
+
+@dataclass(frozen=True)
+class KubeadmFacts:
+    """kubeadm's ClusterConfiguration, "" and nothing where there is none, or it may not be read."""
+
+    version: str
+    feature_gates: List[str]
+
+
+@dataclass(frozen=True)
+class ApiFacts(ModuleAnswer):
+    """The answer of gpushare_api about facts. version: of the API server. authorities: fingerprints. in_cluster: our device plugins
+    there.
+    """
+
+    version: str
+    nodes: List[str]
+    authorities: List[str]
+    may_grant: bool
+    kubeadm: KubeadmFacts
+    in_cluster: List[str]
+    gpu_operator: OperatorFacts
+    dra: DraFacts
 
 
 class _ConflictError(Failure):

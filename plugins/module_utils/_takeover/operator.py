@@ -11,7 +11,7 @@ off a node (`controllers/nodelabeling_controller.go` of 26.7.0, read on 2026-11-
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .._cluster.kubectl import Kubectl
@@ -73,11 +73,6 @@ class OperatorFacts:
     ours: List[str]
     clusters: List[str]
     dra_nodes: List[str]
-
-
-def facts(kubectl: Kubectl) -> Dict[str, Any]:
-    """The OperatorFacts as JSON. KubectlError with kubectl's words."""
-    return asdict(gathered(kubectl))
 
 
 def gathered(kubectl: Kubectl) -> OperatorFacts:

@@ -8,8 +8,8 @@ Pure: objects as the API has them.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .._cluster.names import LABEL_TAKEN_OVER
 from .._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
@@ -43,6 +43,18 @@ _SWITCHES: Mapping[str, Switch] = {ORIGINAL: Switch("gpushare", "true", None), H
 BY_AFFINITY = Switch(LABEL_TAKEN_OVER, None, "true")
 #: Every label of nodes that a take-over may change, or has changed before: the operator's stays there until its node is given back.
 LABELS = frozenset([BY_AFFINITY.label, "nvidia.com/gpu.deploy.device-plugin", *(switch.label for switch in _SWITCHES.values())])
+
+
+@dataclass(frozen=True)
+class FoundPlugin:
+    """The device plugin of others as the controller judges it, by the fields and properties of OtherPlugin. nodes: on which it serves."""
+
+    kind: str
+    title: str
+    owner: str
+    rejection: str
+    original: bool
+    nodes: List[str]
 
 
 @dataclass(frozen=True)
@@ -84,8 +96,9 @@ class OtherPlugin:
             f"[{{matchExpressions: [{{key: {LABEL_TAKEN_OVER}, operator: DoesNotExist}}]}}] (in each term that there is)"
         )
 
-    def as_dict(self) -> Dict[str, Any]:
-        return {**asdict(self), "title": self.title, "rejection": self.rejection, "original": self.is_original}
+    def found(self, nodes: Iterable[str]) -> FoundPlugin:
+        """The plugin for the controller. nodes: on which it serves."""
+        return FoundPlugin(self.kind, self.title, self.owner, self.rejection, self.is_original, sorted(nodes))
 
 
 def other_plugins(daemon_sets: Sequence[Mapping[str, Any]]) -> List[OtherPlugin]:

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._change import engine
 from .._change.engine import ChangePlan, Converged, Recorded, Subject
@@ -20,7 +20,7 @@ from .._change.journal import Entry, Journal
 from .._change.transaction import Service, nothing
 from .._change.undo import Rejected, Texts, decoded, undo, undone
 from .._facts.advisories import TOOLKIT_MINIMUM, open_in_toolkit
-from .._facts.cdi_specs import TOOLKIT_SAYS, specs
+from .._facts.cdi_specs import TOOLKIT_SAYS, FoundSpec, specs
 from .._formats.nvidia_config import CONFIG, ENVIRONMENT_KEY, STRICT
 from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import remove, set_value
@@ -283,10 +283,9 @@ class _Refresh(Service):
         listed = self._host.ask(self._host.program("nvidia-smi"), ["-L"], _QUESTION)
         if listed is None or not listed.ok:
             return None
-        nothing: Dict[str, Any] = {"gpus": [], "missing": []}
-        spec = next((described for described in specs(self._host) if described["path"] == SPEC), nothing)
-        gpus = sorted(set(_UUID.findall(listed.out)) - set(spec["gpus"]))
+        spec = next((described for described in specs(self._host) if described.path == SPEC), FoundSpec(SPEC, [], [], [], False))
+        gpus = sorted(set(_UUID.findall(listed.out)) - set(spec.gpus))
         if gpus:
             return f"the CDI spec {SPEC} does not name {', '.join(gpus)}"
         # After another driver has come, the libraries of the former one.
-        return f"the CDI spec {SPEC} names {spec['missing'][0]}, which the host does not have" if spec["missing"] else None
+        return f"the CDI spec {SPEC} names {spec.missing[0]}, which the host does not have" if spec.missing else None

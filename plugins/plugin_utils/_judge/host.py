@@ -14,14 +14,13 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignor
 from ...module_utils._facts.node import NodeFacts
 from ...module_utils._formats.failure import Failure
 from ...module_utils._formats.finding import Finding
-from .._answers import Known, ask, taken, with_changes, wrong_folder, wrong_node
+from .._answers import RESULTS, Known, ask, taken, with_changes, wrong_folder, wrong_node
 from .._preflight import reasons as preflight_reasons
 from .._preflight import variables as preflight_variables
 from .._preflight.gpus import Expected
 from .._preflight.host import WantedHost, judge
 from .._preflight.reasons import Judgement
 from .._preflight.variables import COLLECTION, of_type, variables
-from .._results import RESULTS
 from .._settings.rows import followed
 from .._subjects.options import asked
 from .._subjects.rows import operation_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ...module_utils._formats.credentials import without_credentials
 from ...module_utils._formats.finding import ERROR, WARNING, Finding, few

@@ -27,8 +27,9 @@ from ...module_utils._scheduler.manifest import (
     candidate_command,
     merge_manifest,
 )
+from ...module_utils._scheduler.policy import PolicyMap
 from .. import _yaml
-from .wiring import PolicyMap, UnreadFile, Wiring, find, policy_path, policy_text
+from .wiring import UnreadFile, Wiring, find, policy_path, policy_text
 from .yaml_splice import lost_comments, splice
 
 HEADER = "# Made by gpushare.kubernetes, which adds its extender and keeps everything else.\n"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...module_utils._formats.failure import Failure
-from ...module_utils._scheduler import policy as scheduler_policy
 from ...module_utils._scheduler import releases
 from ...module_utils._scheduler.manifest import CONFIG, POLICY, POLICY_CONFIGMAP, Location, SchedulerError, SchedulerManifest
 from .. import _yaml
@@ -30,21 +29,6 @@ class UnreadFile(Failure, LookupError):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
-
-
-@dataclass(frozen=True)
-class PolicyMap:
-    """A policy in a ConfigMap of the cluster. version: the object's resourceVersion."""
-
-    namespace: str
-    name: str
-    text: str
-    version: str
-
-    @property
-    def path(self) -> str:
-        """The name of this policy in the journal and in the header of a diff."""
-        return f"configmap:{self.namespace}/{self.name}/{scheduler_policy.KEY}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ...module_utils._change.subjects import CONTROL_PLANES, DAEMONS, GPU_NODES, OWNERS, Owner, Plan, brought, is_fit
 from ...module_utils._change.subjects import plans as all_plans

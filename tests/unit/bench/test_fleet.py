@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import SeenAgain
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import SchedulerFound
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe, of_answer, shape_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import _artifact
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND, SEEN_AGAIN, shape_of
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge
 
 from bench.fleet.__main__ import ROOT, Fleet, squares
@@ -72,9 +73,9 @@ def test_each_answer_has_the_shape_that_the_collection_takes(world: World) -> No
         assert not isinstance(found, str), (host, module, arguments, found)
         assert not found.get("failed"), (host, module, arguments, found)
     extender = Host(world, "cp1").answer("kube_scheduler_extender", {"plan": {"read": []}, "node_name": "cp1"})
-    assert not isinstance(believe(extender, FOUND), str), believe(extender, FOUND)
+    assert not isinstance(believe(extender, of_answer(SchedulerFound)), str), believe(extender, of_answer(SchedulerFound))
     for host in world.names:
-        again = believe(seen(world, host, only=["containers", "extender"]), SEEN_AGAIN)
+        again = believe(seen(world, host, only=["containers", "extender"]), of_answer(SeenAgain))
         assert not isinstance(again, str), again
 
 

@@ -22,13 +22,13 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_strategy import CdiFacts
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import described, gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.seeds import daemons_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._identity.token import why_seed
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import ask
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import SchedulerFound
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import COMMON, PARSED, RESULTS, ask, of_answer
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import _seen
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import COMMON, PARSED, RESULTS
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import FOUND as SHAPE_OF_FOUND
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import other_shape
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge, placeable, scheduler_name
 from hypothesis import HealthCheck, given, settings
@@ -186,7 +186,7 @@ def test_what_modules_really_answer_is_believed(fleet: dict[str, Json]) -> None:
     }
     for module, said in good.items():
         assert asked(module, said) == said, module
-    assert asked("kube_scheduler_extender", FOUND, SHAPE_OF_FOUND) == FOUND
+    assert asked("kube_scheduler_extender", FOUND, of_answer(SchedulerFound)) == FOUND
 
 
 @SETTINGS
@@ -320,7 +320,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
     roots = make_fleet(tmp_path_factory.mktemp("fleet"))
     found = {}
     for name, root in roots.items():
-        facts = {**described(gather(Host(str(root)))), "node_name": name, "effective_uid": 0}
+        facts = {**answer_of(described(gather(Host(str(root))))), "node_name": name, "effective_uid": 0}
         found[name] = json.loads(json.dumps({"changed": False, "facts": facts, "answers": PLANS}))
     driver, problem = found["gpu1"]["facts"]["driver"], {"kind": "x", "found": "x", "expected": "x", "cure": "x"}
     info = {"processes": [], "machine_id": "m", "boot_id": "b", "driver": driver, "problem": problem}

@@ -34,7 +34,7 @@ class Outer:
 
 
 def test_the_types_of_a_shape_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    _shape.of_dataclass.cache_clear()
+    _shape.of_class.cache_clear()
     shape: Any = {"a": [Maybe(Outer)], "b": Map(Either(Open({"c": Inner}), (Inner, None)))}
     learn(shape)
     monkeypatch.setattr(_shape, "get_type_hints", None)
@@ -47,7 +47,7 @@ def test_the_types_of_a_shape_are_read_once(monkeypatch: pytest.MonkeyPatch) -> 
     ("action", "module", "name"),
     [
         ("gpushare_judge", "_preflight.variables", "variables"),
-        ("gpushare_judge", "_shape", "of_dataclass"),
+        ("gpushare_judge", "_shape", "of_class"),
         ("gpushare_runtime_env", "_wheel", "wheel_hash"),
     ],
 )

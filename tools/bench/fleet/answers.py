@@ -303,7 +303,7 @@ class Host:
         pods = {}
         for name in arguments["images"]:
             pod = self._mine(self._world.prepared["pod"], name)
-            pod |= {"name": f"gpushare-verify-{name}", "uid": f"probe-of-{name}", "probe": True}
+            pod |= {"name": f"gpushare-verify-{name}", "uid": f"probe-of-{name}", "probe": True, "changed": []}
             pod["annotations"] = {"scheduler.framework.gpushare.allocation": json.dumps({"0": {"1": 1}}), "ALIYUN_COM_GPU_MEM_IDX": "1"}
             pod["containers"][0]["units"] = 1
             pod["running"][0] |= {"id": self._container("f", name), "started": time.time() - 1}
@@ -321,9 +321,9 @@ class Host:
         settings = {**self._world.prepared["settings"], **{key: value for key, value in arguments.items() if not key.startswith("_")}}
         for name in ("weight", "percentage_of_nodes_to_score", "control_planes"):
             settings[name] = int(settings[name])
-        settings |= {"preemption": settings["preemption"] in (True, "True", "true"), "plan": None}
+        settings["preemption"] = settings["preemption"] in (True, "True", "true")
         if "files" not in plan:
-            return {"changed": False, "settings": settings, **found}
+            return {"changed": False, "settings": {name: settings[name] for name in self._world.prepared["settings"]}, **found}
         if plan.get("trial"):
             return {"changed": False, "candidate": "it starts"}
         found = json.loads(json.dumps(found))

@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import SmiGpu
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.apply import SchedulerSettings
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import Found
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._wheel import build_wheel, locked_requirements
 
@@ -62,7 +63,7 @@ def prepared(folder: Path, runtime: Path) -> Json:
         "mirror": _weighed(evidence.mirror()),
         "scheduler": _scheduler(found),
         "settled": _scheduler(settled),
-        "settings": {name: option.get("default") for name, option in options.items() if name != "plan"},
+        "settings": {field.name: options[field.name].get("default") for field in fields(SchedulerSettings)},
         "cluster_path": kubeadm.PATH,
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 
 Json = dict[str, Any]
 OURS = {"key": "gpushare.kubernetes/gpu", "effect": "PreferNoSchedule"}
@@ -63,7 +64,7 @@ class ApiServer:
         return 0, "{}", ""
 
     def converge(self, wanted: dict[str, bool], *, check_mode: bool = False) -> Json:
-        return converge(Kubectl(self, "kubectl", "admin.conf"), WantedObjects(taints=wanted), check_mode)
+        return dict(answer_of(converge(Kubectl(self, "kubectl", "admin.conf"), WantedObjects(taints=wanted), check_mode)))
 
     def taints(self) -> list[Any]:
         return [node["spec"].get("taints") for node in self.nodes.values()]

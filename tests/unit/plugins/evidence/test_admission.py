@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import admission, cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 
 from unit.fakes.plugins.cluster.api_server import NOT_FOUND
 
@@ -23,6 +24,11 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 NAME = "kubernetes.io/metadata.name"
 NOT_OURS: Json = {"matchExpressions": [{"key": NAME, "operator": "NotIn", "values": ["kube-system"]}]}
 GUARD: Json = {"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "gpushare-annotations"}}
+
+
+def answered(*arguments: Any) -> Json:
+    """The evidence as the module answers it."""
+    return dict(answer_of(admission.admission(*arguments)))
 
 
 class Lists:
@@ -88,7 +94,7 @@ def endpoint(ready: bool | None) -> Json:
     ],
 )
 def test_a_webhook_that_fails_closed_without_an_endpoint(hook: Json, slices: list[Json], writes: list[str] | None) -> None:
-    found = admission.admission(Lists({WEBHOOKS: [hook], SLICES: slices}).kubectl, [])
+    found = answered(Lists({WEBHOOKS: [hook], SLICES: slices}).kubectl, [])
     expected = {"object": "validatingwebhookconfiguration theirs", "webhook": "check", "service": "tools/hook", "writes": writes}
     assert (found["dead"], found["failing"]) == ([] if writes is None else [expected], [])
 
@@ -99,15 +105,15 @@ FAILED = 'Error from server (InternalError): Internal error occurred: failed cal
 def test_a_webhook_that_fails_at_its_url_is_found_by_dry_runs_of_what_it_is_asked_about() -> None:
     hooks = {WEBHOOKS: [webhook(["nodes/status", "nodes"], operation="UPDATE", clientConfig={"url": "https://10.0.0.9"})]}
     api = Lists(hooks, FAILED.format("check"))
-    (found,) = admission.admission(api.kubectl, [], ["gpu1", "gpu2"])["failing"]
+    (found,) = answered(api.kubectl, [], ["gpu1", "gpu2"])["failing"]
     assert (found["object"].split()[1], [write.split()[-1] for write in found["writes"]]) == ("theirs", ["nodes", "nodes"])
     assert 'webhook "check"' in found["says"]
     assert all("--dry-run=server" in words and "gpu1" in words for words in api.tried), "no other write is tried"
     # One of another object, and another error, say nothing of it.
     for words in (FAILED.format("other"), "nodes is forbidden"):
-        assert not admission.admission(Lists(hooks, words).kubectl, [], ["gpu1"])["failing"]
+        assert not answered(Lists(hooks, words).kubectl, [], ["gpu1"])["failing"]
     binding = Lists({WEBHOOKS: [webhook(["pods/binding"], clientConfig={"url": "https://10.0.0.9"})]}, FAILED.format("check"))
-    assert admission.admission(binding.kubectl, [])["failing"]
+    assert answered(binding.kubectl, [])["failing"]
     assert ["dryRun=All" in words[2] for words in binding.tried] == [True], "nothing is bound"
 
 
@@ -118,22 +124,22 @@ def test_who_may_change_bindings() -> None:
         for name, found in (("theirs", rules), ("gpushare-name", rules), ("pods", [{**rules[0], "resources": ["pods"]}]))
     ]
     hook = webhook(["bindings"], failurePolicy="Ignore")
-    found = admission.admission(Lists({MUTATING: [hook], POLICIES: policies, WEBHOOKS: [hook]}).kubectl, [])
+    found = answered(Lists({MUTATING: [hook], POLICIES: policies, WEBHOOKS: [hook]}).kubectl, [])
     assert found["changing"] == ["mutatingwebhookconfiguration theirs (check)", "MutatingAdmissionPolicy theirs"]
     assert found["shaping"] == ["MutatingAdmissionPolicy pods"]
 
 
 def test_a_policy_that_does_not_act_is_found_by_a_dry_run() -> None:
     idle = Lists({}, rejection="")
-    assert admission.admission(idle.kubectl, [])["unguarded"] == "", "nothing is wanted"
+    assert answered(idle.kubectl, [])["unguarded"] == "", "nothing is wanted"
     assert idle.created == []
-    assert "ALIYUN_COM_GPU_MEM_IDX" in admission.admission(idle.kubectl, [GUARD])["unguarded"]
+    assert "ALIYUN_COM_GPU_MEM_IDX" in answered(idle.kubectl, [GUARD])["unguarded"]
     ((words, pod),) = idle.created
     assert "--dry-run=server" in words, "nothing is left behind"
     assert "--as=system:serviceaccount:kube-system:default" in words
     assert pod["metadata"]["annotations"] == {"ALIYUN_COM_GPU_MEM_IDX": "0"}
     # Whoever rejects it.
-    assert admission.admission(Lists({}, "users is forbidden: cannot impersonate").kubectl, [GUARD])["unguarded"] == ""
+    assert answered(Lists({}, "users is forbidden: cannot impersonate").kubectl, [GUARD])["unguarded"] == ""
 
 
 def lease(name: str, renewed: str | None, holder: str = "cp1_1") -> Json:

@@ -285,10 +285,17 @@ def test_a_node_has_settled_once_kubelet_offers_what_is_published() -> None:
 def test_the_schedulers_static_pod_of_each_node_cut_down() -> None:
     wanted = mirror()
     wanted["metadata"]["annotations"]["other"] = "x"
+    ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    wanted["status"] = {
+        "containerStatuses": [{"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}]
+    }
     sidecars = [{"name": "sidecar", "command": ["/bin/sh"]}]
     item = copy.deepcopy(wanted)
     item["spec"]["containers"] = [*sidecars, {**item["spec"]["containers"][0], "args": ["--v=2"], "env": [{"name": "X"}]}]
+    item["spec"]["volumes"][0]["hostPath"]["type"] = "Directory"
     item["spec"]["volumes"].append({"name": "token", "projected": {}})
+    item["status"]["containerStatuses"][0] |= {"imageID": "x", "ready": False}
+    item["status"]["containerStatuses"][0]["lastState"]["terminated"]["startedAt"] = JUST
     del wanted["metadata"]["annotations"]["other"]
     wanted["spec"]["containers"][0]["args"] = ["--v=2"]
     bare = {

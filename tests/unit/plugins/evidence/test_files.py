@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.files import files
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.daemons import judge_files
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.findings import VerifyFindings
@@ -33,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def seen(root: Path) -> dict[str, object]:
-    return files(Host(str(root)))
+    return dict(answer_of(files(Host(str(root)))))
 
 
 def test_files_as_they_were_written_are_nothing_to_say(root: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,11 +22,12 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import control_plane as evidence_control_plane
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import daemons, gpu_node
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host as evidence_host
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places, see
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence.host import Places
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import GpuManager
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.kubelet_checkpoint import forgotten
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.node import gather
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.stopped_unit import StoppedUnit
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.host import Host
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.cri import CriError
@@ -42,6 +44,15 @@ ENVIRONMENT = "/opt/gpushare/0.1.0-0123456789ab"
 PLUGINS = "/var/lib/kubelet/device-plugins"
 
 
+def answer(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the module answers of it."""
+    return answer_of(function(*arguments))
+
+
+def see(host: Host, places: Places, only: list[str] | None = None) -> Any:
+    return answer(evidence_host.see, host, places) if only is None else answer(evidence_host.see_again, host, places, only)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> FakeRoot:
     return gpu(kubelet(debian(FakeRoot(tmp_path))))
@@ -56,19 +67,19 @@ def installed(root: FakeRoot) -> None:
 def test_the_runtime_in_use_and_what_it_was_made_from(root: FakeRoot) -> None:
     nothing = {"version": "", "wheel_sha256": "", "requirements_sha256": "", "environment": ""}
     root.file("/opt/gpushare/.gpushare-complete.json", json.dumps({"version": "0.1.0"}))
-    assert daemons.runtime(Host(str(root)), "/opt/gpushare") == nothing
+    assert answer(daemons.runtime, Host(str(root)), "/opt/gpushare") == nothing
     installed(root)
     sound = {"version": "0.1.0", "wheel_sha256": "a", "requirements_sha256": "b", "environment": ENVIRONMENT}
-    assert daemons.runtime(Host(str(root)), "/opt/gpushare") == sound
+    assert answer(daemons.runtime, Host(str(root)), "/opt/gpushare") == sound
     root.file(f"{ENVIRONMENT}/.gpushare-complete.json", "no JSON")
-    assert daemons.runtime(Host(str(root)), "/opt/gpushare") == {**nothing, "environment": ENVIRONMENT}
+    assert answer(daemons.runtime, Host(str(root)), "/opt/gpushare") == {**nothing, "environment": ENVIRONMENT}
 
 
 DOCTOR = "/opt/gpushare/current/bin/gpushare-doctor"
 
 
 def doctor(root: FakeRoot, *names: str) -> dict[str, str]:
-    return daemons.doctor(Host(str(root)), "/opt/gpushare", names)
+    return answer(daemons.doctor, Host(str(root)), "/opt/gpushare", names)
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -109,7 +120,7 @@ def test_a_runtime_on_a_mount_without_programs_is_not_to_be_removed(root: FakeRo
 
 def test_a_link_to_a_runtime_that_is_gone_is_no_runtime(root: FakeRoot) -> None:
     root.link("/opt/gpushare/current", "gone-1")
-    assert daemons.runtime(Host(str(root)), "/opt/gpushare")["environment"] == ""
+    assert answer(daemons.runtime, Host(str(root)), "/opt/gpushare")["environment"] == ""
 
 
 def test_a_doctor_that_hangs_is_left() -> None:
@@ -117,14 +128,14 @@ def test_a_doctor_that_hangs_is_left() -> None:
         assert 60 < timeout < 120
         return Outcome(argv, None, "{}", timed_out=timeout)
 
-    found = daemons.doctor(Host("/", run=run), str(Path(sys.executable).parents[1]), [])
+    found = answer(daemons.doctor, Host("/", run=run), str(Path(sys.executable).parents[1]), [])
     assert "there is no" in found["problem"]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "current/bin/gpushare-doctor")
         place.parent.mkdir(parents=True)
         place.touch(0o755)
         hangs = {"cure": f"see on the host what hangs: {place}", "answer": ""}
-        assert daemons.doctor(Host("/", run=run), folder, []) == {"problem": f"{place} did not end within 90 s", **hangs}
+        assert answer(daemons.doctor, Host("/", run=run), folder, []) == {"problem": f"{place} did not end within 90 s", **hangs}
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
@@ -200,8 +211,8 @@ def test_every_part_of_a_host_is_looked_at_where_it_is(root: FakeRoot, monkeypat
         "sandbox": ("sandbox", "unix:///run/containerd/containerd.sock", "containerd"),
         "forgotten": [],
         "kubelet_life": None,
-        "kubelet_roots": ["/var/lib/kubelet", ""],
-        "without_room": [],
+        "kubelet_roots": ("/var/lib/kubelet", ""),
+        "without_room": (),
         "mps": False,
         "cdi": ("cdi",),
         "devices": ("devices", [0, 1]),
@@ -264,9 +275,9 @@ def test_the_runtime_is_not_asked_where_kubelet_uses_another(root: FakeRoot, mon
 def test_a_gpu_host_without_a_driver_is_looked_at(root: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     watched(monkeypatch)
     monkeypatch.setattr(evidence_host, "managers", lambda *asked: [GpuManager(name, name == "on", asked[1:]) for name in ("on", "off")])
-    monkeypatch.setattr(evidence_host, "gather", lambda host, subsets: replace(gather(host, subsets), nvidia_smi=None, driver=None))
+    monkeypatch.setattr(evidence_host, "gather", lambda host, subsets: replace(gather(host, subsets), driver=None))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False, install_dir="/i"))["gpu"]
-    assert (found["nvidia_smi"], found["driver"]) == (None, None)
+    assert found["driver"] is None
     assert [(one["name"], one["active"], list(one["evidence"])) for one in found["managers"]] == [("on", True, ["/i", "/var/lib/kubelet"])]
 
 
@@ -303,7 +314,7 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     root.file("/etc/cdi/other.yaml", text.replace("nvidia.com/gpu", "nvidia.com/net"))
     root.file("/etc/cdi/README", text)
     root.file("/etc/nvidia-container-runtime/config.toml", '[nvidia-container-runtime]\nmode = "cdi"\n')
-    found = gpu_node.cdi(Host(str(root)))
+    found = answer(gpu_node.cdi, Host(str(root)))
     assert found["mode"] == "cdi"
     (spec,) = found["specs"]
     assert (spec["path"], spec["versions"]) == (f"/etc/cdi/{name}", ["535.1.2"])
@@ -313,15 +324,15 @@ def test_a_cdi_spec_in_yaml_and_in_json(root: FakeRoot, name: str, text: str) ->
     assert not {"/dev/nvidia0", "/in/the/container"} & set(spec["missing"])
     root.file("/usr/lib/libcuda.so.535.1.2")
     root.file("/usr/bin/nvidia-cdi-hook")
-    assert gpu_node.cdi(Host(str(root)))["specs"][0]["missing"] == []
+    assert answer(gpu_node.cdi, Host(str(root)))["specs"][0]["missing"] == []
 
 
 def test_without_a_cdi_spec_or_a_mode_there_is_nothing(root: FakeRoot) -> None:
-    assert gpu_node.cdi(Host(str(root))) == {"mode": "", "specs": []}
+    assert answer(gpu_node.cdi, Host(str(root))) == {"mode": "", "specs": []}
     root.file("/etc/nvidia-container-runtime/config.toml", '#mode = "cdi"\n  mode = "legacy"\n')
     root.file("/var/run/cdi/x.yaml", YAML)
     root.file("/etc/cdi/empty.yaml")
-    found = gpu_node.cdi(Host(str(root)))
+    found = answer(gpu_node.cdi, Host(str(root)))
     assert (found["mode"], [spec["path"] for spec in found["specs"]]) == ("legacy", ["/var/run/cdi/x.yaml"])
 
 
@@ -400,18 +411,18 @@ def test_the_sandbox_image_is_the_one_that_the_runtime_is_configured_with(
         return field(1, field(2, b"x")) if there else b""
 
     monkeypatch.setattr(gpu_node.cri, "call", call)
-    assert gpu_node.sandbox(Host(str(root)), None, runtime) == {"image": name, "missing": not there, "puller": puller}
+    assert answer(gpu_node.sandbox, Host(str(root)), None, runtime) == {"image": name, "missing": not there, "puller": puller}
 
 
 @pytest.mark.parametrize("name", ["", "a; rm -r /", "x" * 600, 5, None])
 def test_a_sandbox_image_that_nothing_names_is_not_said_to_be_missing(root: FakeRoot, monkeypatch: pytest.MonkeyPatch, name: Any) -> None:
     status = field(2, field(1, b"config") + field(2, json.dumps({"sandboxImage": name}).encode()))
     monkeypatch.setattr(gpu_node.cri, "call", lambda *asked: status if asked[1].endswith("/Status") else b"")
-    found = gpu_node.sandbox(Host(str(root)), None, "cri-o")
+    found = answer(gpu_node.sandbox, Host(str(root)), None, "cri-o")
     assert (found["missing"], found["image"]) == ((True, "5") if name == 5 else (False, None))
     monkeypatch.undo()
-    assert gpu_node.sandbox(Host(str(root)), "/run/nobody.sock", "containerd")["image"] is None
-    assert gpu_node.sandbox(Host(str(root)), None, "docker")["image"] is None
+    assert answer(gpu_node.sandbox, Host(str(root)), "/run/nobody.sock", "containerd")["image"] is None
+    assert answer(gpu_node.sandbox, Host(str(root)), None, "docker")["image"] is None
 
 
 def test_pods_that_kubelet_has_forgotten_while_they_run(root: FakeRoot) -> None:
@@ -461,9 +472,9 @@ def test_a_container_runtime_is_compared_with_its_files(
     seen = {**same, "file_default": "of files", "running_default": "of process"}
     host = Host(str(root))
     for expected in ({**seen, "lacks": "an entry"}, {**seen, "lacks": ""}):
-        assert gpu_node.container_runtime(name, unit, config, "run", host) == expected  # type: ignore[arg-type]
+        assert answer(gpu_node.container_runtime, name, unit, config, "run", host) == expected
     silent = {**seen, "problem": "dead", "running_default": "", "lacks": "", "stopped": asdict(StoppedUnit(unit or usual))}
-    assert gpu_node.container_runtime(name, unit, config, "run", host) == silent  # type: ignore[arg-type]
+    assert answer(gpu_node.container_runtime, name, unit, config, "run", host) == silent
     assert opened == [((unit or usual, "run", arguments_of, program), config or None, "run", 10.0, False)] * 3
 
 
@@ -478,7 +489,7 @@ def test_why_a_container_runtime_does_not_answer_is_said_with_its_units_state_an
     state = "LoadState=loaded\nActiveState=failed\nSubState=failed\nResult=exit-code\nInvocationID=" + "a1" * 16 + "\n"
     root.program("/usr/bin/systemctl", state)
     root.program("/usr/bin/journalctl", 'level=info msg=up\ntime="x" level=fatal msg="failed to load plugin"\nlevel=info msg=down\n')
-    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
+    found = answer(gpu_node.container_runtime, "docker", "x.service", "", lambda *_: None, Host(str(root)))
     says = 'time="x" level=fatal msg="failed to load plugin"'
     assert found.pop("stopped") == asdict(StoppedUnit("x.service", "loaded", "failed", "failed", "exit-code", says))
     rest = {"file_default": "", "running_default": "", "lacks": "", "unit": "x.service"}
@@ -494,7 +505,7 @@ def test_a_file_that_does_not_parse_is_told_from_a_runtime_that_does_not_run(
 
     monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active=active))
     monkeypatch.setitem(SERVICES, "docker", reject)
-    found = gpu_node.container_runtime("docker", "x.service", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
+    found = answer(gpu_node.container_runtime, "docker", "x.service", "", lambda *_: None, Host(str(root)))
     assert {one: found[one] for one in ("problem", "broken")} == {"problem": "", "broken": "", key: "(26, 2): unexpected token"}
 
 
@@ -509,7 +520,7 @@ def test_a_silent_runtime_is_told_with_what_its_files_say_of_it(monkeypatch: pyt
 
     monkeypatch.setattr(gpu_node, "find_unit", lambda *_: SimpleNamespace(active="active"))
     monkeypatch.setitem(SERVICES, "containerd", lambda *_: Silent())
-    found = gpu_node.container_runtime("containerd", "", "", lambda *_: None, Host(str(root)))  # type: ignore[arg-type,return-value]
+    found = answer(gpu_node.container_runtime, "containerd", "", "", lambda *_: None, Host(str(root)))
     assert (found["problem"], found["broken"]) == ("unloaded", "disabled_plugins")
 
 
@@ -549,9 +560,9 @@ def test_containers_with_gpus_that_kubelet_gave_no_device(root: FakeRoot) -> Non
         ("[" * 100_000, False),
     ):
         root.file("/var/lib/gpushare-device-plugin/held.json", state if isinstance(state, str) else json.dumps(state))
-        assert (forgotten in gpu_node.strangers(Host(str(root)))) is not known, state
+        assert (forgotten in answer(gpu_node.strangers, Host(str(root)))) is not known, state
     root.file("/var/lib/gpushare-device-plugin/held.json", json.dumps({"boot": "this-boot", "pods": {FORGOTTEN: {}}}))
-    assert gpu_node.strangers(Host(str(root))) == [
+    assert answer(gpu_node.strangers, Host(str(root))) == [
         {"name": "container 41aaaaaaaaaa of pod n/p (process 41)", "gpus": ["nvidia1"], "privileged": False},
         {"name": "container 43aaaaaaaaaa of pod n/p (process 43)", "gpus": ["nvidia1"], "privileged": True},
         {"name": "container 45aaaaaaaaaa of pod n/p (process 45)", "gpus": ["nvidia0"], "privileged": False},
@@ -582,7 +593,7 @@ def test_a_process_with_the_hosts_files_says_nothing_of_a_container(root: FakeRo
     assert gpu_node.containers(Host(str(root))) == {identity: ["nvidia0"]}
     entry = {"PodUID": UID, "ContainerName": "c", "ResourceName": "aliyun.com/gpu-mem"}
     root.file(f"{PLUGINS}/kubelet_internal_checkpoint", json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
-    assert gpu_node.strangers(Host(str(root))) == []
+    assert answer(gpu_node.strangers, Host(str(root))) == []
     # The helper outlives it by a moment.
     root.file("/proc/41/cgroup", "")
     assert gpu_node.containers(Host(str(root))) == {}
@@ -645,7 +656,7 @@ def test_a_container_that_starts_while_the_host_is_looked_at_is_seen(root: FakeR
         return float(pid)
 
     starts(50)
-    monkeypatch.setattr(daemons, "doctor", lambda *_: {"problem": "", "cure": "", "answer": str(starts(51))})
+    monkeypatch.setattr(daemons, "doctor", lambda *_: daemons.DoctorSays("", "", str(starts(51))))
     monkeypatch.setattr(evidence_host, "time", SimpleNamespace(time=lambda: starts(52)))
     found = see(Host(str(root)), Places(gpu_node=True, control_plane=False))
     assert (found["now"], found["gpu"]["containers"]) == (52.0, started)
@@ -658,7 +669,7 @@ def test_the_schedulers_files_and_those_beside_them(root: FakeRoot) -> None:
     root.file(f"{folder}/kube-scheduler.yaml.bak", "- kube-scheduler\n")
     root.file(f"{folder}/.kube-scheduler.yaml.swp", "- kube-scheduler\n")
     root.file("/etc/k/s.yaml", "a: 1\n")
-    found = evidence_control_plane.scheduler_files(Host(str(root)), f"{folder}/kube-scheduler.yaml", "/etc/default.yaml")
+    found = answer(evidence_control_plane.scheduler_files, Host(str(root)), f"{folder}/kube-scheduler.yaml", "/etc/default.yaml")
     assert found["others"] == {f"{folder}/kube-scheduler.yaml.bak": "- kube-scheduler\n"}
     assert found["manifest"] == "- kube-scheduler\n- --config=/etc/k/s.yaml\n"
     assert found["configs"] == {
@@ -675,7 +686,7 @@ def test_a_control_plane_without_the_schedulers_manifest(root: FakeRoot) -> None
     root.file("/etc/default.yaml", b"\xff")
     # Of a large file no more is read than a manifest could have.
     others = {"large": " " * (256 * 1024 - 14) + "kube-scheduler", "odd": "\N{REPLACEMENT CHARACTER}kube-scheduler"}
-    found = evidence_control_plane.scheduler_files(Host(str(root)), manifest, "/etc/default.yaml")
+    found = answer(evidence_control_plane.scheduler_files, Host(str(root)), manifest, "/etc/default.yaml")
     config = {"text": "\N{REPLACEMENT CHARACTER}", "sha256": hashlib.sha256(b"\xff").hexdigest()}
     assert found == {
         "manifest": None,
@@ -697,7 +708,7 @@ def test_the_lives_of_a_control_planes_certificates_and_nothing_else_of_its_kube
     data = base64.b64encode(pem.public_bytes(serialization.Encoding.PEM)).decode()
     root.file("/etc/kubernetes/scheduler.conf", f"users:\n- user:\n    client-certificate-data: {data}\n    client-key-data: c2VjcmV0\n")
     root.file("/etc/kubernetes/admin.conf", "users:\n- user:\n    token: abc\n")
-    assert evidence_control_plane.lives(Host(str(root))) == {"/etc/kubernetes/scheduler.conf": [begin.timestamp(), end.timestamp()]}
+    assert evidence_control_plane.lives(Host(str(root))) == {"/etc/kubernetes/scheduler.conf": (begin.timestamp(), end.timestamp())}
 
 
 def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoot) -> None:
@@ -716,7 +727,7 @@ def test_the_last_error_of_the_scheduler_is_that_of_its_last_start(root: FakeRoo
     root.file(server, line.format("E", full))
     controllers = "/var/log/pods/kube-system_kube-controller-manager-cp1_0123/kube-controller-manager/0.log"
     root.file(controllers, "2026-11-29T10:00:00.5Z stderr F Error: unknown flag: --x\n2026-11-29T10:00:00.5Z stderr F Usage: Error: none\n")
-    found = evidence_control_plane.scheduler_files(Host(str(root)), "/none", "/none")
+    found = answer(evidence_control_plane.scheduler_files, Host(str(root)), "/none", "/none")
     assert found["server_says"] == full
     assert found["controllers_say"].endswith(": --x")
     assert found["says"] == 'leaderelection.go:452] "error: Unauthorized "'
@@ -727,7 +738,7 @@ def test_controllers_that_run_alone_are_told_by_their_manifest(root: FakeRoot) -
     folder = "/etc/kubernetes/manifests"
     for line, elect in (("--leader-elect=true", True), ("--leader-elect=false", False), ("--leader-elect-lease-duration=1s", True)):
         root.file(f"{folder}/kube-controller-manager.yaml", f"spec:\n  containers:\n  - command:\n    - {line}\n")
-        found = evidence_control_plane.scheduler_files(Host(str(root)), f"{folder}/kube-scheduler.yaml", "/none")
+        found = answer(evidence_control_plane.scheduler_files, Host(str(root)), f"{folder}/kube-scheduler.yaml", "/none")
         assert found["controllers_elect"] is elect
 
 

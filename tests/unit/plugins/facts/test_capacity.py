@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.capacity import AnnotationError, compare, published
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.nvidia_smi import MigDevice, SmiGpu, SmiReport
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.finding import Finding
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.quantity import quantity, unit_mib
 from hypothesis import given
@@ -89,7 +90,7 @@ def test_all_is_equal() -> None:
     compared = compare({"gpu1": report(*GPUS_OF_GPU1)}, [node(annotation(*GPUS_OF_GPU1), FULL)])
     assert compared.ok
     assert compared.differences == ()
-    (sums,) = compared.as_dict()["nodes"]
+    (sums,) = answer_of(compared.answer())["nodes"]
     assert (sums["unit"], sums["nvml"], sums["published"], sums["capacity"], sums["allocatable"]) == ("GiB", 40, 40, 40, 40)
     assert (sums["gpus_nvml"], sums["gpus_published"], sums["gpus_capacity"], sums["gpus_allocatable"]) == (2, 2, 2, 2)
 

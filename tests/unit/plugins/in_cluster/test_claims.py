@@ -230,6 +230,6 @@ def test_an_uninstallation_sees_pods_that_hold_gpus_by_claims(nodes: list[str] |
         "get --raw /apis/resource.k8s.io/v1/resourceclaims": claims,
         "get --raw /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
     }
-    said = of_nodes(Fake(answers).kubectl, {"pods": True, "pods_of": nodes})["pods"]
+    said = of_nodes(Fake(answers).kubectl, {"pods": True, "pods_of": nodes}, True).pods
     assert [one["pod"] for one in said] == [f"default/{name}" for name in found]
     assert {one["asks"].split()[-1] for one in said} == {"gpushare.kubernetes"}

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import gather, when_told
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import believe
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._results import RESULTS
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import facts as facts_in_cluster
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster.facts import when_told
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers import RESULTS, believe
 
 from unit.fakes.plugins.in_cluster.kubectl import Answer, Fake, Json, named
 from unit.fakes.plugins.preflight.operator_facts import NO_DRA, NO_OPERATOR
@@ -18,6 +20,11 @@ from unit.fakes.plugins.takeover.others import cluster_policy, nvidia, operators
 from unit.fakes.plugins.takeover.others import node as of_node
 
 SPACE = "gpushare-system"
+
+
+def gather(*arguments: Any) -> Json:
+    """The facts as the module answers them."""
+    return dict(answer_of(facts_in_cluster.gather(*arguments)))
 
 
 def node(name: str, label: bool = True, images: int = 1, spec: Json | None = None, ready: str = "True") -> Json:
@@ -37,9 +44,10 @@ def of_pod(name: str, on: str, owner: str, phase: str = "Running", limits: Json 
 
 
 def test_an_image_that_was_imported_is_waited_for() -> None:
-    now, lacks, has = [0.0], {"nodes": [{"images": []}]}, {"nodes": [{"images": ["ours"]}]}
+    now: list[float] = [0.0]
+    lacks, has = (SimpleNamespace(nodes=[SimpleNamespace(images=images)]) for images in ([], ["ours"]))
 
-    def after(calls: int) -> tuple[Json, float]:
+    def after(calls: int) -> tuple[Any, float]:
         now[0], answers = 0.0, iter([*[lacks] * calls, *[has] * 99])
         found = when_told(lambda: next(answers), "ours", 40, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
         return found, now[0]

@@ -61,10 +61,10 @@ def test_ours_has_our_name_and_was_applied_by_us() -> None:
 def test_accounts_of_nodes_that_are_gone() -> None:
     names = ("gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9", "gpushare-extender", "gpushare-scheduler", "default")
     accounts = [*map(item, names), item("gpushare-device-plugin-theirs", manager="kubectl")]
-    assert cluster.plugin_accounts(accounts, [node(), {"metadata": {"name": "cp1"}}]) == {
-        "accounts": ["gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9"],
-        "without_node": ["gpushare-device-plugin-gpu9"],
-    }
+    assert cluster.plugin_accounts(accounts, [node(), {"metadata": {"name": "cp1"}}]) == (
+        ["gpushare-device-plugin-gpu1", "gpushare-device-plugin-gpu9"],
+        ["gpushare-device-plugin-gpu9"],
+    )
     assert cluster.of_hosts(accounts) == list(names[:3])
 
 

@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import FOLDER, Journal
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.transaction import Transaction
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import DASHBOARD
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import FileState
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.host import check_callers, plan_leftovers, plan_services
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.plan import Layout, RemovalPlan, RemoveError, shown
@@ -198,7 +199,15 @@ def test_everything_of_ours_goes_and_nothing_else_and_the_second_run_does_nothin
     assert [plan.left for plan in first] == [[], []]
     calls = list(host.systemd.calls)
     for plan in host.remove():
-        assert plan.result() == {"stopped": [], "removed": [], "restored": [], "changed": False, "left": [], "notes": [], "diff": []}
+        assert answer_of(plan.result()) == {
+            "stopped": [],
+            "removed": [],
+            "restored": [],
+            "changed": False,
+            "left": [],
+            "notes": [],
+            "diff": [],
+        }
     assert host.systemd.calls == calls
 
 
@@ -210,7 +219,7 @@ def test_check_mode_writes_nothing_and_says_what_the_run_then_does(host: Host) -
 
 
 def test_a_diff_shows_no_secret(host: Host) -> None:
-    shown = {one["before_header"]: one["before"] for one in host.services().result()["diff"]}
+    shown = {one["before_header"]: one["before"] for one in host.services().result().diff}
     assert shown[KUBECONFIG].startswith("(content with sha256 ")
     assert shown["/etc/gpushare/pki/ca.key"].startswith("(content with sha256 ")
     assert shown["/etc/gpushare/extender.token"].startswith("(content with sha256 ")
@@ -531,14 +540,14 @@ def test_staged_files_go_and_their_like_stay(bare: tuple[FakeRoot, RemovalPlan])
 
 def test_the_result_names_every_step_with_its_difference(bare: tuple[FakeRoot, RemovalPlan]) -> None:
     _root, plan = bare
-    assert plan.result() == {"stopped": [], "removed": [], "restored": [], "changed": False, "left": [], "notes": [], "diff": []}
+    assert answer_of(plan.result()) == {"stopped": [], "removed": [], "restored": [], "changed": False, "left": [], "notes": [], "diff": []}
     plan.add("stopped", "a", lambda: None, "1", "2")
     plan.add("removed", "b", lambda: None)
     plan.add("restored", "c", lambda: None)
     plan.leave("d", "why")
     plan.notes.append("n")
     empty = {"before": "", "after": ""}
-    assert plan.result() == {
+    assert answer_of(plan.result()) == {
         "stopped": ["a"],
         "removed": ["b"],
         "restored": ["c"],
@@ -811,14 +820,14 @@ def test_the_dashboard_goes_alone(tmp_path: Path) -> None:
     plan.apply()
     assert host.tree() == without
     assert plan.left == []
-    assert plan.result()["stopped"] == ["gpushare-dashboard-pki.timer", "gpushare-dashboard.socket", "gpushare-dashboard.service"]
+    assert plan.result().stopped == ["gpushare-dashboard-pki.timer", "gpushare-dashboard.socket", "gpushare-dashboard.service"]
     assert {name for name, state in host.systemd.active.items() if state == "active"} == {
         "gpushare-pki.timer",
         "gpushare-extender.socket",
         "gpushare-extender.service",
         "gpushare-device-plugin.service",
     }
-    assert not plan_services(host.layout, host.systemd, [DASHBOARD]).result()["changed"]
+    assert not plan_services(host.layout, host.systemd, [DASHBOARD]).result().changed
 
 
 def test_the_control_daemons_of_mps_go_alone(host: Host) -> None:

@@ -234,6 +234,7 @@ def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
     Journal("/").record("/theirs", "container_runtime", None, b"x")
     fresh = plane.read("/more")
     assert fresh == {
+        "changed": False,
         "server": "v1.36.3",
         "policy": None,
         "files": {str(plane.manifest): MANIFEST, str(plane.config): None, "/more": None},
@@ -265,12 +266,12 @@ def test_what_is_read_is_all_that_a_plan_may_need(plane: ControlPlane) -> None:
         "path": str(plane.manifest),
         "original": MANIFEST,
         "mode": plane.manifest.stat().st_mode & 0o7777,
-        "left": [digest(MANIFEST.encode()), digest(plane.manifest.read_bytes())],
+        "left": (digest(MANIFEST.encode()), digest(plane.manifest.read_bytes())),
         "others": False,
     }
     assert (entries[str(plane.config)]["original"], entries[str(plane.config)]["mode"]) == (None, None)
     assert entries[PATH]["original"] == CLUSTER
-    assert entries["value:percentageOfNodesToScore"]["left"] == ["", digest(b"100")]
+    assert entries["value:percentageOfNodesToScore"]["left"] == ("", digest(b"100"))
     # A scheduler that does not run as its manifest says, a cluster of another make, and what --config names beside what it is now.
     plane.known(cluster=None, ran=MANIFEST)
     plane.kubelet = lambda: None  # type: ignore[method-assign]

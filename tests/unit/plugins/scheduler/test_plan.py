@@ -15,6 +15,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files im
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import kubeadm, scheduler_config
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import manifest as scheduler_manifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerManifest
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.policy import PolicyMap
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.plan import (
     Found,
     SchedulerPlan,
@@ -24,7 +25,6 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.pla
     read_manifest,
 )
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.unplan import plan_absent
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._scheduler.wiring import PolicyMap
 
 from unit.fakes.plugins.scheduler.manifests import CONFIG_PATH, EXTENDER, MANIFEST, MANIFEST_PATH, OTHERS_CONFIG, REGENERATED, TLS
 from unit.fakes.plugins.scheduler.planned import files_done

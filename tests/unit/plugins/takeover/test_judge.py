@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plugins import other_plugins
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._takeover.judge import HostState, judge
 
@@ -20,7 +21,7 @@ MEMORY = "aliyun.com/gpu-mem"
 
 
 def cluster(*items: Json, nodes: tuple[str, ...] = ("gpu1",), **changes: Any) -> dict[str, Any]:
-    plugins = [{**one.as_dict(), "nodes": list(nodes)} for one in other_plugins(items)]
+    plugins = [answer_of(one.found(nodes)) for one in other_plugins(items)]
     return {"plugins": plugins, "active": {}, "writers": [], "node_ports": [], **changes}
 
 

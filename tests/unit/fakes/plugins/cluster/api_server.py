@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import WantedObjects, converge
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 
 Json = dict[str, Any]
 
@@ -50,7 +51,7 @@ class ApiServer:
         return 0, json.dumps({"kind": "List", "items": found}), ""
 
     def converge(self, wanted: WantedObjects, *, check_mode: bool = False) -> Json:
-        return converge(Kubectl(self, "kubectl", "admin.conf"), wanted, check_mode)
+        return dict(answer_of(converge(Kubectl(self, "kubectl", "admin.conf"), wanted, check_mode)))
 
 
 def thing(name: str, kind: str = "ConfigMap", version: str = "v1", **content: Any) -> Json:

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import SCHEDULER_TLS_FILES
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._formats.answers import answer_of
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler import apply
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.manifest import SchedulerManifest
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.scheduler_config import ExtenderEntry
@@ -171,7 +172,7 @@ class ControlPlane:
     # What the action plugin does.
 
     def read(self, *more: str) -> dict[str, Any]:
-        return apply.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), more)
+        return dict(answer_of(apply.read(self.host, Kubectl(self.kubectl, "kubectl", "admin.conf"), str(self.config), str(self.pki), more)))
 
     def plan(self, state: str) -> tuple[SchedulerPlan, bool]:
         text = json.dumps(self.read())

@@ -295,7 +295,7 @@ def mirror() -> Json:
             ],
             "volumes": [{"name": "config", "hostPath": {"path": "/etc/kubernetes/gpushare"}}],
         },
-        "status": {"containerStatuses": [{"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]},
+        "status": {"containerStatuses": [{"state": {"running": {}}}]},
     }
 
 
