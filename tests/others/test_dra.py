@@ -68,7 +68,7 @@ def cluster(server: Server) -> Iterator[Server]:
 
 def said(server: Server, *ours: str) -> list[Finding]:
     found = HostFindings("cluster")
-    judge(found, facts(server.kubectl), operator.facts(server.kubectl), ours)
+    judge(found, facts(server.kubectl), answer_of(operator.gathered(server.kubectl)), ours)
     return found.list
 
 

@@ -521,7 +521,8 @@ def test_the_words_of_others_have_a_next_step(world: World, words: str, golden: 
 
 @pytest.mark.parametrize("words", ['exec: "sleep": executable file not found', 'exec: "/run.sh": stat /run.sh: no such file or directory'])
 def test_a_program_that_an_image_lacks_is_not_sought_on_the_host(words: str) -> None:
-    assert hint(f"runc create failed: unable to start container process: error during container init: {words}") == ""
+    start = "runc create failed: unable to start container process: error during container init"
+    assert hint(f"{start}: {words}") == ""
 
 
 def test_no_command_has_an_option_of_others_in_the_place_of_a_name() -> None:
