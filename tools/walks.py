@@ -61,7 +61,7 @@ WALKS: Final[Mapping[str, Walk]] = {
         ),
     ),
     "a finding of verify to its cure": Walk(
-        16,
+        18,
         (
             Step("playbooks/verify.yml", ""),
             Step("roles/verify/tasks/main.yml", "gpushare.kubernetes.verify"),
@@ -69,7 +69,9 @@ WALKS: Final[Mapping[str, Walk]] = {
             Step("plugins/action/gpushare_verify_host.py", "gpushare.kubernetes.gpushare_verify_host"),
             Step("plugins/modules/gpushare_verify_host.py", "gpushare.kubernetes.gpushare_verify_host"),
             Step("plugins/module_utils/_evidence/host.py", "_evidence.host"),
-            Step("plugins/module_utils/_evidence/gpu_node.py", "gpu_node"),
+            Step("plugins/module_utils/_facts/node.py", "_facts.node"),
+            Step("plugins/module_utils/_facts/stopped_unit.py", "stopped_unit"),
+            Step("plugins/plugin_utils/_answers.py", "plugin_utils._answers"),
             Step("plugins/action/gpushare_judge.py", "gpushare.kubernetes.gpushare_judge"),
             Step("plugins/plugin_utils/_judge/judge.py", "_judge.judge"),
             Step("plugins/plugin_utils/_judge/verify.py", "VerifyJudge"),
