@@ -108,7 +108,7 @@ def test_from_the_first_pod_to_the_cure(server: Server, analyst: User, tmp_path:
     analyst.delete("first")
     analyst.create(first_pod(number))
     # There is no kubelet.
-    analyst.until_told("first", f"pod {TEAM}/first does not run: ContainerCreating")
+    analyst.until_told("first", f"pod {TEAM}/first is being started: ContainerCreating")
     code, said = analyst.gpushare("explain", "first")
     assert f"\npod {TEAM}/first is on node node-0000" in said
     assert (code, said.rstrip().rpartition(" has ")[2].rpartition(" of GPU")[0]) == (0, "8 GiB")
