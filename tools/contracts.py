@@ -330,6 +330,8 @@ PLUGINS: Final = Area(
         "action": ("module_utils", "plugin_utils"),
         "plugin_utils._settings": (),
         "lookup": ("plugin_utils._manifests", "plugin_utils._preflight.variables", "plugin_utils._settings", "plugin_utils._subjects"),
+        "callback": ("plugin_utils._screen",),
+        "plugin_utils._screen": ("module_utils._formats",),
         "doc_fragments": (),
     },
     everywhere=("module_utils._formats.failure",),
@@ -337,6 +339,7 @@ PLUGINS: Final = Area(
         "modules": ("ansible.module_utils",),
         "action": ("ansible", "yaml"),
         "lookup": ("ansible",),
+        "callback": ("ansible",),
         "plugin_utils": ("ansible", "packaging", "yaml"),
     },
 )

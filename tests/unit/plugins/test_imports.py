@@ -30,4 +30,4 @@ def test_packages_are_empty_and_nothing_lies_beside_them() -> None:
         path for path in MODULES if path.parts[len(ROOT.parts)] not in ("module_utils", "plugin_utils") and path.parent.parent != ROOT
     ] == []
     loose = {path.name for folder in ("module_utils", "plugin_utils") for path in (ROOT / folder).glob("*.py")}
-    assert loose == {"_answers.py", "_report.py", "_secrets.py", "_shape.py", "_wheel.py", "_yaml.py"}
+    assert loose == {"_answers.py", "_report.py", "_screen.py", "_secrets.py", "_shape.py", "_wheel.py", "_yaml.py"}
