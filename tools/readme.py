@@ -46,6 +46,8 @@ _COLUMNS: Final = 120
 _NOT_REAL: Final = (("MPS inside pods", "**simulated**"), ("evictions", "**tested**"), ("MIG", "**simulated**"))
 #: The release of Kubernetes with which every suite ran before the lab's, as in docs/start/support.md.
 _FORMER: Final = "1.36"
+#: Of a cell: as the one to the left of it, in English and Chinese.
+_THE_SAME: Final = ("the same", "同左")
 
 
 def _needs(language: str) -> str:
@@ -67,30 +69,91 @@ def _needs(language: str) -> str:
     )
 
 
+def _doors(language: str) -> str:
+    """The ways in, by cluster: what each has run on, and what it may do there."""
+    gpu, rights, ssh = proof.gpu_of_one_node(), "docs/reference/permissions.md", "#ansible"
+    services, pods = reasons.OLDEST_IN_WORDS.split()[0], modes.dotted(reasons.OLDEST_WITH_POLICIES)
+    eks, openshift = "docs/operate/eks.md", "docs/operate/openshift.md"
+    if language == ZH:
+        return table(
+            ["你有", "安装方式", "运行过的环境", f"它的权限（[全部]({rights})）"],
+            [
+                [
+                    f"**kubeadm {services}+**，root 身份 ssh",
+                    f"[Ansible]({ssh})：作为服务",
+                    f"模拟 GPU，一块 {gpu}",
+                    "Ansible 是主机上的 root。device plugin 是没有 capability 的 root，扩展器不是 root",
+                ],
+                [
+                    f"**kubeadm {pods}+** 或 **EKS {modes.oldest_of('eks')}+**，通过 API",
+                    f"[Helm](#helm)、[EKS]({eks})：作为 Pod",
+                    "模拟 GPU；EKS **从未**",
+                    "第二个调度器，可绑定和删除整个集群的 Pod；每个 GPU 节点上一个 root Pod，能看到所有进程（`hostPID`）",
+                ],
+                [
+                    f"**OpenShift {modes.oldest_of('openshift')}+**",
+                    f"[OpenShift]({openshift})：作为 Pod",
+                    "**从未**",
+                    "同上，且 SELinux 实际上不限制这个 Pod",
+                ],
+            ],
+        )
+    return table(
+        ["you have", "install", "has run on", f"what it may do ([all rights]({rights}))"],
+        [
+            [
+                f"**kubeadm {services}+**, and root by ssh",
+                f"[Ansible]({ssh}), as services",
+                f"simulated GPUs, one {gpu}",
+                "Ansible is root on the hosts. The device plugin is root without capabilities, the extender is not root",
+            ],
+            [
+                f"**kubeadm {pods}+** or **EKS {modes.oldest_of('eks')}+**, by the API",
+                f"[Helm](#helm) or [EKS]({eks}), as pods",
+                "simulated GPUs; EKS **never**",
+                "a second scheduler binds and deletes pods of the whole cluster. On each GPU node, a pod of root sees all "
+                "processes (`hostPID`)",
+            ],
+            [
+                f"**OpenShift {modes.oldest_of('openshift')}+**",
+                f"[OpenShift]({openshift}), as pods",
+                "**never**",
+                "the same, and SELinux in effect does not confine that pod",
+            ],
+        ],
+    )
+
+
 def status(language: str) -> str:
-    """Where the release is, and how far it has come on real GPUs."""
+    """The ways in, where the release is, and how far it has come on real GPUs."""
     at = address.repository()
     published = not address.rejected(at)
-    gpu, one = proof.gpu_of_one_node(), f"{_PROOF}#a-cluster-of-one-node"
+    gpu, one, check = proof.gpu_of_one_node(), f"{_PROOF}#a-cluster-of-one-node", f"{_GUIDE}#with-helm"
+    ((preset, by_hand),) = [(name, modes.maker(name)) for name in modes.run_by_hand()]
+    once = f"[{by_hand}]({_OTHERS}#{preset})"
     if language == ZH:
         get = f"发布版本在[这里]({at}/releases)" if published else "尚未发布：请克隆本仓库"
         return (
+            f"{_doors(ZH)}\n\n"
             f"**0.1 版{get}。目前没有已知用户**，[维护者只有一人]({_GOVERNANCE})，不承诺时间。"
-            f"它在 kubeadm、{_DISTRIBUTION} 和模拟 GPU 上运行过，并以服务方式在[一个带真实 {gpu} 的节点]({one})上运行过"
+            f"它在 kubeadm、{_DISTRIBUTION} 和模拟 GPU 上运行过，在 {once} 上运行过一次，"
+            f"并以服务方式在[一个带真实 {gpu} 的节点]({one})上运行过"
             f"（由 Linux 命名空间构成，不是独立的主机）。 "
-            f"**其他系统[只依据文档]({_STATUS})**，包括 [Ubuntu]({_SUPPORT}#distributions)、kubespray、EKS、OpenShift；"
-            f"A100、RTX 等[其他 GPU]({_MODELS}) 也是。playbook `preflight` 不做任何改动：先运行它。"
+            f"**其他系统[只依据文档]({_STATUS})**，包括 [Ubuntu]({_SUPPORT}#distributions)、kubespray、A100 和 RTX。"
+            f"先做检查：通过 ssh 用 `preflight`，或通过 kubeconfig 用 [`cluster --check`]({check})。"
         )
     get = f"is [here]({at}/releases)" if published else "is not published yet: clone this repository"
-    return textwrap.fill(
+    # On one line, for those who search the page.
+    text = textwrap.fill(
         f"**Release 0.1 {get}. No user is known**, and [one maintainer]({_GOVERNANCE}) promises no time. It ran on kubeadm, "
-        f"{_DISTRIBUTION} and simulated GPUs, and as services on a node with [a real {gpu}]({one}), made of Linux "
-        f"namespaces. **The rest is from [documentation only]({_STATUS})**: [Ubuntu]({_SUPPORT}#distributions), kubespray, EKS, OpenShift, "
-        f"[A100 and RTX]({_MODELS}). The playbook `preflight` changes nothing: begin with it.",
+        f"{_DISTRIBUTION} and simulated GPUs, once on {once}, and as services on a node of Linux namespaces with [a\0real\0{gpu}]({one}). "
+        f"**The rest is from [documentation only]({_STATUS})**: [Ubuntu]({_SUPPORT}#distributions), kubespray, A100 "
+        f"and RTX. Begin with a check: `preflight` by ssh, or [`cluster --check`]({check}) by kubeconfig.",
         _COLUMNS,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return f"{_doors(EN)}\n\n{text}".replace("\0", " ")
 
 
 def ran() -> str:
@@ -127,19 +190,20 @@ def _list(words: Sequence[str]) -> str:
 def _clusters(language: str) -> str:
     """Each kind of cluster: from which Kubernetes on, what it has run on, what to do, what restarts."""
     gpu, zh = proof.gpu_of_one_node(), language == ZH
-    by_hand = ", ".join(modes.maker(name) for name in modes.run_by_hand())
+    (by_hand,) = (modes.maker(name) for name in modes.run_by_hand())
     services, pods, dra = reasons.OLDEST_IN_WORDS.split()[0], modes.dotted(reasons.OLDEST_WITH_POLICIES), modes.OLDEST_WITH_DRA
-    rest = [by_hand, *(name for name in modes.makers() if name not in (by_hand, "EKS", "OpenShift", "k3s", "RKE2"))]
+    rest = [name for name in modes.makers() if name not in (by_hand, "EKS", "OpenShift", "k3s", "RKE2")]
     start, kubespray, by_site = "docs/start/quickstart.md", "docs/operate/coexist.md#kubespray", f"{_OTHERS}#k3s-and-rke2-by-site"
     take_over, auto = "docs/operate/migrate.md#the-playbook-take_over", "docs/operate/eks.md#eks-auto-mode"
     eks, openshift = "[EKS](docs/operate/eks.md)", "[OpenShift](docs/operate/openshift.md)"
+    anew, argo, late = "docs/operate/eks.md#nodes", "docs/operate/integrations.md#argo-cd", f"{_GUIDE}#with-helm"
     gives, installs = f"{modes.DRA}#what-each-back-end-gives", f"{modes.DRA}#install"
-    tested = f"{_FORMER}{'、' if zh else ', '}{_minor(version('kubernetes'))}"
+    tested = f"{_minor(version('kubernetes'))}{'、' if zh else ' and '}{_FORMER}"
     minor = modes.oldest_of
     if zh:
         simulated, none, nothing = "模拟 GPU", "**尚未运行**", "无"
         return table(
-            [f"你的集群，以及最低的 Kubernetes（测试过 {tested}）", "运行过的环境", "怎么做", "什么会重启"],
+            [f"你的集群，以及最低的 Kubernetes（[测试过]({_SUPPORT}#kubernetes) {tested}）", "运行过的环境", "怎么做", "什么会重启"],
             [
                 [
                     f"**kubeadm {services}**，能以 root 身份 ssh 登录",
@@ -149,18 +213,28 @@ def _clusters(language: str) -> str:
                 ],
                 [
                     "同上，节点上已有 NVIDIA 的 device plugin，例如 time-slicing",
-                    simulated,
-                    f"用 playbook [`take_over`]({take_over}) 代替 `site`：这些节点上还有带 `nvidia.com/gpu` 的 Pod 时它会停止",
-                    "同上",
+                    f"{simulated}，用的是 NVIDIA 插件的替身，没有 time-slicing",
+                    f"先结束这些节点上带 `nvidia.com/gpu` 的 Pod，再用 playbook [`take_over`]({take_over}) 代替 `site`",
+                    "同上；还有 NVIDIA 的插件，在它的所有节点上",
                 ],
-                [f"**kubeadm {pods}**，通过 API", simulated, f"[Helm](#helm)，或[清单、playbook]({_GUIDE}#install)：作为 Pod", nothing],
+                [
+                    f"**kubeadm {pods}**，通过 API",
+                    simulated,
+                    f"[Helm](#helm)、[Argo CD]({argo})（策略[晚几秒]({late})）、[清单或 playbook]({_GUIDE}#install)：作为 Pod",
+                    nothing,
+                ],
                 [
                     f"同上，{dra}，不要第二个调度器：用 Kubernetes 的 claim（[DRA]({installs})，[功能较少]({gives})）",
                     simulated,
                     "Helm 加 `--set backend=dra`，或清单、playbook",
                     nothing,
                 ],
-                [f"**EKS {minor('eks')}**，[Auto Mode 和 Fargate]({auto}) 不可行", none, f"{eks}：Karpenter 或节点组", nothing],
+                [
+                    f"**EKS {minor('eks')}**，[Auto Mode 和 Fargate]({auto}) 不可行",
+                    none,
+                    f"{eks}：Karpenter 或节点组",
+                    f"无；GPU 节点要[新建]({anew})，因为用户数据、标签和污点",
+                ],
                 [
                     f"**OpenShift {minor('openshift')}**",
                     none,
@@ -168,22 +242,21 @@ def _clusters(language: str) -> str:
                     "GPU Operator 的工具包 Pod；CRI-O 是否重启尚不清楚",
                 ],
                 [
-                    f"**k3s、RKE2 {minor('rke2').replace('or', '或')}**",
-                    none,
-                    f"Helm 加[预设]({_OTHERS})，或用 [`site`]({by_site})",
-                    f"{nothing}；用 `site` 时节点的服务，一次",
-                ],
-                [
-                    f"**{'、'.join(rest)} {pods}**；{by_hand} {minor('k0s')}",
+                    f"**k3s、RKE2 {minor('rke2').replace('or', '或')}；{by_hand} {minor('k0s')}；{'、'.join(rest)} {pods}**",
                     f"{none}；{by_hand} 用{simulated}，一次",
-                    f"Helm 加[预设]({_OTHERS})",
-                    f"{nothing}；{by_hand} 因运行时的配置重启",
+                    f"Helm 加[预设]({_OTHERS})；k3s、RKE2 也可用 [`site`]({by_site})",
+                    f"{nothing}；用 `site` 时和在 {by_hand} 上，节点的服务一次",
                 ],
             ],
         )
     simulated, none, nothing = "simulated GPUs", "**nothing yet**", "nothing"
     return table(
-        [f"your cluster, from this Kubernetes on (tested: {tested})", "has run on", "what to do", "what restarts"],
+        [
+            f"your cluster, and the oldest Kubernetes for it ([tests]({_SUPPORT}#kubernetes): {tested})",
+            "has run on",
+            "what to do",
+            "what restarts",
+        ],
         [
             [
                 f"**kubeadm {services}**, and root by ssh",
@@ -195,18 +268,29 @@ def _clusters(language: str) -> str:
             ],
             [
                 "the same with NVIDIA's device plugin, also with time-slicing",
-                simulated,
-                f"the playbook [`take_over`]({take_over}) in place of `site`. It stops while these nodes have pods with `nvidia.com/gpu`",
-                "the same",
+                f"{simulated}, with a stand-in for NVIDIA's plugin, without time-slicing",
+                f"end these nodes' pods with `nvidia.com/gpu`, then the playbook [`take_over`]({take_over}) in place of `site`",
+                "the same; also NVIDIA's plugin, on all of its nodes",
             ],
-            [f"**kubeadm {pods}**, by the API", simulated, f"[Helm](#helm), or [manifest, playbook]({_GUIDE}#install): as pods", nothing],
+            [
+                f"**kubeadm {pods}**, by the API",
+                simulated,
+                f"[Helm](#helm), [Argo CD]({argo}) (policies come [seconds late]({late})), [manifest or playbook]({_GUIDE}#install): "
+                "as pods",
+                nothing,
+            ],
             [
                 f"the same from {dra} on, without a second scheduler: by Kubernetes' claims ([DRA]({installs}), [fewer features]({gives}))",
                 simulated,
                 "Helm with `--set backend=dra`, or manifest, playbook",
                 nothing,
             ],
-            [f"**EKS {minor('eks')}**; [not Auto Mode, not Fargate]({auto})", none, f"{eks}, by Karpenter or node groups", nothing],
+            [
+                f"**EKS {minor('eks')}**; [not Auto Mode, not Fargate]({auto})",
+                none,
+                f"{eks}, by Karpenter or node groups",
+                f"nothing. GPU nodes are [replaced]({anew}), for user data, label and taint",
+            ],
             [
                 f"**OpenShift {minor('openshift')}**",
                 none,
@@ -214,16 +298,10 @@ def _clusters(language: str) -> str:
                 "the toolkit's pods of the GPU Operator; whether CRI-O does is not known",
             ],
             [
-                f"**k3s, RKE2 {minor('rke2')}**",
-                none,
-                f"Helm with a [preset]({_OTHERS}), or [`site`]({by_site})",
-                f"{nothing}; by `site` the node's service, once",
-            ],
-            [
-                f"**{', '.join(rest)} {pods}**; {by_hand} {minor('k0s')}",
+                f"**k3s, RKE2**: {minor('rke2')}. **{by_hand}**: {minor('k0s')}. **{', '.join(rest)}**: {pods}",
                 f"{none}; {by_hand} on {simulated}, once",
-                f"Helm with a [preset]({_OTHERS})",
-                f"{nothing}; {by_hand} for its runtime's configuration",
+                f"Helm with a [preset]({_OTHERS}); k3s, RKE2 also [`site`]({by_site})",
+                f"{nothing}; by `site` and on {by_hand} the node's service, once",
             ],
         ],
     )
@@ -246,13 +324,15 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
         return [
             (
                 "调度器",
-                "集群自己的，旁边加一个扩展器：gpushare 选择 GPU 的服务",
-                f"第二个，可在整个集群绑定和删除 Pod（[理由]({rights})）。两个调度器可能许诺同一份 CPU：[给 GPU 节点加污点]({second})",
+                f"集群自己的，旁边加一个扩展器：gpushare 选择 GPU 的服务。它停了，GPU Pod [等待]({failures})",
+                f"第二个，可在整个集群[绑定和删除 Pod]({rights})；它停了，GPU Pod [等待]({failures})。"
+                f"[给 GPU 节点加污点]({second})：两个调度器可能许诺同一份 CPU",
             ),
             (
                 "准入策略",
                 "限制各守护进程的权限",
-                f"限制各守护进程的权限，并拒绝未写明该调度器的 GPU Pod（早于 {older}）和[容器超过 {most} 个的任何 Pod]({second})",
+                f"限制各守护进程的权限，并拒绝未写明该调度器的 `aliyun.com/*` Pod（早于 {older}）"
+                f"和[容器超过 {most} 个的任何 Pod]({second})",
             ),
             (
                 "节点重启",
@@ -264,7 +344,7 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
                 f"得不到 GPU，除非用[变量]({visible})交出 GPU",
                 f"NVIDIA 运行时为默认或在某个 RuntimeClass 中时**得到全部 GPU**，直到你改好[两项设置]({settings})",
             ),
-            ("扩展器停了", f"新的 GPU Pod 等待，运行中的继续（[详情]({failures})）", "同左"),
+            ("扩展器停了", f"新的 GPU Pod 等待，运行中的继续（[详情]({failures})）", _THE_SAME[1]),
             (
                 "内存",
                 f"扩展器 {extender:.0f} MiB（5000 个节点），每个 device plugin {plugin:.0f} MiB",
@@ -280,14 +360,15 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
     return [
         (
             "scheduler",
-            "the cluster's own. Beside it an extender, gpushare's service that chooses the GPU",
-            f"a second one, which may bind and delete pods of the whole cluster ([why]({rights})). "
-            f"Both may promise the same CPU: [taint the GPU nodes]({second})",
+            f"the cluster's own. Beside it an extender, gpushare's service that chooses the GPU. While it is down, pods with GPUs "
+            f"[wait]({failures})",
+            f"a second one, which may [bind and delete pods]({rights}) everywhere; without it pods with GPUs [wait]({failures}). "
+            f"[Taint GPU nodes]({second}): both may promise the same CPU",
         ),
         (
             "admission policies",
             "restrict the daemons' rights",
-            f"restrict the daemons' rights. They reject pods with GPUs that do not name the scheduler (before {older}), "
+            f"restrict the daemons' rights. They reject pods with `aliyun.com/*` that do not name the scheduler (before {older}), "
             f"and [any pod with more than {most} containers]({second})",
         ),
         (
@@ -300,7 +381,7 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
             f"gets no GPU, unless you hand GPUs over by the [variable]({visible})",
             f"**gets every GPU** where NVIDIA's runtime is the default or in a RuntimeClass, until you change [two settings]({settings})",
         ),
-        ("the extender is down", f"pods with GPUs wait; those that run go on ([failures]({failures}))", "the same"),
+        ("the extender is down", f"pods with GPUs wait; those that run go on ([failures]({failures}))", _THE_SAME[0]),
         (
             "memory",
             f"extender {extender:.0f} MiB (5000 nodes), each device plugin {plugin:.0f} MiB",
@@ -316,15 +397,16 @@ def _costs(language: str) -> list[tuple[str, str, str]]:
 
 
 def costs(language: str) -> str:
-    """The costs of both modes, for the README."""
-    return table(["", "作为服务", "作为 Pod"] if language == ZH else ["", "as services", "as pods"], _costs(language))
+    """The costs of both modes, for the README: where they differ."""
+    header = ["", "作为服务", "作为 Pod"] if language == ZH else ["", "as services", "as pods"]
+    return table(header, [row for row in _costs(language) if row[2] not in _THE_SAME])
 
 
 def costs_of_pods() -> str:
     """The same of pods alone, for the pages of clusters that have no other mode."""
     return table(
         ["", "what it costs, and what can go wrong"],
-        [(what, services if pods == "the same" else pods) for what, services, pods in _costs(EN)],
+        [(what, services if pods in _THE_SAME else pods) for what, services, pods in _costs(EN)],
     )
 
 
@@ -410,7 +492,7 @@ def figures(language: str) -> str:
                     f"目标 {short}。每个 Pod 的 CPU：{'、'.join(ours)} ms，没有 gpushare 时 {'、'.join(bare)} ms",
                 ],
                 [
-                    f"四个程序在一块 {report.gpu} 上的合计速度，与一个相比",
+                    f"四个程序在一块 {report.gpu} 上的合计速度，单独一个为 100 %",
                     f"轮流运行，各自占满 GPU：{full[0]}；小程序：{small[0]}",
                     f"MPS 下 {full[1]}、{small[1]}",
                 ],
@@ -433,7 +515,7 @@ def figures(language: str) -> str:
                 f"targets {short}. CPU of all components for each pod: {_list(ours)} ms, without gpushare {_list(bare)}",
             ],
             [
-                f"four programs on one {report.gpu}, of the work of one",
+                f"work of four programs together on one {report.gpu}, where one alone does 100 %",
                 f"in turns {full[0]} if each fills the GPU, {small[0]} if they are small",
                 f"with MPS {full[1]} and {small[1]}",
             ],
