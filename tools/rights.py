@@ -50,6 +50,7 @@ _MORE: Final = {
     "`isolation: driver`": replace(_BASE, isolation="driver"),
     "`driverRoot`": replace(_BASE, driver_root=_DRIVER_ROOT),
 }
+_BY_CDI: Final = "`deviceStrategy: auto`, the default, or `cdi`"
 _DRA: Final = "`backend: dra`"
 _CLUSTERS_OWN: Final = "`gpushare_scheduler: default`"
 #: The installations without a scheduler of gpushare's own.
@@ -141,6 +142,17 @@ PODS: Final = {
     CLAIMS: "prefers those without GPUs",
     DASHBOARD: "prefers those without GPUs",
 }
+#: What a pod has of the host, and its capabilities → what for.
+OF_HOST: Final = {
+    "hostPID": "NVIDIA's library names the processes of a GPU by their numbers on the host",
+    "hostNetwork": "kube-scheduler of the same host calls it at 127.0.0.1",
+    "SYS_ADMIN": "the driver requires it for limits",
+}
+#: Priority class → what for.
+PRIORITIES: Final = {
+    "system-node-critical": "starts first, and may preempt others. kubelet evicts it last",
+    "system-cluster-critical": "starts before pods of users, and may preempt them",
+}
 #: Folder or file of the host → what for.
 PATHS: Final = {
     DEVICE_PLUGINS: "the socket by which kubelet asks for units, and kubelet's checkpoint",
@@ -169,7 +181,10 @@ POLICIES: Final = {
     ),
     "events": ("all accounts of gpushare", "send Events in their own name only, about pods, and a device plugin about its own node"),
     "tokens": ("every request for a token of these accounts", f"is for at most {POD_TOKEN_SECONDS} s, as kubelet asks for"),
-    "placement": ("everybody except kubelets, administrators and `annotationWriters`", "creates no pod with GPUs and `spec.nodeName`"),
+    "placement": (
+        "everybody except kubelets, administrators and `annotationWriters`",
+        "creates no pod that asks for `aliyun.com/*` and has `spec.nodeName`",
+    ),
     "runtime-class": ("everybody", "creates no pod with the RuntimeClass `gpushare-nvidia`, except in gpushare's namespace"),
     "scheduler": (
         "the scheduler",
@@ -190,9 +205,13 @@ POLICIES: Final = {
     ),
     "scheduler-name": (
         "everybody",
-        f"creates no pod with GPUs and another scheduler, none without GPUs and with this one, and none with more than {FEW} containers",
+        f"creates no pod that asks for `aliyun.com/*` and names another scheduler, or none before Kubernetes 1.36. None names this one "
+        f"without such a request, and none has more than {FEW} containers",
     ),
-    f"scheduler-name{_CHANGES}": ("everybody", "gets `schedulerName` written into pods with GPUs that name none (Kubernetes 1.36)"),
+    f"scheduler-name{_CHANGES}": (
+        "everybody",
+        "gets `schedulerName` written into pods that ask for `aliyun.com/*` and name none (Kubernetes 1.36)",
+    ),
     "annotations": ("everybody except administrators, `annotationWriters` and gpushare", "changes no annotation that gives GPU memory"),
     "gpu-nodes": ("kubelets", f"keep the label `{LABEL_NODE}` of their node"),
     "extender": ("the extender", f"writes Bindings with an {_OWN_ALLOCATION}, and `gpushare/requeued` in the status of pods"),
@@ -266,22 +285,28 @@ def _pods(documents: Iterable[Document]) -> Iterator[tuple[str, str, Document]]:
 
 
 def pods(documents: Iterable[Document]) -> Iterator[list[str]]:
-    """(account, kind, user, namespaces of the host, capabilities, nodes)."""
+    """(account, kind, user, namespaces of the host, capabilities, priority class, nodes)."""
     for name, kind, pod in _pods(documents):
         every = [*pod["containers"], *pod.get("initContainers", ())]
         if any(one["securityContext"].get("privileged") for one in every):
             raise ValueError(f"pod {name} is privileged; expected none that is")
         added = sorted({right for one in every for right in one["securityContext"]["capabilities"].get("add", ())})
         host = [key for key in ("hostPID", "hostNetwork", "hostIPC") if pod.get(key)]
-        user = pod["securityContext"]["runAsUser"]
+        user, priority = pod["securityContext"]["runAsUser"], [pod["priorityClassName"]] if pod.get("priorityClassName") else []
         yield [
             pod["serviceAccountName"],
             kind,
             str(user or "root"),
-            code(host) or "none",
-            code(added) or "none",
+            _with_words(OF_HOST, host, "of the host"),
+            _with_words(OF_HOST, added, "capability"),
+            _with_words(PRIORITIES, priority, "priority class"),
             _reason(PODS, name, "pod"),
         ]
+
+
+def _with_words(reasons: Mapping[str, str], names: Sequence[str], of: str) -> str:
+    """Each name with what it is for."""
+    return ". ".join(f"`{name}`: {_reason(reasons, name, of)}" for name in names) or "none"
 
 
 def paths(documents: Iterable[Document]) -> Iterator[list[str]]:
@@ -292,7 +317,8 @@ def paths(documents: Iterable[Document]) -> Iterator[list[str]]:
             if "hostPath" in volume:
                 path = volume["hostPath"]["path"]
                 writes = any(not mount.get("readOnly") for mount in mounts if mount["name"] == volume["name"])
-                yield [name, f"`{path}`", "writes" if writes else "reads", _reason(PATHS, path, "path")]
+                reads = "reads; makes it where it is missing" if volume["hostPath"]["type"].endswith("OrCreate") else "reads"
+                yield [name, f"`{path}`", "writes" if writes else reads, _reason(PATHS, path, "path")]
 
 
 def _with(made: Callable[[Sequence[Document]], Iterator[list[str]]], others: Mapping[str, Values]) -> Iterator[list[str]]:
@@ -312,7 +338,8 @@ _HEADER: Final = ["account", "scope", "resources", "verbs", "what for"]
 
 
 def table_of_pods() -> str:
-    return table(["account", "pods", "user", "of the host", "capabilities", "nodes", "with"], _with(pods, _OTHERS))
+    header = ["account", "pods", "user", "of the host", "capabilities", "priority class", "nodes", "with"]
+    return table(header, _with(pods, _OTHERS))
 
 
 def table_of_rules() -> str:
@@ -330,7 +357,11 @@ def table_of_policies() -> str:
 
 
 def table_of_paths() -> str:
-    return table(["pods", "path", "access", "what for", "with"], _with(paths, _OTHERS))
+    """The default installation has folders that not every one has: those of a device strategy that may write a CDI spec."""
+    without = {tuple(row) for row in paths(in_cluster.objects(replace(_BASE, device_strategy="volume-mounts")))}
+    by_cdi = {tuple(row) for row in paths(in_cluster.objects(_BASE))} - without
+    rows = ([*row, _BY_CDI if tuple(row) in by_cdi and not brought else brought] for *row, brought in _with(paths, _OTHERS))
+    return table(["pods", "path", "access", "what for", "with"], rows)
 
 
 def _services() -> list[Document]:
@@ -358,6 +389,8 @@ def unused() -> Iterator[str]:
     yield from (f"rule {key}" for reasons in RULES.values() for key in reasons if key not in made)
     names = {name for documents in every for one in documents for name in [one["metadata"]["name"]] if "AdmissionPolicy" in one["kind"]}
     yield from (f"policy {name}" for name in POLICIES if f"gpushare-{name.partition(',')[0]}" not in names)
+    of_pods = "\n".join(cell for documents in every for row in pods(documents) for cell in row)
+    yield from (f"of pods {name}" for name in (*OF_HOST, *PRIORITIES) if f"`{name}`" not in of_pods)
     found = {path for documents in every for _, path, *_ in paths(documents)}
     yield from (f"path {path}" for path in PATHS if f"`{path}`" not in found)
     running = {name for documents in every for name, _, _ in _pods(documents)}
