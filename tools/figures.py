@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._scheduler.scheduler_config import ALL_NODES_UP_TO
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import policies as admission
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import workloads
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight import looked_up
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.host import MINIMUM_FREE_MIB, MOST_SECONDS_APART, SECONDS_APART
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import ROWS, variables
@@ -74,6 +76,12 @@ def default(name: str) -> str:
     return str(variables(REPOSITORY)[name].spec["default"])
 
 
+def requested(workload: dict[str, Any], container: int = 0) -> str:
+    """The MiB that a container of our pods requests."""
+    memory = workload["spec"]["template"]["spec"]["containers"][container]["resources"]["requests"]["memory"]
+    return str(memory).removesuffix("Mi")
+
+
 def alert(name: str) -> dict[str, Any]:
     groups = yaml.safe_load((REPOSITORY / OPERATE / "monitoring/rules.yml").read_text())["groups"]
     return next(rule for group in groups for rule in group["rules"] if rule.get("alert") == name)
@@ -115,6 +123,7 @@ BINDS = [saved("binds-1"), saved("binds-2")]
 KILLED = sorted(saved("leader-killed"), key=lambda one: one["opened_s"])
 KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plugin")
 STARTUP = saved("scheduling-5000-sampled")["startup"]
+PLUGIN_AT_REST = saved("device-plugin-rest")
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
@@ -210,19 +219,39 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     f"{OPERATE}/footprint.md": [
         ("other pods at most {}", (default("gpushare_extender_http_timeout").replace("s", " s"),)),
         (
-            "| {:.0f} MiB with {} nodes and {:,} pods | {} GiB |",
-            (STARTUP["resident_mib"], STARTUP["nodes"], STARTUP["pods"], unit("gpushare-extender", "MemoryMax").removesuffix("G")),
+            "| {:.0f} MiB with {} nodes and {:,} pods | {:.1f} % of a core | {} GiB | {} MiB |",
+            (
+                STARTUP["resident_mib"],
+                STARTUP["nodes"],
+                STARTUP["pods"],
+                max(one["percent"] for one in saved("scheduling-5000-rest")["startup"]["rest"]),
+                unit("gpushare-extender", "MemoryMax").removesuffix("G"),
+                requested(workloads.deployment(Values("", "")), 1),
+            ),
         ),
         (
-            "| {:.0f} MiB with {:,} unit ids, and {:.1f} ms of CPU per pod that starts | {} MiB |",
+            "| {:.0f} MiB with {:,} unit ids, and {:.1f} ms of CPU per pod that starts "
+            "| {:.1f} ms each second, with {} GPUs | {} MiB | {} MiB |",
             (
                 PLUGIN["resident MiB"],
                 PLUGIN["ids"],
                 PLUGIN["CPU ms per pod"],
-                unit("gpushare-device-plugin", "MemoryMax").removesuffix("M"),
+                PLUGIN_AT_REST["CPU ms each second"]["now"],
+                PLUGIN_AT_REST["gpus"],
+                *MEMORY_MAX_OF_PLUGIN,
+                requested(workloads.daemon_set(Values("", ""))),
             ),
         ),
-        ("an H100 and an H200 | {} MiB with {} unit ids, and {} MiB with {} | {} MiB |", (*ON_REAL_GPUS, *MEMORY_MAX_OF_PLUGIN)),
+        (
+            "an H100 and an H200 | {} MiB with {} unit ids, and {} MiB with {} | {} and {} ms each second | {} MiB | {} MiB |",
+            (
+                *ON_REAL_GPUS,
+                *(one.steps["plugin"]["values"]["CPU ms in each second at rest"] for one in proof.reports()),
+                *MEMORY_MAX_OF_PLUGIN,
+                requested(workloads.daemon_set(Values("", ""))),
+            ),
+        ),
+        ("which requests {} MiB and has no limit", (requested(workloads.deployment(Values("", ""))),)),
         ("needs {} MiB of disk", (MINIMUM_FREE_MIB,)),
     ],
     f"{OPERATE}/capacity.md": [

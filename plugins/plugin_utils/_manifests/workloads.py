@@ -386,7 +386,8 @@ def daemon_set(values: Values) -> Json:
             *_metrics_mounts(values),
         ],
         **probes(HEALTH_PORT),
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        # What it uses on a real GPU, with some room.
+        "resources": {"requests": {"cpu": "50m", "memory": "96Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": rights,
     }
     not_on_host = {"matchExpressions": [{"key": LABEL_ON_HOST, "operator": "DoesNotExist"}]}

@@ -20,6 +20,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests imp
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
 
+import proof
 from gpushare_runtime.core import protocol
 from gpushare_runtime.dashboard.access import Hosts
 from gpushare_runtime.dashboard.main import DashboardSettings, parse_arguments
@@ -217,6 +218,12 @@ def seen(values: Values) -> dict[str, tuple[str, bool, str]]:
     volumes = {one["name"]: one["hostPath"]["path"] for one in every if "hostPath" in one}
     mounts = [one for one in container(values, "device-plugin")["volumeMounts"] if one["name"] in volumes]
     return {one["mountPath"]: (volumes[one["name"]], one.get("readOnly", False), one.get("mountPropagation", "")) for one in mounts}
+
+
+def test_the_device_plugin_requests_what_it_used_on_a_real_gpu() -> None:
+    resources = container(VALUES, "device-plugin")["resources"]
+    requested, most = (int(resources[what]["memory"].removesuffix("Mi")) for what in ("requests", "limits"))
+    assert proof.most_memory_of_plugin() < requested < most
 
 
 def test_kubelets_root_moves_its_pod_resources_and_not_its_folder_of_device_plugins() -> None:
