@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.kubectl import Kubectl, KubectlError
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.names import GPUS
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._facts.device_managers import HAMI, NVIDIA, OPERATOR, ORIGINAL
@@ -27,6 +28,7 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._takeover.plug
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.pages import blocks
 from unit.fakes.plugins.takeover.others import (
     Api,
     Json,
@@ -193,6 +195,13 @@ def test_one_that_is_owned_and_has_no_label_is_left_to_its_owner_with_the_change
 
 
 # The affinity.
+
+
+def test_nvidias_chart_with_the_values_of_the_page_needs_no_other_change() -> None:
+    (affinity,) = (yaml.safe_load(one.body)["affinity"] for one in blocks("docs/operate/migrate.md") if "affinity:" in one.body)
+    assert is_prepared(affinity)
+    assert with_expression(without_expression(affinity)) == affinity
+    assert daemon_set_aside(nvidia(affinity=affinity)) is None
 
 
 @given(affinities, labels)
