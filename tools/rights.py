@@ -217,7 +217,10 @@ POLICIES: Final = {
     "extender": ("the extender", f"writes Bindings with an {_OWN_ALLOCATION}, and `gpushare/requeued` in the status of pods"),
     f"dra-claims{_CHANGES}": ("everybody", f"gets claims of the template `{TEMPLATE}` as their name says: memory, GPUs, models"),
     f"dra-requests{_CHANGES}": ("everybody", "gets a claim for the GPU memory in a pod's limits"),
-    "dra-rejected": ("everybody", f"creates no pod with GPUs without a possible claim, and none with more than {FEW} containers or claims"),
+    "dra-rejected": (
+        "everybody",
+        f"creates no pod that asks for `aliyun.com/*` without a possible claim, and none with more than {FEW} containers or claims",
+    ),
     "dra-budgets": ("everybody", "writes no ResourceQuota or LimitRange of `aliyun.com/gpu-mem`, which would count nothing"),
     "dra-shared": ("everybody", "reserves a claim with GPUs only for the pod that owns it"),
     "dra-owned": ("everybody", "changes neither owner nor finalizer of a claim with GPUs"),
