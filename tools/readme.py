@@ -198,6 +198,7 @@ def _clusters(language: str) -> str:
     eks, openshift = "[EKS](docs/operate/eks.md)", "[OpenShift](docs/operate/openshift.md)"
     anew, argo, late = "docs/operate/eks.md#nodes", "docs/operate/integrations.md#argo-cd", f"{_GUIDE}#with-helm"
     gives, installs = f"{modes.DRA}#what-each-back-end-gives", f"{modes.DRA}#install"
+    slicing = "docs/operate/migrate.md#from-time-slicing"
     tested = f"{_minor(version('kubernetes'))}{'、' if zh else ' and '}{_FORMER}"
     minor = modes.oldest_of
     if zh:
@@ -212,7 +213,7 @@ def _clusters(language: str) -> str:
                     f"kube-scheduler；配置有改动时还有容器运行时（[哪些]({start}#4-install)）。运行中的容器继续运行",
                 ],
                 [
-                    "同上，节点上已有 NVIDIA 的 device plugin，例如 time-slicing",
+                    f"同上，节点上已有 NVIDIA 的 device plugin，例如 [time-slicing]({slicing})",
                     f"{simulated}，用的是 NVIDIA 插件的替身，没有 time-slicing",
                     f"先结束这些节点上带 `nvidia.com/gpu` 的 Pod，再用 playbook [`take_over`]({take_over}) 代替 `site`",
                     "同上；还有 NVIDIA 的插件，在它的所有节点上",
@@ -267,7 +268,7 @@ def _clusters(language: str) -> str:
                 "continue",
             ],
             [
-                "the same with NVIDIA's device plugin, also with time-slicing",
+                f"the same with NVIDIA's device plugin, also with [time-slicing]({slicing})",
                 f"{simulated}, with a stand-in for NVIDIA's plugin, without time-slicing",
                 f"end these nodes' pods with `nvidia.com/gpu`, then the playbook [`take_over`]({take_over}) in place of `site`",
                 "the same; also NVIDIA's plugin, on all of its nodes",
