@@ -42,8 +42,6 @@ UNREACHABLE: Final = "Unreachable"
 TIMEOUT: Final = "Timeout"
 LOST: Final = "ConnectionLost"
 
-# So that aiohttp stops reading when it has an event or two, until it is asked for them.
-_SMALL_BUFFER: Final = 512
 _OUTSIDE: Final = "KubeClient is used outside of `async with`"
 _PATCH_TYPES: Final = {
     "merge": "application/merge-patch+json",
@@ -245,11 +243,11 @@ class KubeClient:
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=read_timeout)
         try:
-            authorization, buffer = self._credentials.authorization(), _SMALL_BUFFER if pause else None
-            async with self._send("GET", path, query, {"Accept": accept}, None, timeout, authorization, buffer) as response:
+            authorization = self._credentials.authorization()
+            async with self._send("GET", path, query, {"Accept": accept}, None, timeout, authorization) as response:
                 if response.status >= 400:
                     raise _error(response.status, await response.read())
-                async for line in _lines(response.content, pause):
+                async for line in _lines(response, pause):
                     yield _event(line, decode)
         except (asyncio.TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._no_answer("GET", path, error) from None
@@ -328,7 +326,6 @@ class KubeClient:
         body: bytes | None,
         timeout: aiohttp.ClientTimeout,
         authorization: str | None,
-        buffer: int | None = None,
     ) -> Any:
         if self._session is None:
             raise RuntimeError(_OUTSIDE)
@@ -342,7 +339,6 @@ class KubeClient:
             server_hostname=self._credentials.tls_server_name,
             proxy=self._credentials.proxy,
             allow_redirects=False,
-            read_bufsize=buffer,
         )
 
     def _reload(self, unauthorized: str | None) -> bool:
@@ -389,10 +385,10 @@ async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-async def _lines(stream: aiohttp.StreamReader, pause: Callable[[], float] | None) -> AsyncGenerator[bytes, None]:
-    """The lines of a stream, however long they are and however they are cut into chunks. pause: as of `KubeClient.watch`."""
+async def _lines(response: aiohttp.ClientResponse, pause: Callable[[], float] | None) -> AsyncGenerator[bytes, None]:
+    """The lines of an answer, however long they are and however they are cut into chunks. pause: as of `KubeClient.watch`."""
     rest = bytearray()
-    async for chunk in stream.iter_any():
+    async for chunk in response.content.iter_any():
         end = chunk.rfind(b"\n")
         if end < 0:
             rest += chunk
@@ -404,7 +400,21 @@ async def _lines(stream: aiohttp.StreamReader, pause: Callable[[], float] | None
             if line:
                 yield line
         if pause is not None and (seconds := pause()):
-            await asyncio.sleep(seconds)
+            await _unread(response, seconds)
+
+
+async def _unread(response: aiohttp.ClientResponse, seconds: float) -> None:
+    """Nothing is read for so long. Afterwards all that came is read: over TLS each event is a record of its own, and a stream that stopped
+    at a small buffer would get one of them for each pause, later and later.
+    """
+    transport = response.connection.transport if response.connection is not None else None
+    if transport is not None:
+        transport.pause_reading()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        if transport is not None:
+            transport.resume_reading()
 
 
 def _event(line: bytes, decode: Decode) -> tuple[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -236,14 +237,14 @@ def _merge(value: Json, change: Json) -> Json:
 
 
 @asynccontextmanager
-async def serving(api: FakeApi) -> AsyncIterator[FakeApi]:
+async def serving(api: FakeApi, tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeApi]:
     """The server on a free port of 127.0.0.1; `api.url` is its address."""
     runner = web.ServerRunner(web.Server(api.handle), shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     host, port = runner.addresses[0][:2]
-    api.url = f"http://{host}:{port}"
+    api.url = f"{'https' if tls else 'http'}://{host}:{port}"
     try:
         yield api
     finally:
