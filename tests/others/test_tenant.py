@@ -128,7 +128,8 @@ def test_from_the_first_pod_to_the_cure(server: Server, analyst: User, tmp_path:
     (number,) = re.findall(r"write at most (\d+)", verdict)
     analyst.delete("second")
     analyst.create(json.dumps(pod("second", int(number), TEAM)))
-    analyst.until_told("second", f"pod {TEAM}/second is on node node-0000")
+    analyst.until_told("second", f"pod {TEAM}/second is being started: ContainerCreating")
+    assert f"\npod {TEAM}/second is on node node-0000" in analyst.gpushare("explain", "second")[1]
 
     # An older installation has no sizes: the Event is left.
     server.kubectl.text(["delete", "configmap", SIZES, "-n", PUBLIC_NAMESPACE])
