@@ -21,6 +21,7 @@ from gpushare_runtime.dra.slices import API as RESOURCE_API
 from gpushare_runtime.dra.slices import DRIVER
 from gpushare_runtime.kube.client import LOST, METADATA_LIST, UNREACHABLE, KubeClient, KubeError, path
 from gpushare_runtime.kube.credentials import Credentials
+from gpushare_runtime.kube.fields import NoListError, read_objects, read_page
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.errors import InputError
 
@@ -231,8 +232,6 @@ async def _read_into(
     client: KubeClient, path: str, selector: str, put: Callable[[Mapping[str, Any]], K], remove: Callable[[K], None]
 ) -> None:
     """As `_list`, without ever having all raw objects at once, and only with the fields that are read."""
-    from gpushare_runtime.kube.fields import read_page
-
     keys: set[K] = set()
     try:
         async for page in client.list_pages(path, decode=read_page, fieldSelector=selector):
@@ -286,9 +285,6 @@ def fill_from_files(cluster: Cluster, files: Sequence[str]) -> None:
 
 def _items(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, object) of each in a v1 list, or of the only one."""
-    # Only here: a GPU node's environment has no msgspec.
-    from gpushare_runtime.kube.fields import NoListError, read_objects
-
     try:
         if file != "-" and Path(file).stat().st_size > MOST_FILE_BYTES:
             raise InputError(f"{file}: found more than {MOST_FILE_BYTES} bytes; expected less. Write it in several files")
