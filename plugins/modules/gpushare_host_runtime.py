@@ -69,6 +69,7 @@ restarted:
 """
 
 import os
+from functools import partial
 from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
@@ -80,7 +81,7 @@ from ..module_utils._host.answering import changing
 from ..module_utils._host.host import Host
 from ..module_utils._host.rancher import KINDS
 from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
-from ..module_utils._runtimes.images import ImagesError, ImagesImported, importer, lacking, listed
+from ..module_utils._runtimes.images import ImagesError, ImagesImported, importer, lacking, listed, unlisted
 from ..module_utils._runtimes.rancher import PROGRAMS, Rancher, RancherAnswer, RancherError, RancherState
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -106,7 +107,7 @@ def images(module: AnsibleModule) -> ImagesImported:
             status, out, err = module.run_command([*program, os.path.join(folder, file.rpartition("/")[2])])
             if status != 0:
                 raise ImagesError(f"{program[0]} cannot import {file}: {(err or out).strip()[-300:]}")
-    left = lacking(missing, listed(found.endpoint))
+    left = unlisted(missing, partial(listed, found.endpoint))
     if left:
         raise ImagesError(f"the container runtime does not have {left[0]['references'][0]} after its import: see its log")
     return ImagesImported(True, names)

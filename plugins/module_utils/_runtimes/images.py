@@ -9,6 +9,7 @@ program does it.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
@@ -20,6 +21,8 @@ from .plan import SilentError
 
 _LIST = "/runtime.v1.ImageService/ListImages"
 _SECONDS = 30.0
+#: containerd's CRI learns of what another program imported by an event, some time after that program has ended.
+_LISTED_SECONDS, _AGAIN_SECONDS = 30.0, 0.5
 _FILE = re.compile(r"images/[^/]{1,200}")
 #: The name of one, as the API server takes it: kubectl makes all probe pods in one call, and one bad image would reject all.
 IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@-]{0,500}[A-Za-z0-9])?")
@@ -79,6 +82,21 @@ def importer(runtime: Optional[str], endpoint: str, program: Callable[[str], Opt
 def lacking(wanted: Sequence[Dict[str, Any]], has: Dict[str, Set[str]]) -> List[Dict[str, Any]]:
     """Of these images (references, id) those that the runtime does not have under each of their names."""
     return [image for image in wanted if any(image["id"] not in has.get(name, ()) for name in _names(image))]
+
+
+def unlisted(
+    wanted: Sequence[Dict[str, Any]],
+    has: Callable[[], Dict[str, Set[str]]],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> List[Dict[str, Any]]:
+    """Of these images, whose import has ended, those that the runtime (has) does not list within 30 s. ImagesError."""
+    until = clock() + _LISTED_SECONDS
+    left = lacking(wanted, has())
+    while left and clock() < until:
+        sleep(_AGAIN_SECONDS)
+        left = lacking(left, has())
+    return left
 
 
 def _names(image: Dict[str, object]) -> List[str]:

@@ -38,7 +38,7 @@ _SENT_SECONDS: Final = 600.0
 
 NODES_SECONDS: Final = 0.2
 """Nodes of a large cluster write all the time, and what they write may be so late: it is not what a pod waits for that was just deleted."""
-PODS_SECONDS: Final = 0.05
+PODS_SECONDS: Final = 0.2
 """Changes of pods may be so late while none is pending. A new pod that needs a GPU which was freed in this time is tried again after it."""
 
 _MOST_LINES: Final = 10

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.images import ImagesError, importer, lacking, listed
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.images import ImagesError, importer, lacking, listed, unlisted
 
 from unit.golden import Golden
 
@@ -37,6 +37,18 @@ def test_images_by_reference() -> None:
         {"references": ["localhost/a:1", "localhost/new:1"], "id": "sha256:aa"},
     ]
     assert lacking(wanted, has) == wanted[1:]
+
+
+@pytest.mark.parametrize(("listed_after", "left"), [(0.0, 0), (29.0, 0), (31.0, 1)])
+def test_an_image_that_the_runtime_lists_some_time_after_its_import(listed_after: float, left: int) -> None:
+    wanted = [{"references": ["localhost/a:1"], "id": "sha256:aa"}]
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    found = unlisted(wanted, lambda: {"localhost/a:1": {"sha256:aa"}} if now[0] >= listed_after else {}, sleep, lambda: now[0])
+    assert (len(found), now[0]) == (left, min(listed_after, 30.0))
 
 
 @pytest.mark.parametrize("answer", [b"\xff" * 20, b"\x0a\x02\x0f\x00", OSError("refused")])
