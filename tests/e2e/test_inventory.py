@@ -19,8 +19,13 @@ from e2e.manifests import pod
 
 
 def inventory(cluster: Cluster) -> dict[str, Any]:
-    """The lab's own."""
+    """The lab's own. host_vars beside it belong to it, and to every copy."""
     found: dict[str, Any] = yaml.safe_load(cluster.inventory.read_text())["all"]
+    for group in found["children"].values():
+        for host in group["hosts"]:
+            beside = cluster.inventory.parent / "host_vars" / f"{host}.yml"
+            if beside.exists():
+                group["hosts"][host] = {**(group["hosts"][host] or {}), **yaml.safe_load(beside.read_text())}
     return found
 
 

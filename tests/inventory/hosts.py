@@ -16,6 +16,7 @@ from typing import Any
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, REPOSITORY, Cluster
 from gpushare_lab import access
 from gpushare_lab import state as lab_state
+from labs import TWO
 
 OPS, GUEST = "ops", "guest"
 BASTION, BEHIND = CONTROL_PLANE, GPU_NODES[1]
@@ -89,11 +90,12 @@ def ssh_config(cluster: Cluster, folder: Path) -> Path:
 
 
 def inventory(cluster: Cluster, config: Path) -> dict[str, Any]:
-    """The hosts as their users' inventory has them."""
+    """The hosts as their users' inventory has them. Their variables are the lab's, whose own inventory is used afterwards."""
     jump = f"-F {config} -J {OPS}@{addresses(cluster)[BASTION]}"
     hosts = {
         name: {"ansible_host": address, "ansible_become_password": password(name)}
         | ({"ansible_ssh_common_args": jump} if name == BEHIND else {})
+        | dict(TWO.variables.get(name, {}))
         for name, address in addresses(cluster).items()
     }
     groups = {
