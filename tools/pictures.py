@@ -50,15 +50,17 @@ _EXPLAINED: Final = WAITING[0]
 _EXPLAIN: Final = ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])
 TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": _EXPLAIN, "explain-phone": _EXPLAIN}
 # Of the dashboard: the path in the page, the colours, width and height. The README shows it as wide as a forge's page, and as a phone.
+# Its picture ends below a node, and has no controls, which nobody can use there.
 _POD: Final = f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}"
 PAGES: Final = {
     "dashboard-light": ("#/nodes", "light", 1280, 1020),
     "dashboard-dark": (_POD, "dark", 1280, 664),
-    **{f"readme-{colours}": ("#/nodes", colours, 1056, 616) for colours in ("light", "dark")},
-    **{f"phone-{colours}": ("#/nodes", colours, 400, 659) for colours in ("light", "dark")},
+    **{f"readme-{colours}": ("#/nodes", colours, 1056, 428) for colours in ("light", "dark")},
+    **{f"phone-{colours}": ("#/nodes", colours, 400, 641) for colours in ("light", "dark")},
 }
 # Those of the README, which have to be read at a glance: of the first nodes only, which have no trouble.
-FIRST: Final = dict.fromkeys(("explain", "explain-phone", "readme-light", "readme-dark", "phone-light", "phone-dark"), 3)
+FIRST: Final = {**dict.fromkeys(("explain", "explain-phone"), 3), **{name: 2 for name in PAGES if name.startswith(("readme-", "phone-"))}}
+_CONTROLS: Final = ("theme", "filters", "filter-toggle")
 _ALL: Final = 6
 _H100: Final = "gpu-nvidia-h100-80gb-hbm3"
 
@@ -218,6 +220,9 @@ def draw_pages(first: int) -> None:
                         page.until("it was read", "!document.getElementById('view-body').innerText.startsWith('Loading')")
                         # Without the ring around what has the focus after a change of the page.
                         page.eval("document.activeElement?.blur()")
+                        if name in FIRST:
+                            for control in _CONTROLS:
+                                page.eval(f"document.getElementById({control!r}).style.display = 'none'")
                         assert page.errors == [], page.errors
                         page.picture(FOLDER / f"{name}.png")
         finally:
