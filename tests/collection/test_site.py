@@ -70,6 +70,7 @@ def test_links_lead_to_pages_of_the_site_or_become_text() -> None:
     expected = "[up](../../index.md#x) [folder](x/README.md) [data](data.json) code [far](https://x.example/)\n```\n[b](no.md)\n```\n"
     assert relinked("docs/a/b.md", text, known) == expected
     assert relinked("docs/README.md", "[b](a/b.md)", known, "index.md") == "[b](docs/a/b.md)"
+    assert relinked("docs/a/b.md", "> [!NOTE]\n> [b](b.md)\n", known) == "> [b](b.md)\n"
 
 
 @pytest.mark.timeout(SECONDS)

@@ -25,6 +25,8 @@ import yaml
 from tree import REPOSITORY, files
 
 BIN: Final = Path(sys.executable).parent
+#: What makes a quotation a box on a forge; here it would stand there as text.
+FORGES_MARK: Final = re.compile(r"^> \[!\w+\]\n", re.MULTILINE)
 LINK: Final = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)]*)?\)")
 #: Order of the parts in the menu.
 PARTS: Final = ("start", "use", "operate", "reference", "project")
@@ -68,7 +70,7 @@ def relinked(page: str, text: str, known: set[str], place: str = "") -> str:
         return f"{image}[{words}]({os.path.relpath(path, start or '.')}{anchor})"
 
     fenced = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if at % 2 else LINK.sub(link, part) for at, part in enumerate(fenced))
+    return "".join(part if at % 2 else LINK.sub(link, FORGES_MARK.sub("", part)) for at, part in enumerate(fenced))
 
 
 def menu(found: list[str]) -> str:
