@@ -36,10 +36,11 @@ CLAIMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """A report of `make gpu-proof`. gpu: its model in one word, such as H100; day: when it ran, as 2026-11-26."""
+    """A report of `make gpu-proof`. gpu: its model in one word, such as H100; day: when it ran, as 2026-11-26; file: its name."""
 
     gpu: str
     day: str
+    file: str
     steps: Mapping[str, Mapping[str, Any]]
 
     def proves(self, claim: str) -> bool:
@@ -70,7 +71,7 @@ def reports(folder: Path = RESULTS) -> list[Report]:
         report = json.loads(file.read_text())
         steps = {step["name"]: step for step in report["steps"]}
         model = str(steps["discovery"]["values"]["model"])
-        found.append(Report(short(model), str(report["date"]), steps))
+        found.append(Report(short(model), str(report["date"]), file.name, steps))
     return found
 
 

@@ -409,6 +409,13 @@ def benchmarks() -> str:
         missed = "" if one["ratio"] >= one["target_ratio"] else ", missed"
         return f"{with_it:.0f} with the extender, {without:.0f} without: {one['ratio']:.2f} of it (target {one['target_ratio']}{missed})"
 
+    def cpu(one: Mapping[str, Any]) -> str:
+        without, with_it = proof.cpu(one)
+        return f"{with_it:.1f} ms with the extender, {without:.1f} ms without"
+
+    def together(one: proof.Report, kind: str) -> str:
+        return "{:.0f} %, with MPS {:.0f} %".format(*(100 * rate for rate in one.together(kind)))
+
     placed = {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in proof.saved("placement")["figures"]}
 
     def in_use(trace: str) -> str:
@@ -426,6 +433,29 @@ def benchmarks() -> str:
         ],
         ["pods bound per second, 500 nodes", rates(smaller), "scheduling-500.json"],
         ["the same, 5000 nodes, sampled", rates(larger), "scheduling-5000-sampled.json"],
+        ["CPU of all components for each of these pods, 500 nodes", cpu(smaller), "scheduling-500.json"],
+        ["the same, 5000 nodes, sampled", cpu(larger), "scheduling-5000-sampled.json"],
+        [
+            f"memory of the extender, {larger['startup']['nodes']} nodes and {larger['startup']['pods']:,} pods",
+            f"{larger['startup']['resident_mib']:.0f} MiB resident",
+            "scheduling-5000-sampled.json",
+        ],
+        *(
+            [
+                f"memory of the device plugin with NVIDIA's library, on an {one.gpu}",
+                f"{one.found('plugin', 'resident MiB')} MiB resident",
+                one.file,
+            ]
+            for one in proof.reports()
+        ),
+        *(
+            [
+                f"four programs at a time on an {one.gpu}: their work together, of that of one alone",
+                f"each fills the GPU: {together(one, 'matrix-product')}. Small ones: {together(one, 'transformer')}",
+                one.file,
+            ]
+            for one in proof.reports()
+        ),
         [
             "answer to kubelet, 10,240 ids",
             f"99 % of Allocate within {plugin['Allocate p99 ms']} ms, of GetPreferredAllocation within "
