@@ -17,7 +17,7 @@ TITLE: Final = "The extender chooses a GPU and binds the pod; the device plugin 
 FONT: Final = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 #: What happens, by its number in the picture.
 STEPS: Final = ("which GPUs have room?", "one Binding, with GPU 1", "units of GPU 1 alone", "the container sees GPU 1")
-#: The GPUs of the node are those of the Event in the README: their model, and GiB.
+#: The GPUs of the node are those of the Event in docs/use/first-pod.md: their model, and GiB.
 MODEL: Final = ("NVIDIA L40S", 44)
 #: Role of a colour to the colour, by theme.
 THEMES: Final = {

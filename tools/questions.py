@@ -48,7 +48,7 @@ QUESTIONS: Final = (
         "platform engineer",
         "Does it fit a cluster whose driver comes from the GPU Operator's container?",
         (
-            Step(README, _READ, "docs/operate/gpu-operator.md"),
+            Step(README, _INSTALL, "docs/operate/gpu-operator.md"),
             Step("docs/operate/gpu-operator.md", "Who owns what", "the operator's driver container"),
         ),
     ),
@@ -126,7 +126,7 @@ QUESTIONS: Final = (
         "user of the original",
         "I run the original on Kubernetes 1.23 with docker and CentOS 7: what is the path?",
         (
-            Step(README, _READ, "docs/operate/migrate-original.md"),
+            Step(README, "", "docs/operate/migrate-original.md"),
             Step("docs/operate/migrate-original.md", "Which path", "reinstall node by node"),
         ),
     ),

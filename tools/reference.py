@@ -562,6 +562,9 @@ def _figure(step: Mapping[str, Any], name: str) -> str:
 # The suites, from the table of their runner.
 
 
+_MODES: Final = "docs/start/modes.md"
+
+
 def _costs_on(page: str) -> str:
     return modes.rebased(readme.costs_of_pods(), page)
 
@@ -581,7 +584,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "README.zh-CN.md": {name: partial(make, readme.ZH) for name, make in readme.PARTS.items()},
     "docs/project/status.md": {"ran": lambda: modes.rebased(readme.ran(), "docs/project/status.md")},
     **{f"docs/operate/{page}.md": {"costs": partial(_costs_on, f"docs/operate/{page}.md")} for page in ("eks", "openshift")},
-    "docs/start/modes.md": {"modes": partial(modes.table, "docs/start/modes.md")},
+    "docs/start/modes.md": {"modes": partial(modes.table, _MODES), "costs": lambda: modes.rebased(readme.costs(), _MODES)},
     "docs/start/requirements.md": {"requirements": requirements, "distributions": distributions},
     "docs/start/drivers.md": {"driver-plans": driver_plans, "driver-branches": branches_of_drivers},
     "roles/nvidia_container_toolkit/README.md": {"toolkit-advisories": toolkit_advisories},

@@ -41,8 +41,9 @@ def numbers(text: str) -> Counter[str]:
 
 
 def targets(text: str) -> Counter[str]:
-    """Where the links lead; a page may link to the other language of the same page, or of its neighbours."""
-    return Counter(target.replace(SUFFIX, ".md") for target in LINK.findall(text))
+    """Where the links lead; a page may link to the other language of the same page, or of its neighbours. Headings of the page itself
+    have anchors in its language."""
+    return Counter(re.sub(r"^#.*", "#", target.replace(SUFFIX, ".md")) for target in LINK.findall(text))
 
 
 def differences(ours: str, theirs: str) -> list[str]:
@@ -58,7 +59,7 @@ def differences(ours: str, theirs: str) -> list[str]:
 
 
 def without_comments(block: Block) -> str:
-    return re.sub(r"[ \t]+# .*$", "", block.body, flags=re.M)
+    return re.sub(r"(?:^|[ \t]+)# .*$", "", block.body, flags=re.M)
 
 
 def test_there_are_pages_in_chinese_for_those_who_come_from_the_original() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import proof
+import readme
 from docs.pages import by_column, rows, section
 from tree import REPOSITORY
 
@@ -87,3 +88,7 @@ def test_a_check_that_is_not_there_or_did_not_run_proves_nothing(tmp_path: Path)
 )
 def test_a_model_is_one_word_where_it_has_one(model: str, short: str) -> None:
     assert proof.short(model) == short
+
+
+def test_a_target_says_whether_it_was_missed() -> None:
+    assert readme.judged(["75 %", "80 %"], [True, False]) == "75 % (**missed**) and 80 % (reached)"
