@@ -77,8 +77,8 @@ def status(language: str) -> str:
 
 
 def _items(texts: Sequence[str]) -> str:
-    """A list whose lines end at none of the spaces that are written as \0, and before no percent sign."""
-    return "\n".join(item(text.replace(" %", "\0%")) for text in texts).replace("\0", " ")
+    """A list. No line breaks at a space that is written as \0, or before a percent sign, on a forge's page as well."""
+    return "\n".join(item(text.replace(" %", "\u00a0%")) for text in texts).replace("\0", " ")
 
 
 def ran() -> str:
@@ -297,7 +297,7 @@ def figures(language: str) -> str:
             f"**内存**：{extender['nodes']} 个节点时每个扩展器 {extender['resident_mib']:.0f} MiB，每个 device plugin {plugin:.0f} MiB。"
             f"[全部数字]({_BENCHMARKS})",
         ]
-        return "\n".join(f"- {one}" for one in said)
+        return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
     short = f"Both targets, {_list(targets)}, were **missed**" if all(missed) else f"The targets were {judged(targets, missed)}"
     said = [
         f"**Wrong GPUs:** {here['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. By the matching of Alibaba's original, "
