@@ -59,7 +59,7 @@ PAGES: Final = {
     **{f"phone-{colours}": ("#/nodes", colours, 400, 641) for colours in ("light", "dark")},
 }
 # Those of the README, which have to be read at a glance: of the first nodes only, which have no trouble.
-FIRST: Final = {**dict.fromkeys(("explain", "explain-phone"), 3), **{name: 2 for name in PAGES if name.startswith(("readme-", "phone-"))}}
+FIRST: Final = {name: 2 for name in (*TERMINAL, *PAGES) if name.startswith(("explain", "readme-", "phone-"))}
 _CONTROLS: Final = ("theme", "filters", "filter-toggle")
 _ALL: Final = 6
 _H100: Final = "gpu-nvidia-h100-80gb-hbm3"

@@ -41,7 +41,7 @@ class Question:
 
 
 README = "README.md"
-_INSTALL, _NOT, _READ = "Install", "Not for you", "Read on"
+_INSTALL, _NOT, _READ = "Install", "Does it fit?", "Read on"
 QUESTIONS: Final = (
     Question("platform engineer", "Has it run on a real GPU, and who uses it?", (Step(README, "", "a real H100"),)),
     Question(

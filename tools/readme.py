@@ -57,23 +57,28 @@ def status(language: str) -> str:
     if language == ZH:
         get = f"在[这里]({at}/releases)" if published else "尚未发布，请克隆本仓库"
         said = [
-            f"**模拟 GPU**：{_DISTRIBUTION} 上的 kubeadm，服务和 Pod 两种方式都运行过；{by_hand} 运行过一次。",
-            f"**真实 GPU**：以服务方式在带[一块真实 {gpu}]({one}) 的单节点集群上运行过一次，节点由 Linux 命名空间构成。"
-            f"部分组件也在 Kubernetes 之外的 {' 和 '.join(gpus)} 上运行过。",
-            f"**从未运行**：EKS、OpenShift、kubespray 和 [Ubuntu]({_SUPPORT}#distributions)，相关代码只依据其文档编写。"
-            f"[全部运行记录]({_STATUS}#what-ran-where)",
+            f"**模拟 GPU**：{_DISTRIBUTION} 上的 kubeadm，Kubernetes {_FORMER} 和 {_minor(version('kubernetes'))}，两种方式都运行过；"
+            f"{by_hand} 运行过一次。",
+            f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点是带[一块真实 {gpu}]({one}) 的机器上的命名空间。"
+            f"部分组件也在没有 Kubernetes 的 {' 和 '.join(gpus)} 上运行过。",
+            f"**从未运行**：EKS、OpenShift、kubespray、[Ubuntu]({_SUPPORT}#distributions)，"
+            f"以及在早于 {_FORMER} 的 Kubernetes 上的完整安装，"
+            f"相关代码只依据文档编写。[全部运行记录]({_STATUS}#what-ran-where)",
         ]
-        return f"**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
+        ways = "gpushare 可作为主机的**服务**运行（用 Ansible，kubeadm 集群），也可作为 **Pod** 运行（用 Helm，也适用于其他集群）。"
+        return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
     get = f"is [here]({at}/releases)" if published else "is not published: clone this repository"
     said = [
-        f"**With simulated GPUs:** kubeadm on {_DISTRIBUTION}, as services and as pods; {by_hand} once.",
+        f"**On simulated GPUs:** kubeadm on {_DISTRIBUTION}, with Kubernetes {_FORMER} and {_minor(version('kubernetes'))}, both ways. "
+        f"{by_hand}, once.",
         # On one line, for those who search the page.
-        f"**With a real GPU:** once as services, on a one-node cluster in Linux namespaces with [a\0real\0{gpu}]({one}). Parts "
-        f"ran outside of Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
-        f"**Never run:** EKS, OpenShift, kubespray and [Ubuntu]({_SUPPORT}#distributions). The code for them follows documentation "
-        f"alone. [All runs]({_STATUS}#what-ran-where)",
+        f"**On a real GPU:** as services, once, on one node: namespaces of a machine with [a\0real\0{gpu}]({one}). Parts also ran "
+        f"without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
+        f"**Never run:** EKS, OpenShift, kubespray, [Ubuntu]({_SUPPORT}#distributions), and a whole installation on Kubernetes before "
+        f"{_FORMER}. There the code follows documentation alone. [All runs]({_STATUS}#what-ran-where)",
     ]
-    return f"**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
+    ways = "It runs as **services** of your hosts (by Ansible, on kubeadm) or as **pods** (by Helm, also elsewhere)."
+    return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
 
 
 def _items(texts: Sequence[str]) -> str:
@@ -120,8 +125,10 @@ def _clusters(language: str) -> str:
     eks, openshift = modes.oldest_of("eks"), modes.oldest_of("openshift")
     others = [name for name in modes.makers() if name not in ("EKS", "OpenShift")]
     ways = ("#ansible", "#helm", "docs/operate/eks.md", "docs/operate/openshift.md", _OTHERS)
-    restarts = "docs/start/quickstart.md#4-install"
+    restarts, kubespray = "docs/start/quickstart.md#4-install", "docs/operate/coexist.md#kubespray"
+    releases = (_FORMER, _minor(version("kubernetes")))
     if language == ZH:
+        tested = f"模拟 GPU（{' 和 '.join(releases)}）"
         how = ("服务，用 Ansible", "Pod，用 Helm", "Pod，见专页", "Pod，见专页", "Pod，用预设")
         return table(
             ["你的集群", "安装方式", "运行过的环境", "什么会重启"],
@@ -129,15 +136,17 @@ def _clusters(language: str) -> str:
                 [
                     f"kubeadm {services}+，可用 root 身份 ssh",
                     _link(how[0], ways[0]),
-                    f"模拟 GPU；一个 {gpu} 节点",
+                    f"{tested}；一个 {gpu} 节点",
                     f"kube-scheduler，[可能还有容器运行时]({restarts})",
                 ],
-                [f"kubeadm {pods}+，通过 API", _link(how[1], ways[1]), "模拟 GPU", "无"],
+                [_link("kubespray", kubespray), "同上，每次运行 kubespray 后再运行 `site`", "**从未**", "同上"],
+                [f"kubeadm {pods}+，通过 API", _link(how[1], ways[1]), tested, "无"],
                 [f"EKS {eks}+，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
                 [f"OpenShift {openshift}+", _link(how[3], ways[3]), "**从未**", "GPU Operator 的工具包 Pod，可能还有 CRI-O"],
                 ["、".join(others), _link(how[4], ways[4]), f"{by_hand} 一次，其余**从未**", f"无；{by_hand} 上是节点的服务"],
             ],
         )
+    tested = f"simulated GPUs ({_list(releases)})"
     how = ("services, by Ansible", "pods, by Helm", "pods, own page", "pods, own page", "pods, by preset")
     return table(
         ["your cluster", "how", "ran on", "what restarts"],
@@ -145,10 +154,11 @@ def _clusters(language: str) -> str:
             [
                 f"kubeadm {services}+, root by ssh",
                 _link(how[0], ways[0]),
-                f"simulated GPUs; one {gpu} node",
+                f"{tested}; one {gpu} node",
                 f"kube-scheduler, [perhaps the container runtime]({restarts})",
             ],
-            [f"kubeadm {pods}+, by the API", _link(how[1], ways[1]), "simulated GPUs", "nothing"],
+            [_link("kubespray", kubespray), "the same, and `site` after each run of kubespray", "**never**", "the same"],
+            [f"kubeadm {pods}+, by the API", _link(how[1], ways[1]), tested, "nothing"],
             [f"EKS {eks}+, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
             [f"OpenShift {openshift}+", _link(how[3], ways[3]), "**never**", "the GPU Operator's toolkit pods, perhaps CRI-O"],
             [", ".join(others), _link(how[4], ways[4]), f"{by_hand} once, others **never**", f"nothing; on {by_hand} the node's service"],
@@ -163,16 +173,16 @@ def _link(words: str, target: str) -> str:
 def install(language: str) -> str:
     """The kinds of clusters, and the pages for what else a cluster may have."""
     dra = f"{modes.DRA}#install"
-    kubespray, nvidia, operator = "docs/operate/coexist.md#kubespray", "docs/operate/migrate.md", "docs/operate/gpu-operator.md"
+    nvidia, operator = "docs/operate/migrate.md", "docs/operate/gpu-operator.md"
     if language == ZH:
         return (
             f"{_clusters(ZH)}\n\n"
-            f"运行中的容器继续运行。如果你已有以下之一，安装前先读它的页面：[kubespray]({kubespray})、"
-            f"[NVIDIA 的插件或 time-slicing]({nvidia})、[GPU Operator]({operator})、[Argo CD]({_ARGO})。"
+            f"gpushare 不停止任何运行中的容器。如果你已有以下之一，安装前先读它的页面：[NVIDIA 的插件或 time-slicing]({nvidia})、"
+            f"[GPU Operator]({operator})、[Argo CD]({_ARGO})。"
             f"从 Kubernetes {modes.OLDEST_WITH_DRA} 起，用 [DRA]({dra}) 不需要第二个调度器。[服务还是 Pod]({_MODES})比较两种方式。"
         )
     text = (
-        f"Running containers continue. If you have one of these, read its page first: [kubespray]({kubespray}), [NVIDIA's plugin or "
+        f"gpushare stops no running container. If you have one of these, read its page first: [NVIDIA's plugin or "
         f"time-slicing]({nvidia}), [GPU Operator]({operator}), [Argo CD]({_ARGO}). From Kubernetes {modes.OLDEST_WITH_DRA} on, "
         f"[DRA]({dra}) needs no second scheduler. [Services or pods]({_MODES}) compares both ways."
     )
@@ -245,25 +255,23 @@ def limits(language: str) -> str:
         return table(
             ["节点", "超用显存的 Pod", "试过的环境"],
             [
-                [
-                    "默认：驱动早于 615，或以 Pod 安装",
-                    "继续运行，并收到告警 Event；可设置为驱逐",
-                    f"Event：{'、'.join(asked)}；驱逐：模拟 GPU",
-                ],
-                ["驱动 615 或 620（以 Pod 安装时需设置）", "下一次分配失败", _tried("limit by the driver", ZH)],
-                ["MPS，仅限服务方式", "该进程的下一次分配失败", f"{_tried('limit by MPS', ZH)}，在 Pod 之外"],
+                ["驱动早于 615", "继续运行，并收到告警 Event；可设置为驱逐", f"Event：{'、'.join(asked)}；驱逐：模拟 GPU"],
+                ["驱动 615 或 620，服务方式", "下一次分配失败", _tried("limit by the driver", ZH)],
+                ["驱动 615 或 620，Pod 方式", "与早于 615 时相同，除非设置 `isolation: driver`", _tried("limit by the driver", ZH)],
+                ["MPS，服务方式", "该进程的下一次分配失败", f"{_tried('limit by MPS', ZH)}，在 Pod 之外"],
             ],
         )
     return table(
         ["nodes", "a pod that takes too much", "tried on"],
         [
             [
-                "the default: a driver before 615, or as pods",
+                "any driver before 615",
                 "continues, and gets a warning Event; evicted if you set it",
                 f"Event: {', '.join(asked)}; eviction: simulated GPUs",
             ],
-            ["driver 615 or 620 (as pods, if you set it)", "its next allocation fails", _tried("limit by the driver", EN)],
-            ["MPS, as services only", "the process's next allocation fails", f"{_tried('limit by MPS', EN)}, outside of pods"],
+            ["driver 615 or 620, as services", "its next allocation fails", _tried("limit by the driver", EN)],
+            ["driver 615 or 620, as pods", "as before 615, unless you set `isolation: driver`", _tried("limit by the driver", EN)],
+            ["MPS, as services", "the process's next allocation fails", f"{_tried('limit by MPS', EN)}, outside of pods"],
         ],
     )
 
@@ -279,34 +287,37 @@ def figures(language: str) -> str:
     churn, rates = proof.saved("churn"), [proof.saved(f"scheduling-{name}") for name in ("500", "5000-sampled")]
     here, original = churn["here"], churn["original"]
     wrong, report = sum(original["wrong_gpus"].values()), proof.reports()[0]
-    full, small = ([f"{100 * one:.0f} %" for one in report.together(kind)] for kind in ("matrix-product", "transformer"))
-    nodes = [str(one["nodes"]) for one in rates]
-    reached, targets = ([f"{100 * one[key]:.0f} %" for one in rates] for key in ("ratio", "target_ratio"))
+    full, small = ([f"{one:.2f}" for one in report.together(kind)] for kind in ("matrix-product", "transformer"))
+    nodes, targets = [str(one["nodes"]) for one in rates], [f"{100 * one['target_ratio']:.0f} %" for one in rates]
+    rate, alone = ([f"{proof.rate(one, extender=ours):.0f}" for one in rates] for ours in (True, False))
     missed = [one["ratio"] < one["target_ratio"] for one in rates]
     extender, plugin = proof.saved("scheduling-5000-sampled")["startup"], proof.most_memory_of_plugin()
     if language == ZH:
         short = (
-            f"两个目标（{'、'.join(targets)}）均**未达到**" if all(missed) else f"目标为{judged(targets, missed, '达到', '未达到', '、')}"
+            f"两个目标（后者的 {'、'.join(targets)}）均**未达到**"
+            if all(missed)
+            else f"目标为后者的{judged(targets, missed, '达到', '未达到', '、')}"
         )
         said = [
-            f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{here['wrong_gpus']} 次。按阿里云原版的匹配方式，"
-            f"{original['admissions']} 个容器中有 {wrong} 个拿到别的 GPU、没有拿到或拿少了；其中一部分 Pod 原版不支持。",
-            f"**每秒绑定的 Pod**：{nodes[0]} 个节点时是没有 gpushare 时的 {reached[0]}，{nodes[1]} 个节点时是 {reached[1]}。{short}。",
-            f"**四个程序共用一块 {report.gpu}**：各自占满 GPU 时，合计完成单独一个的 {full[0]}；都是小程序时为 {small[0]}。"
-            f"用 MPS 时为 {full[1]} 和 {small[1]}。",
+            f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{here['wrong_gpus']} 次。按阿里云原版的规则重放，"
+            f"{original['admissions']} 个容器中有 {wrong} 个出错，其中一部分 Pod 原版不支持。",
+            f"**每秒绑定的 Pod**：{nodes[0]} 个节点时 {rate[0]} 个（没有 gpushare 时 {alone[0]} 个），{nodes[1]} 个节点时 {rate[1]} 个"
+            f"（{alone[1]} 个）。{short}。",
+            f"**四个程序共用一块 {report.gpu}**：各自占满 GPU 时，合计完成单独一个的 {full[0]} 倍；都是小程序时为 {small[0]} 倍。"
+            f"用 MPS 时为 {full[1]} 倍和 {small[1]} 倍。",
             f"**内存**：{extender['nodes']} 个节点时每个扩展器 {extender['resident_mib']:.0f} MiB，每个 device plugin {plugin:.0f} MiB。"
             f"[全部数字]({_BENCHMARKS})",
         ]
         return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
-    short = f"Both targets, {_list(targets)}, were **missed**" if all(missed) else f"The targets were {judged(targets, missed)}"
+    both = f"Both targets, {_list(targets)} of that, are **missed**"
+    short = both if all(missed) else f"The targets were {judged(targets, missed)} of that"
     said = [
-        f"**Wrong GPUs:** {here['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. By the matching of Alibaba's original, "
-        f"{wrong} of {original['admissions']} containers would get another GPU, none, or too few units. The original does not support "
-        "some of these pods.",
-        f"**Pods bound per second:** {reached[0]} of the rate without gpushare at {nodes[0]} nodes, and {reached[1]} at {nodes[1]}. "
-        f"{short}.",
-        f"**Four programs on one {report.gpu}:** {full[0]} of the work of one alone if each fills the GPU, {small[0]} if they are small. "
-        f"With MPS it is {full[1]} and {small[1]}.",
+        f"**Wrong GPUs:** {here['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. Replayed by the rules of Alibaba's "
+        f"original, {wrong} of {original['admissions']} containers go wrong, some in pods that it does not support.",
+        f"**Pods bound per second:** {rate[0]} at {nodes[0]} nodes ({alone[0]} without gpushare), and {rate[1]} at {nodes[1]} "
+        f"({alone[1]}). {short}.",
+        f"**Four programs on one {report.gpu}** together do {full[0]} times the work of one alone if each fills the GPU, and "
+        f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}.",
         f"**Memory:** {extender['resident_mib']:.0f} MiB for an extender at {extender['nodes']} nodes, {plugin:.0f} MiB for a device "
         f"plugin. [All\0figures]({_BENCHMARKS})",
     ]

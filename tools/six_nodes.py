@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
 """A made-up cluster for pictures: six nodes with eight GPUs each; three pods wait. On the last three nodes one GPU has failed, one is
-cordoned, and one has memory of a pod that is gone; the first two or three are the cluster of a picture without trouble. Nodes and pods
+cordoned, and one has memory of a pod that is gone; the first two are the cluster of a picture without trouble. Nodes and pods
 are those of the Kubernetes API, so that the product's own programs read them."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ PAGES = [path for path in files() if path.endswith(".md") and not path.startswit
 FOR_USERS = [path for path in PAGES if path.startswith(("docs/", "roles/")) or path in ("README.md", "README.zh-CN.md", "SECURITY.md")]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]*)(#[^)\s]*)?\)")
 #: Of the README as its reader sees it, and of its tables.
-MOST_LINES, MOST_WORDS, MOST_LINKS = 140, 1000, 50
+MOST_LINES, MOST_WORDS, MOST_LINKS = 160, 1100, 50
 MOST_COLUMNS, MOST_WORDS_OF_A_CELL = 4, 14
 VARIABLES = set(variables(REPOSITORY))
 METRICS = set(re.findall(r"^\| `(gpushare_\w+)` \|", (REPOSITORY / "docs/reference/metrics.md").read_text(), re.M))
