@@ -35,7 +35,7 @@ _PARTS: Final = {
 _DISTRIBUTION: Final = "Debian 12"
 _STATUS, _GUIDE, _OTHERS = "docs/project/status.md", "docs/operate/kubernetes.md", "docs/operate/clusters-of-others.md"
 _SUPPORT, _MODES = "docs/start/support.md", "docs/start/modes.md"
-_FOOTPRINT, _ARGO = "docs/operate/footprint.md", "docs/operate/integrations.md#argo-cd"
+_FOOTPRINT = "docs/operate/footprint.md"
 _PROOF, _BENCHMARKS = "docs/project/gpu-proof.md", "docs/project/benchmarks/README.md"
 #: Of a line of Markdown.
 _COLUMNS: Final = 120
@@ -62,8 +62,8 @@ def status(language: str) -> str:
             f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点是带[一块真实 {gpu}]({one}) 的机器上的命名空间。"
             f"部分组件也在没有 Kubernetes 的 {' 和 '.join(gpus)} 上运行过。",
             f"**从未运行**：EKS、OpenShift、kubespray、[Ubuntu]({_SUPPORT}#distributions)，"
-            f"以及在早于 {_FORMER} 的 Kubernetes 上的完整安装，"
-            f"相关代码只依据文档编写。[全部运行记录]({_STATUS}#what-ran-where)",
+            f"以及在早于 {_FORMER} 的 Kubernetes 上的完整安装。"
+            f"[全部运行记录]({_STATUS}#what-ran-where)",
         ]
         ways = "gpushare 可作为主机的**服务**运行（用 Ansible，kubeadm 集群），也可作为 **Pod** 运行（用 Helm，也适用于其他集群）。"
         return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
@@ -72,10 +72,10 @@ def status(language: str) -> str:
         f"**On simulated GPUs:** kubeadm on {_DISTRIBUTION}, with Kubernetes {_FORMER} and {_minor(version('kubernetes'))}, both ways. "
         f"{by_hand}, once.",
         # On one line, for those who search the page.
-        f"**On a real GPU:** as services, once, on one node: namespaces of a machine with [a\0real\0{gpu}]({one}). Parts also ran "
+        f"**On a real GPU:** as services, once: a cluster of one node in namespaces of a machine with [a\0real\0{gpu}]({one}). Parts ran "
         f"without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
         f"**Never run:** EKS, OpenShift, kubespray, [Ubuntu]({_SUPPORT}#distributions), and a whole installation on Kubernetes before "
-        f"{_FORMER}. There the code follows documentation alone. [All runs]({_STATUS}#what-ran-where)",
+        f"{_FORMER}. [All runs]({_STATUS}#what-ran-where)",
     ]
     ways = "It runs as **services** of your hosts (by Ansible, on kubeadm) or as **pods** (by Helm, also elsewhere)."
     return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
@@ -141,7 +141,7 @@ def _clusters(language: str) -> str:
                 ],
                 [_link("kubespray", kubespray), "同上，每次运行 kubespray 后再运行 `site`", "**从未**", "同上"],
                 [f"kubeadm {pods}+，通过 API", _link(how[1], ways[1]), tested, "无"],
-                [f"EKS {eks}+，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
+                [f"EKS {eks}+，含 Karpenter，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
                 [f"OpenShift {openshift}+", _link(how[3], ways[3]), "**从未**", "GPU Operator 的工具包 Pod，可能还有 CRI-O"],
                 ["、".join(others), _link(how[4], ways[4]), f"{by_hand} 一次，其余**从未**", f"无；{by_hand} 上是节点的服务"],
             ],
@@ -159,7 +159,7 @@ def _clusters(language: str) -> str:
             ],
             [_link("kubespray", kubespray), "the same, and `site` after each run of kubespray", "**never**", "the same"],
             [f"kubeadm {pods}+, by the API", _link(how[1], ways[1]), tested, "nothing"],
-            [f"EKS {eks}+, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
+            [f"EKS {eks}+, also Karpenter, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
             [f"OpenShift {openshift}+", _link(how[3], ways[3]), "**never**", "the GPU Operator's toolkit pods, perhaps CRI-O"],
             [", ".join(others), _link(how[4], ways[4]), f"{by_hand} once, others **never**", f"nothing; on {by_hand} the node's service"],
         ],
@@ -177,13 +177,13 @@ def install(language: str) -> str:
     if language == ZH:
         return (
             f"{_clusters(ZH)}\n\n"
-            f"gpushare 不停止任何运行中的容器。如果你已有以下之一，安装前先读它的页面：[NVIDIA 的插件或 time-slicing]({nvidia})、"
-            f"[GPU Operator]({operator})、[Argo CD]({_ARGO})。"
+            "gpushare 不停止任何运行中的容器；占用 `nvidia.com/gpu` 的容器由你结束。"
+            f"如果你已有以下之一，安装前先读它的页面：[NVIDIA 的插件或 time-slicing]({nvidia})、[GPU Operator]({operator})。"
             f"从 Kubernetes {modes.OLDEST_WITH_DRA} 起，用 [DRA]({dra}) 不需要第二个调度器。[服务还是 Pod]({_MODES})比较两种方式。"
         )
     text = (
-        f"gpushare stops no running container. If you have one of these, read its page first: [NVIDIA's plugin or "
-        f"time-slicing]({nvidia}), [GPU Operator]({operator}), [Argo CD]({_ARGO}). From Kubernetes {modes.OLDEST_WITH_DRA} on, "
+        "gpushare stops no running container; you end those with `nvidia.com/gpu`. If you have one of these, read its page first: "
+        f"[NVIDIA's plugin or time-slicing]({nvidia}), [GPU Operator]({operator}). From Kubernetes {modes.OLDEST_WITH_DRA} on, "
         f"[DRA]({dra}) needs no second scheduler. [Services or pods]({_MODES}) compares both ways."
     )
     return f"{_clusters(EN)}\n\n{textwrap.fill(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)}"
@@ -285,38 +285,34 @@ def _tried(claim: str, language: str) -> str:
 def figures(language: str) -> str:
     """Figures with the targets that some of them miss."""
     churn, rates = proof.saved("churn"), [proof.saved(f"scheduling-{name}") for name in ("500", "5000-sampled")]
-    here, original = churn["here"], churn["original"]
-    wrong, report = sum(original["wrong_gpus"].values()), proof.reports()[0]
+    report = proof.reports()[0]
     full, small = ([f"{one:.2f}" for one in report.together(kind)] for kind in ("matrix-product", "transformer"))
     nodes, targets = [str(one["nodes"]) for one in rates], [f"{100 * one['target_ratio']:.0f} %" for one in rates]
+    reached = [f"{100 * one['ratio']:.0f} %" for one in rates]
     rate, alone = ([f"{proof.rate(one, extender=ours):.0f}" for one in rates] for ours in (True, False))
     missed = [one["ratio"] < one["target_ratio"] for one in rates]
     extender, plugin = proof.saved("scheduling-5000-sampled")["startup"], proof.most_memory_of_plugin()
     if language == ZH:
         short = (
-            f"两个目标（后者的 {'、'.join(targets)}）均**未达到**"
-            if all(missed)
-            else f"目标为后者的{judged(targets, missed, '达到', '未达到', '、')}"
+            f"两个目标（{'、'.join(targets)}）均**未达到**" if all(missed) else f"目标为{judged(targets, missed, '达到', '未达到', '、')}"
         )
         said = [
-            f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{here['wrong_gpus']} 次。按阿里云原版的规则重放，"
-            f"{original['admissions']} 个容器中有 {wrong} 个出错，其中一部分 Pod 原版不支持。",
-            f"**每秒绑定的 Pod**：{nodes[0]} 个节点时 {rate[0]} 个（没有 gpushare 时 {alone[0]} 个），{nodes[1]} 个节点时 {rate[1]} 个"
-            f"（{alone[1]} 个）。{short}。",
+            f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{churn['here']['wrong_gpus']} 次。",
+            f"**每秒绑定的 Pod**：{nodes[0]} 个节点时 {rate[0]} 个（没有 gpushare 时为 {alone[0]} 个，即 {reached[0]}），"
+            f"{nodes[1]} 个节点时 {rate[1]} 个（{alone[1]} 个，即 {reached[1]}）。{short}。",
             f"**四个程序共用一块 {report.gpu}**：各自占满 GPU 时，合计完成单独一个的 {full[0]} 倍；都是小程序时为 {small[0]} 倍。"
             f"用 MPS 时为 {full[1]} 倍和 {small[1]} 倍。",
             f"**内存**：{extender['nodes']} 个节点时每个扩展器 {extender['resident_mib']:.0f} MiB，每个 device plugin {plugin:.0f} MiB。"
             f"[全部数字]({_BENCHMARKS})",
         ]
         return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
-    both = f"Both targets, {_list(targets)} of that, are **missed**"
-    short = both if all(missed) else f"The targets were {judged(targets, missed)} of that"
+    both = f"The targets of {_list(targets)} are **missed**"
+    short = both if all(missed) else f"The targets were {judged(targets, missed)}"
     said = [
-        f"**Wrong GPUs:** {here['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. Replayed by the rules of Alibaba's "
-        f"original, {wrong} of {original['admissions']} containers go wrong, some in pods that it does not support.",
-        f"**Pods bound per second:** {rate[0]} at {nodes[0]} nodes ({alone[0]} without gpushare), and {rate[1]} at {nodes[1]} "
-        f"({alone[1]}). {short}.",
-        f"**Four programs on one {report.gpu}** together do {full[0]} times the work of one alone if each fills the GPU, and "
+        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs.",
+        f"**Pods bound per second:** {rate[0]} at {nodes[0]} nodes ({reached[0]} of the {alone[0]} without gpushare), {rate[1]} at "
+        f"{nodes[1]} ({reached[1]} of {alone[1]}). {short}.",
+        f"**Four programs on one {report.gpu}** do {full[0]} times the work of one alone if each fills the GPU, and "
         f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}.",
         f"**Memory:** {extender['resident_mib']:.0f} MiB for an extender at {extender['nodes']} nodes, {plugin:.0f} MiB for a device "
         f"plugin. [All\0figures]({_BENCHMARKS})",
