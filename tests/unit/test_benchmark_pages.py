@@ -12,7 +12,7 @@ from bench.scheduling import page
 
 def test_scheduling() -> None:
     text = page.PAGE.read_text()
-    assert page.filled(text, page.tables(page.results())) == text, "python -m bench.scheduling.page writes it anew"
+    assert page.filled(text, page.tables(page.results(), page.beside())) == text, "python -m bench.scheduling.page writes it anew"
 
 
 def test_every_figure_of_scheduling_is_in_its_tables() -> None:
@@ -52,16 +52,26 @@ def test_every_figure_of_scheduling_is_in_its_tables() -> None:
     assert "|---|---|" in made
 
 
+def test_every_figure_beside_hami_is_in_a_table() -> None:
+    one = {"pods": 100, "cpu_ms_per_pod": {"etcd": 0.5, "extender": 1.25}, "rate": 300.0, "extender_resident_mib": 60.2, "bind_failures": 0}
+    hami = {**one, "kind": "HAMi", "rate": 30.0, "cpu_ms_per_pod": {"etcd": 1.5, "extender": 12.5}, "bind_failures": 150}
+    rounds = [{**one, "kind": "no extender"}, {**one, "kind": "ours", "latency": {}}, hami]
+    made = page.tables([], [{"date": "2026-01-02", "nodes": 500, "pods": 100, "hami_ratio": 10.0, "rounds": rounds}])
+    assert "| 500 | 100 | 30 | 300 | 10.0, missed | 12.50 ms | 1.25 ms | 14.00 ms | 1.75 ms | 60 MiB | 60 MiB | 1.50 | 2026-01-02 |" in made
+
+
 def test_fleet() -> None:
     text = fleet.PAGE.read_text()
     assert page.filled(text, fleet.tables(json.loads(fleet.RESULT.read_text()))) == text, "python -m bench.fleet.page writes it anew"
 
 
 def test_every_figure_of_fleets_is_in_its_table() -> None:
-    run = {"step": "site", "nodes": 7, "seconds": 14.0, "modules": 25, "results": 50, "sent": 12_000_000, "peak": 80.4}
+    run = {"step": "site", "nodes": 7, "forks": 20, "seconds": 14.0, "modules": 25, "results": 50, "sent": 12_000_000, "peak": 80.4}
     more = {**run, "nodes": 17, "seconds": 16.0}
     most = {**run, "nodes": 20, "seconds": 48.0}
-    made = fleet.tables([{"what": "before", "date": "2026-01-02", "runs": [run, more, most]}])
-    assert "| before | site | 7 | 14 s | 2.00 s (1.0, missed) |  |  | 2.5 | 5.0 | 1.2 MB | 80 MiB | 2026-01-02 |" in made
-    assert "| before | site | 17 | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB | 2026-01-02 |" in made
+    other = {**run, "nodes": 200, "forks": 50, "wall": 61.2}
+    made = fleet.tables([{"what": "before", "date": "2026-01-02", "runs": [run, more, most, other]}])
+    assert "| before | site | 200 | 50 | 61 s (60, missed) | 14 s | 0.07 s (1.0) |  |  |" in made
+    assert "| before | site | 7 | 20 |  | 14 s | 2.00 s (1.0, missed) |  |  | 2.5 | 5.0 | 1.2 MB | 80 MiB | 2026-01-02 |" in made
+    assert "| before | site | 17 | 20 |  | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB | 2026-01-02 |" in made
     assert "| 2.40 s (1.0, missed) | 10.67 s | 1.20 (1.15, missed) |" in made

@@ -87,6 +87,21 @@ def test_a_second_call_changes_nothing_and_a_plan_never_does(world: World) -> No
     assert Host(world, "gpu002").answer("container_runtime", asked)["changed"]
 
 
+def test_an_upgrade_finds_what_an_earlier_release_has_left(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 1, forks=5)
+
+    def changes(*hosts: str) -> list[bool]:
+        asked = (("gpushare_runtime_env", {"artifact": {**ARTIFACT, "wheel_path": "/tmp/wheel"}}), ("gpushare_daemon", SERVICE))
+        return [Host(World(tmp_path), host).answer(module, arguments)["changed"] for host in hosts for module, arguments in asked]
+
+    assert changes("gpu001") == [True, True]
+    assert changes("gpu001") == [False, False]
+    fleet.age()
+    # cp1 has nothing yet.
+    assert changes("gpu001", "cp1") == [True] * 4
+    assert changes("gpu001", "cp1") == [False] * 4
+
+
 def test_verify_finds_nothing_wrong_with_these_hosts(world: World) -> None:
     nodes, planes = (["gpu001", "gpu002"], ["cp1", "cp2", "cp3"])
     hosts = {host: believe(seen(world, host), shape_of("gpushare_verify_host", {})) for host in world.names}

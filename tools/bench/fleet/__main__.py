@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -31,13 +32,15 @@ Json = dict[str, Any]
 ROOT: Final = Path(__file__).resolve().parents[3]
 HERE: Final = Path(__file__).resolve().parent
 PLANES: Final = 3
+FIRST, UPGRADE = "first site", "upgrade"
 #: What is run on each fleet, in this order, under the name that the page has, with the playbook.
-STEPS: Final = {"first site": "site", "site": "site", "preflight": "preflight", "verify": "verify", "uninstall": "uninstall"}
+STEPS: Final = {FIRST: "site", "site": "site", "preflight": "preflight", "verify": "verify", UPGRADE: "upgrade", "uninstall": "uninstall"}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run cost. seconds: CPU of the controller, without what hosts spend. peak: memory of its largest process, in MiB.
+    """What one run cost. seconds: CPU of the controller, without what hosts spend. wall: seconds from start to end, which mean something
+    on a machine where nothing else runs. peak: memory of its largest process, in MiB.
 
     modules, results: executions of modules and results of tasks, of all hosts. changed: the results that report a change. reads: of all
     variables of a host by `hostvars`. sent, received: bytes of modules and of their answers.
@@ -47,6 +50,7 @@ class Cost:
     nodes: int
     forks: int
     seconds: float
+    wall: float
     peak: float
     modules: int
     results: int
@@ -75,6 +79,8 @@ class Fleet:
 
     def start(self, step: str, **variables: Any) -> subprocess.Popen[bytes]:
         """A step of STEPS with these variables, which prints to the file `output` of the folder."""
+        if step == UPGRADE:
+            self.age()
         (self.folder / "calls").write_text("")
         program = Path(sys.executable).parent / "ansible-playbook"
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")} | environment(
@@ -87,11 +93,20 @@ class Fleet:
         with (self.folder / "output").open("wb") as output:
             return subprocess.Popen(command, env=environ, cwd=ROOT / "playbooks", stdout=output, stderr=subprocess.STDOUT)
 
+    def age(self) -> None:
+        """What the first site has left becomes that of an earlier release: another environment, and daemons with another unit."""
+        for path in (self.folder / "state").iterdir():
+            there: Json = json.loads(path.read_text())
+            if "environment" in there:
+                there["environment"] = {**there["environment"], "wheel_sha256": "of an earlier release"}
+                path.write_text(json.dumps({key: "" if key.startswith("daemon ") else value for key, value in there.items()}))
+
     def run(self, step: str, **variables: Any) -> tuple[Cost, Results]:
         """What a step of STEPS with these variables cost and did. RuntimeError where the playbook fails."""
+        began = time.monotonic()
         process = self.start(step, **variables)
         _pid, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        process.returncode, wall = os.waitstatus_to_exitcode(status), time.monotonic() - began
         if process.returncode:
             end = (self.folder / "output").read_text()[-4000:]
             raise RuntimeError(f"{step} on {self.nodes} nodes ended with {process.returncode}:\n{end}")
@@ -102,6 +117,7 @@ class Fleet:
             self.nodes,
             self.forks,
             round(usage.ru_utime + usage.ru_stime, 2),
+            round(wall, 1),
             round(usage.ru_maxrss / 1024, 1),
             sum(event["event"] == "module" for event in found.events),
             sum(event["event"] == "result" for event in found.events),
@@ -127,40 +143,50 @@ def squares(smaller: Results, larger: Results, nodes: Sequence[int]) -> list[tup
     return sorted(rows, reverse=True)
 
 
+def _record(what: str, costs: Sequence[Cost]) -> Json:
+    """One measurement, as fleet.json has it."""
+    machine = {"date": f"{datetime.now(timezone.utc):%Y-%m-%d}", "machine": f"{os.cpu_count()} CPUs, {platform.machine()}"}
+    versions = {"python": platform.python_version(), "ansible": version("ansible-core")}
+    return {"what": what, **machine, "load": round(os.getloadavg()[2], 1), **versions, "runs": [asdict(cost) for cost in costs]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=lambda text: [int(one) for one in text.split(",")], default=[10, 25, 50, 100, 200])
     parser.add_argument("--forks", type=int, default=20)
     parser.add_argument("--steps", type=lambda text: text.split(","), default=list(STEPS), help=f"of {', '.join(STEPS)}")
     parser.add_argument("--settled", action="store_true", help="everything is installed before the first step")
+    parser.add_argument(
+        "--installed", type=Path, help="a folder for what the first site leaves; a measurement without that step starts with it"
+    )
     parser.add_argument("--squares", action="store_true", help="print the tasks whose CPU grows faster than the first two fleets")
     parser.add_argument("--json", type=Path, help="a file to which this measurement is added")
     parser.add_argument("--what", default="", help="words about this measurement, for that file")
     given = parser.parse_args()
+    before = json.loads(given.json.read_text()) if given.json and given.json.is_file() else []
     costs: list[Cost] = []
     seen: dict[tuple[str, int], Results] = {}
     for nodes in given.nodes:
         with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
             fleet = Fleet(Path(folder), nodes, given.forks, given.settled)
+            state, kept = fleet.folder / "state", given.installed / str(nodes) if given.installed else None
+            if kept and FIRST not in given.steps:
+                shutil.copytree(kept, state, dirs_exist_ok=True)
             for step in (step for step in STEPS if step in given.steps):
                 cost, seen[step, nodes] = fleet.run(step)
                 costs.append(cost)
                 print(f"{cost.seconds / nodes:.2f} CPU s a node: {cost}", flush=True)
+                if given.json:
+                    # After each step: the next one may take a quarter of an hour.
+                    given.json.write_text(json.dumps([*before, _record(given.what, costs)], indent=1) + "\n")
+                if kept and step == FIRST:
+                    shutil.copytree(state, kept, dirs_exist_ok=True)
     if given.squares:
         for step in given.steps:
             first, second = (seen[step, nodes] for nodes in given.nodes[:2])
             print(f"\n{step}: CPU s that grow with the square, of all on {given.nodes[1]} nodes, on {given.nodes[0]} nodes; task")
             for row in squares(first, second, given.nodes)[:20]:
                 print("{:8.2f} {:8.2f} {:8.2f}  {}".format(*row))
-    if given.json:
-        before = json.loads(given.json.read_text()) if given.json.is_file() else []
-        known = {
-            "what": given.what,
-            "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-            "machine": f"{os.cpu_count()} CPUs, {platform.machine()}",
-        }
-        known |= {"load": round(os.getloadavg()[2], 1), "python": platform.python_version(), "ansible": version("ansible-core")}
-        given.json.write_text(json.dumps([*before, {**known, "runs": [asdict(cost) for cost in costs]}], indent=1) + "\n")
 
 
 if __name__ == "__main__":

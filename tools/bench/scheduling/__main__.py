@@ -7,7 +7,8 @@
 Real etcd, kube-apiserver and kube-scheduler; nodes of eight GPUs that only kwok answers for; the extender over mutual
 TLS as it is installed; the leanest over plain HTTP, and over the same TLS. The pods are created first, then the scheduler
 is started. The four kinds of rounds take turns, because the machine may be shared: only their ratio is judged. With `--claims` the kinds
-are three: without the extender, with it, and the back end dra, where kube-scheduler as it is allocates claims.
+are three: without the extender, with it, and the back end dra, where kube-scheduler as it is allocates claims. With `--hami` the third is
+HAMi's extender.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
+from bench.scheduling import hami
 from bench.scheduling.claims import CLAIMS, Claims, gpus
 from bench.scheduling.control_plane import ControlPlane, Process, settle
 from bench.scheduling.extender import Extender, Idle, installed_python
+from bench.scheduling.hami import Hami
 from bench.scheduling.latency import Latency, read
-from bench.scheduling.objects import PODS, all_of, make_nodes, make_pod
+from bench.scheduling.objects import PODS, all_of, make_nodes, make_pod, pending
 from bench.scheduling.startup import startup
 from gpushare_lab.components import KUBERNETES
 from gpushare_lab.prepare import the_cache
@@ -46,15 +49,18 @@ _FAILED_BIND: Final = re.compile(r"^WARNING \S+: bind ", re.M)
 TARGET: Final = {500: 0.75, 5000: 0.8}
 NONE, IDLE, IDLE_TLS, OURS = "no extender", "the leanest extender", "the leanest extender over TLS", "ours"
 BY_CLAIMS: Final = "claims"
+HAMI: Final = "HAMi"
 KINDS: Final = (NONE, OURS, IDLE, IDLE_TLS)
 WITH_CLAIMS: Final = (NONE, OURS, BY_CLAIMS)
+WITH_HAMI: Final = (NONE, OURS, HAMI)
 
 
 @dataclass(frozen=True)
 class Round:
     """One round. rate: pods bound a second, from the first to the last; cpu_ms_per_pod: by process; resident in MiB, at its end;
-    latency: of each verb, as the extender itself measured it. made_ms_per_pod: CPU for the pods before the scheduler starts, and for their
-    claims. gpus: those that have a pod, None where nothing has chosen any. load: of the machine, at its end."""
+    bind_failures: of HAMi, those that found their node locked; latency: of each verb, as the extender itself measured it. made_ms_per_pod:
+    CPU for the pods before the scheduler starts, and for their claims. gpus: those that have a pod, None where nothing has chosen any.
+    load: of the machine, at its end."""
 
     kind: str
     pods: int
@@ -93,7 +99,10 @@ class Bench:
     async def round(self, kind: str) -> Round:
         """Create the pods, start what schedules them, and count."""
         extender = Extender(self._plane, *self._options, python=self._python) if kind == OURS else None
-        asked = extender or (Idle(self._plane, self._python, tls=kind == IDLE_TLS) if kind in (IDLE, IDLE_TLS) else None)
+        other = Hami(self._plane, self._client, len(self._inventories)) if kind == HAMI else None
+        leanest = Idle(self._plane, self._python, tls=kind == IDLE_TLS) if kind in (IDLE, IDLE_TLS) else None
+        asked = extender or other or leanest
+        make = hami.pending if other else pending
         claims = Claims(self._plane, self._client, self._inventories) if kind == BY_CLAIMS else None
         if claims:
             await claims.start()
@@ -103,7 +112,7 @@ class Bench:
         for process in running.values():
             await settle(process)
         first = sum(process.cpu_seconds() for process in running.values())
-        await all_of(make_pod(self._client, number) for number in range(self._pods))
+        await all_of(make_pod(self._client, make(number)) for number in range(self._pods))
         if asked:
             await asked.binds()
         if claims:
@@ -123,15 +132,18 @@ class Bench:
             times = await self._bound(listed["metadata"]["resourceVersion"], scheduler)
             cpu = {name: process.cpu_seconds() - before[name] for name, process in measured.items()}
             cpu["kube-scheduler"] = scheduler.cpu_seconds()
-            resident = extender.process.resident_mib() if extender else None
+            resident = asked.process.resident_mib() if asked and asked is not leanest else None
             latency = read(extender.metrics) if extender else None
         finally:
             scheduler.stop()
             if asked:
                 asked.process.stop()
+            if other:
+                await other.stop()
         chosen = await self._chosen(kind)
         seconds = times[-1] - times[0]
         failures = len(_FAILED_BIND.findall(extender.process.log.read_text(errors="replace"))) if extender else None
+        failures = other.locked() if other else failures
         busy = round(os.getloadavg()[0], 1)
         await self._clear()
         if claims:
@@ -187,7 +199,7 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
     """The whole benchmark; what it found, ready for JSON."""
     options = ["--most-nodes", str(given.most_nodes)] if given.most_nodes else []
     python = installed_python(the_cache())
-    kinds = WITH_CLAIMS if given.claims else KINDS
+    kinds = WITH_CLAIMS if given.claims else WITH_HAMI if given.hami else KINDS
     # Each kind early and late: what comes later finds warm caches.
     turns = (*kinds, *reversed(kinds))
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-") as folder:
@@ -196,6 +208,8 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
             async with KubeClient(load(str(plane.kubeconfig)), user_agent="bench") as client:
                 say(f"{given.nodes} nodes")
                 inventories = await make_nodes(client, given.nodes)
+                if given.hami:
+                    await hami.register(client, inventories)
                 bench = Bench(plane, client, inventories, python, given.pods, given.percentage, options)
                 found: list[Round] = []
                 for number in range(len(kinds) * given.rounds):
@@ -222,6 +236,7 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
         "pods": given.pods,
         "percentageOfNodesToScore": given.percentage,
         "most_nodes": given.most_nodes,
+        **({"hami": hami.release(hami.program())} if given.hami else {}),
         **_ratios(found),
         "target_ratio": TARGET.get(given.nodes),
         "rounds": [asdict(one) for one in found],
@@ -232,8 +247,8 @@ async def measure(given: argparse.Namespace, say: Callable[[str], None]) -> dict
 def _ratios(found: Sequence[Round]) -> dict[str, float]:
     """How much is left of the rate with the extender, and how much of the CPU per pod would do without it; the same against the leanest
     extender, of which the CPU is its own. Of claims: how much of the rate with the extender, and how many times its CPU, with that for the
-    pods and claims themselves. Without rounds nothing."""
-    none, ours, idle, idle_tls, claims = ([one for one in found if one.kind == kind] for kind in (*KINDS, BY_CLAIMS))
+    pods and claims themselves. Of HAMi: our rate as a multiple of its own, and its CPU as a multiple of ours. Without rounds nothing."""
+    none, ours, idle, idle_tls, claims, others = ([one for one in found if one.kind == kind] for kind in (*KINDS, BY_CLAIMS, HAMI))
     if not ours:
         return {}
     own = operator.itemgetter("extender")
@@ -244,6 +259,9 @@ def _ratios(found: Sequence[Round]) -> dict[str, float]:
     if claims:
         cpu = _ratio(lambda one: one.made_ms_per_pod + sum(one.cpu_ms_per_pod.values()), claims, ours)
         return {**ratios, "claims_ratio": _ratio(lambda one: one.rate, claims, ours), "claims_cpu_ratio": cpu}
+    if others:
+        cpu = _ratio(lambda one: own(one.cpu_ms_per_pod), others, ours)
+        return {**ratios, "hami_ratio": _ratio(lambda one: one.rate, ours, others), "hami_cpu_ratio": cpu}
     return {
         **ratios,
         "leanest_ratio": _ratio(lambda one: one.rate, ours, idle),
@@ -268,6 +286,7 @@ def main() -> int:
     parser.add_argument("--bound-pods", type=int, default=0, metavar="PODS", help="also measure memory and start with so many")
     parser.add_argument("--rest", type=float, default=0, metavar="SECONDS", help="with --bound-pods: also measure what it costs at rest")
     parser.add_argument("--claims", action="store_true", help="measure the back end dra beside the extender, and not the leanest one")
+    parser.add_argument("--hami", action="store_true", help=f"measure HAMi's extender beside ours, which {hami.VARIABLE} names")
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     given = parser.parse_args()
     started = time.monotonic()
@@ -287,7 +306,9 @@ def main() -> int:
         say(f"ratio {found['ratio']} (target {found['target_ratio'] or 'none for this size'}); of CPU per pod {found['cpu_ratio']}")
         if given.claims:
             say(f"with claims {found['claims_ratio']} of the extender's rate, {found['claims_cpu_ratio']} times the CPU per pod")
-        for name, key in () if given.claims else (("plain HTTP", "leanest"), ("the same TLS", "leanest_tls")):
+        if given.hami:
+            say(f"{found['hami_ratio']} times the rate of HAMi, which takes {found['hami_cpu_ratio']} times the CPU")
+        for name, key in () if given.claims or given.hami else (("plain HTTP", "leanest"), ("the same TLS", "leanest_tls")):
             say(f"against the leanest extender over {name}: {found[f'{key}_ratio']} of its rate, {found[f'{key}_cpu_ratio']} times its CPU")
     return 0
 

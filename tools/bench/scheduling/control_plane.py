@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -66,10 +68,14 @@ def kwok(cache: Cache) -> Path:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine that nobody listens on just now, and that no connection gets before somebody does."""
+    # Those of connections begin at 32768.
+    for _attempt in range(100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.randrange(20000, 32768)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("found no free port between 20000 and 32767")
 
 
 class Process:

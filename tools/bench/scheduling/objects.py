@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final
 
 from gpushare_runtime.core.inventory import Gpu, Inventory
@@ -49,9 +49,8 @@ def pending(number: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, "spec": spec}
 
 
-async def make_pod(client: KubeClient, number: int) -> None:
-    """A pending pod of one to eight units."""
-    await client.create(PODS, pending(number))
+async def make_pod(client: KubeClient, pod: Mapping[str, Any]) -> None:
+    await client.create(PODS, pod)
 
 
 async def all_of(works: Iterable[Awaitable[None]]) -> None:

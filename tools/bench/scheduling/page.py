@@ -22,14 +22,20 @@ def results(folder: Path = FOLDER) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (one["nodes"], one["percentageOfNodesToScore"], one["most_nodes"]))
 
 
-def tables(found: Sequence[dict[str, Any]]) -> str:
-    """All that stands between the markers."""
+def beside(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """The figures with HAMi's extender, which are of a program that not everybody has; [] without any."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("hami-*.json"))]
+
+
+def tables(found: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]] = ()) -> str:
+    """All that stands between the markers. others: of `beside`."""
     rounds = [one for one in found if one["rounds"]]
     parts = [table(_RATES, [_rate(one) for one in rounds]), table(_VERBS, [row for one in rounds for row in _verbs(one)])]
     full = [one["startup"] for one in found if one["startup"]]
     # Records of before 2026-11-30 say nothing about rest.
     rest = [_rest(one, times) for one in full for times in one.get("rest", ())]
-    more = [table(head, rows) for head, rows in ((_STARTUP, [_startup(one) for one in full]), (_REST, rest)) if rows]
+    of_others = [_beside(one) for one in others]
+    more = [table(head, rows) for head, rows in ((_STARTUP, [_startup(one) for one in full]), (_REST, rest), (_HAMI, of_others)) if rows]
     return "\n\n".join([*parts, *more])
 
 
@@ -63,6 +69,24 @@ _LEANEST: Final = ("leanest_ratio", "leanest_cpu_ratio", "leanest_tls_ratio", "l
 _VERBS: Final = ("nodes", "nodes in a call", "verb", "calls", "mean", "p50", "p95", "p99")
 _STARTUP: Final = ("nodes", "bound pods", "start to first answer (target 5 s)", "of which own CPU", "resident")
 _REST: Final = ("nodes", "bound pods", "at rest", "for", "changes per second", "CPU of a core (target 1 %)", "kube-apiserver and etcd")
+
+#: Our rate as a multiple of HAMi's.
+HAMI_TARGET: Final = 15
+_HAMI: Final = (
+    "nodes",
+    "pods",
+    "HAMi, pods/s",
+    "gpushare, pods/s",
+    f"times its rate (target {HAMI_TARGET})",
+    "CPU per pod of HAMi's extender",
+    "of ours",
+    "CPU per pod of all with HAMi",
+    "with ours",
+    "resident, HAMi",
+    "ours",
+    "HAMi's binds that found the node locked, per pod",
+    "date",
+)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -112,5 +136,16 @@ def _rest(full: dict[str, Any], one: dict[str, Any]) -> list[str]:
     return [str(full["nodes"]), str(full["pods"]), one["what"], *figures]
 
 
+def _beside(one: dict[str, Any]) -> list[str]:
+    hami, ours = ([r for r in one["rounds"] if r["kind"] == kind] for kind in ("HAMi", "ours"))
+    rates = [f"{statistics.mean(r['rate'] for r in side):.0f}" for side in (hami, ours)]
+    own = [f"{statistics.mean(r['cpu_ms_per_pod']['extender'] for r in side):.2f} ms" for side in (hami, ours)]
+    cpu = [f"{statistics.mean(sum(r['cpu_ms_per_pod'].values()) for r in side):.2f} ms" for side in (hami, ours)]
+    resident = [f"{statistics.mean(r['extender_resident_mib'] for r in side):.0f} MiB" for side in (hami, ours)]
+    locked = sum(r["bind_failures"] for r in hami) / sum(r["pods"] for r in hami)
+    ratio = f"{one['hami_ratio']:.1f}{', missed' if one['hami_ratio'] < HAMI_TARGET else ''}"
+    return [str(one["nodes"]), str(one["pods"]), *rates, ratio, *own, *cpu, *resident, f"{locked:.2f}", one["date"]]
+
+
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(), tables(results())))
+    PAGE.write_text(filled(PAGE.read_text(), tables(results(), beside())))
