@@ -49,7 +49,8 @@ def installed_python(cache: Cache) -> Path:
     return cache.entry("bench-python", version, {"requirements": _REQUIREMENTS.read_bytes()}, build) / "bin/python"
 
 
-def _make_certificates(pki: Path) -> None:
+def make_certificates(pki: Path) -> None:
+    """Of the extender and of its scheduler, unless they are there."""
     run([sys.executable, "-m", "gpushare_runtime.pki.main", "ensure", "--dir", pki])
 
 
@@ -66,7 +67,7 @@ class Extender:
     def __init__(self, plane: ControlPlane, *more: str, python: str | Path = sys.executable) -> None:
         self._port, metrics, pki = free_port(), free_port(), plane.folder / "pki"
         self.metrics = f"http://127.0.0.1:{metrics}/metrics"
-        _make_certificates(pki)
+        make_certificates(pki)
         (plane.folder / "extender.log").unlink(missing_ok=True)
         tls: list[str | Path] = ["--tls-cert", pki / "extender.crt", "--tls-key", pki / "extender.key", "--client-ca", pki / "ca.crt"]
         module: list[str | Path] = [python, "-m", "gpushare_runtime.extender.main", "--kubeconfig", plane.kubeconfig]
@@ -99,7 +100,7 @@ class Idle:
         (plane.folder / "idle.log").unlink(missing_ok=True)
         module: list[str | Path] = [python, "-m", "bench.scheduling.idle", "--kubeconfig", plane.kubeconfig, "--port", str(port)]
         if tls:
-            _make_certificates(pki)
+            make_certificates(pki)
             module += ["--pki", pki]
         self._started = time.monotonic()
         self.process = Process("idle", module, plane.folder)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling.control_plane import ControlPlane, Process, free_port
+from bench.scheduling.extender import make_certificates
 from bench.scheduling.objects import PODS, UNITS, all_of
 from gpushare_lab.process import run
 from gpushare_runtime.core.inventory import Inventory
@@ -85,7 +86,7 @@ async def register(client: KubeClient, inventories: Mapping[str, Inventory]) -> 
                 "count": _PODS_PER_GPU,
                 "devmem": UNITS * 1024,
                 "devcore": 100,
-                "type": gpu.model,
+                "type": f"NVIDIA-{gpu.model}",
                 "mode": "hami-core",
                 "health": True,
             }
@@ -108,6 +109,7 @@ class Hami:
     def __init__(self, plane: ControlPlane, client: KubeClient, nodes: int) -> None:
         port, pki = free_port(), plane.folder / "pki"
         self._client, self._nodes = client, nodes
+        make_certificates(pki)
         configuration = plane.folder / "hami.json"
         configuration.write_text(json.dumps(_CONFIGURATION))
         (plane.folder / "hami.log").unlink(missing_ok=True)
