@@ -63,8 +63,10 @@ def program() -> Path:
 
 
 def release(program: Path) -> str:
-    """What the program says of itself."""
-    return run([program, "version"]).stdout.strip()
+    """Version and revision, as the program says them."""
+    done = run([program, "version"])
+    said = dict(line.split(":", 1) for line in (done.stdout + done.stderr).splitlines() if ":" in line)
+    return " ".join(said[name].strip() for name in ("version", "revision"))
 
 
 def pending(number: int) -> dict[str, Any]:
