@@ -64,7 +64,7 @@ class Api:
             connection.request("GET", f"{path}?{query}", None, {"Accept": "application/json", **self._headers})
             for line in connection.getresponse():
                 event = json.loads(line)
-                if event["type"] == "ERROR" or "object" not in event:
+                if event.get("type") == "ERROR" or "object" not in event:
                     raise ApiError(event.get("object", event).get("code", 0), str(event)[:200])
                 yield event["object"]
         except http.client.HTTPException as error:
