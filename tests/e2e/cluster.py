@@ -188,6 +188,17 @@ class Cluster:
         """Set annotations of an object; None removes one."""
         self.api.patch(path, {"metadata": {"annotations": annotations}})
 
+    def publish_gpus(self, node: str, inventory: str) -> None:
+        """In the place of a device plugin. inventory: as the annotation gpushare/gpus has it."""
+        self.annotate(f"/api/v1/nodes/{node}", {"gpushare/gpus": inventory})
+
+    def nodes_with_gpus(self) -> set[str]:
+        """Those whose GPUs are known to who places pods."""
+        # It stands on this file.
+        from e2e.extender import ledgers
+
+        return set(ledgers(self))
+
     def delete(self, *names: str) -> None:
         """Delete pods and wait until they are gone."""
         for name in names:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""Nodes that are objects in the API and no machines: kube-scheduler and the extender place pods there, which nobody starts.
+"""Nodes that are objects in the API and no machines: pods are placed there, which nobody starts.
 
 GPUs, labels and what the node says of itself are whatever a test needs, and a pod is placed in a moment and gone in another. Their leases
 are renewed, or else kube-controller-manager would call them not ready within a minute, which a busy machine takes for one test.
@@ -16,7 +16,6 @@ from datetime import datetime, timezone
 
 from e2e.api import Api, ApiError, Json
 from e2e.cluster import CORE, GPUS, MEMORY, Cluster, allocation
-from e2e.extender import ledgers
 from e2e.manifests import pod
 
 NODES = "/api/v1/nodes"
@@ -53,14 +52,14 @@ def fake_nodes(
         for name, gpus in nodes.items():
             _create(cluster, name, gpus, core, labels or {})
         with _renewed(cluster.api, nodes):
-            cluster.until("the extender knows the nodes", lambda: set(nodes) <= set(ledgers(cluster)), 30)
+            cluster.until("the GPUs of the nodes are known", lambda: set(nodes) <= cluster.nodes_with_gpus(), 30)
             yield
     finally:
         remove(cluster, *(p["metadata"]["name"] for p in cluster.pods() if FAKE_NODE in p["metadata"].get("labels", {})))
         for name in nodes:
             cluster.api.delete(f"{NODES}/{name}")
         # The next ones may have the same names.
-        cluster.until("the extender has forgotten the nodes and their pods", lambda: not set(nodes) & set(ledgers(cluster)), 60)
+        cluster.until("the nodes and their pods are forgotten", lambda: not set(nodes) & cluster.nodes_with_gpus(), 60)
 
 
 @contextmanager
@@ -95,12 +94,9 @@ def _now() -> str:
 
 
 def _create(cluster: Cluster, name: str, gpus: Sequence[Gpu], core: int, labels: Mapping[str, str]) -> None:
-    metadata = {
-        "name": name,
-        "labels": {"kubernetes.io/hostname": name, FAKE_NODE: "", **labels},
-        "annotations": {"gpushare/gpus": inventory(name, gpus, core)},
-    }
+    metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, FAKE_NODE: "", **labels}}
     cluster.api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    cluster.publish_gpus(name, inventory(name, gpus, core))
     units = sum(gpu[0] if isinstance(gpu, tuple) else gpu for gpu in gpus)
     has = {"cpu": "8", "memory": "8Gi", "pods": "100", MEMORY: str(units), GPUS: str(len(gpus))}
     has |= {CORE: str(core * len(gpus))} if core else {}

@@ -119,6 +119,10 @@ def test_a_pod_whose_gpus_are_nowhere_is_told_so(empty: Cluster) -> None:
     with fake_nodes(empty, MIXED):
         reason = until_unschedulable(empty, fake_pod("choosy", 4, annotations={"gpushare.request/models": "H100"}))
         assert "are not of a model or UUID that the pod accepts" in reason
+
+
+def test_a_mistaken_annotation_is_named(empty: Cluster) -> None:
+    with fake_nodes(empty, MIXED):
         reason = until_unschedulable(empty, fake_pod("mistaken", 4, annotations={"gpushare.request/model": "T4"}))
         assert "annotation gpushare.request/model is not known" in reason
 
