@@ -127,6 +127,9 @@ PLUGIN_AT_REST = saved("device-plugin-rest")
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
+CLAIMS = saved("claims-500")
+#: Means of its rounds: with the extender, with claims.
+CLAIMS_RATES, CLAIMS_GPUS = (tuple(proof.mean(CLAIMS, kind, key) for kind in ("ours", "claims")) for key in ("rate", "gpus"))
 #: The last run of each step with the most nodes.
 FLEET = {run["step"]: run for one in saved("fleet") for run in sorted(one["runs"], key=lambda run: run["nodes"])}
 #: The device plugin with a real library: memory and ids on each GPU.
@@ -290,6 +293,13 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("systemd replaces a hanging process after {} s", (unit("gpushare-extender", "WatchdogSec"),)),
         ("tables that were read more than {} days ago", (looked_up.OLD_DAYS,)),
     ],
+    "docs/use/dra.md": [
+        ("| {} pods on {} nodes with 8 GPUs, in a [benchmark]", (CLAIMS["pods"], CLAIMS["nodes"])),
+        (
+            "| {:.0f} pods bound a second, {:.0f} GPUs in use | {:.0f} pods a second, {:.0f} GPUs in use |",
+            tuple(value for pair in zip(CLAIMS_RATES, CLAIMS_GPUS, strict=True) for value in pair),
+        ),
+    ],
     "docs/project/questions.md": [
         ("Opening a page takes {:.0f} s", (questions.PAGE_MINUTES * 60,)),
         ("takes more than {:.0f} minutes", (questions.MOST_MINUTES,)),
@@ -415,7 +425,12 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
         ("took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
     ],
-    "docs/project/dra.md": [("`claims.json` would pass {} MiB", (claims.MOST_BYTES // MIB,))],
+    "docs/project/dra.md": [
+        ("`claims.json` would pass {} MiB", (claims.MOST_BYTES // MIB,)),
+        ("With {} nodes of 8 GPUs, and {} pods of 1 to 8 units", (CLAIMS["nodes"], CLAIMS["pods"])),
+        ("had {:.2f} of the extender's rate", (CLAIMS["claims_ratio"],)),
+        ("and {:.1f} times its CPU for each pod", (CLAIMS["claims_cpu_ratio"],)),
+    ],
     f"{REFERENCE}/http.md": [("Bodies may have {} MiB", (http_server.MOST_BYTES // MIB,))],
     f"{REFERENCE}/image.md": [("each at most {} MB, and at most {} MB", (image.MOST_PACKED_MB, image.MOST_MB))],
     f"{REFERENCE}/metrics.md": [

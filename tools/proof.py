@@ -100,7 +100,12 @@ def saved(name: str) -> Any:
 
 def rate(scheduling: Mapping[str, Any], *, extender: bool) -> float:
     """Pods bound per second with or without the extender, of a saved scheduling-*.json: the mean of its rounds."""
-    return float(statistics.mean(one["rate"] for one in scheduling["rounds"] if one["kind"] == ("ours" if extender else "no extender")))
+    return mean(scheduling, "ours" if extender else "no extender", "rate")
+
+
+def mean(scheduling: Mapping[str, Any], kind: str, key: str) -> float:
+    """Of a number in all rounds of a kind."""
+    return float(statistics.mean(one[key] for one in scheduling["rounds"] if one["kind"] == kind))
 
 
 def cpu(scheduling: Mapping[str, Any]) -> tuple[float, float]:

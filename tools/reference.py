@@ -11,6 +11,7 @@ import argparse
 import importlib
 import json
 import re
+import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -403,6 +404,8 @@ def benchmarks() -> str:
     binds = [proof.saved(f"binds-{seed}") for seed in (1, 2)]
     killed = proof.saved("leader-killed")
     smaller, larger = proof.saved("scheduling-500"), proof.saved("scheduling-5000-sampled")
+    claimed = proof.saved("claims-500")
+    by_claims, by_us = (proof.mean(claimed, kind, "rate") for kind in ("claims", "ours"))
 
     def rates(one: Mapping[str, Any]) -> str:
         with_it, without = (proof.rate(one, extender=side) for side in (True, False))
@@ -457,6 +460,11 @@ def benchmarks() -> str:
             for one in proof.reports()
         ),
         [
+            f"the same with the back end dra, {claimed['nodes']} nodes with 8 GPUs",
+            f"{by_claims:.0f}, {by_us:.0f} with the extender: {claimed['claims_ratio']:.2f} of it",
+            "claims-500.json",
+        ],
+        [
             "answer to kubelet, 10,240 ids",
             f"99 % of Allocate within {plugin['Allocate p99 ms']} ms, of GetPreferredAllocation within "
             f"{plugin['GetPreferredAllocation p99 ms']} ms",
@@ -500,6 +508,28 @@ def benchmarks() -> str:
         ],
     ]
     return table(["measured", "result", "file"], [[what, found, f"[{name}]({name})"] for what, found, name in rows])
+
+
+def claims() -> str:
+    """The back end dra beside the extender: means of the rounds of each kind. A dash where nothing has chosen a GPU."""
+    found = proof.saved("claims-500")
+    sides = [[one for one in found["rounds"] if one["kind"] == kind] for kind in ("no extender", "ours", "claims")]
+
+    def row(what: str, form: str, value: Callable[[Mapping[str, Any]], float | None]) -> list[str]:
+        numbers = [[number for one in side if (number := value(one)) is not None] for side in sides]
+        return [what, *(form.format(statistics.mean(each)) if each else "–" for each in numbers)]
+
+    head = [f"means of {len(sides[0])} rounds", "without extender", "with the extender", "with claims"]
+    rows = [
+        row("pods bound a second", "{:.0f}", lambda one: one["rate"]),
+        row("CPU for each pod, all processes", "{:.1f} ms", lambda one: sum(one["cpu_ms_per_pod"].values())),
+        row("of which kube-scheduler", "{:.1f} ms", lambda one: one["cpu_ms_per_pod"]["kube-scheduler"]),
+        row("of which kube-apiserver", "{:.1f} ms", lambda one: one["cpu_ms_per_pod"]["kube-apiserver"]),
+        row("CPU before, for the pod and its claim", "{:.1f} ms", lambda one: one["made_ms_per_pod"]),
+        row("GPUs that have a pod", "{:.0f}", lambda one: one["gpus"]),
+        row("load of the machine", "{:.1f}", lambda one: one["load"]),
+    ]
+    return table(head, rows)
 
 
 def gpu_proof() -> str:
@@ -602,6 +632,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes, "kubernetes-gates": gates_of_kubernetes},
     "docs/project/release.md": {"looked-up": facts_of_others},
     "docs/project/benchmarks/README.md": {"benchmarks": benchmarks},
+    "docs/project/dra.md": {"claims": claims},
     "docs/project/gpu-proof.md": {"gpu-proof": gpu_proof},
     "docs/project/testing.md": {"suites": suites},
 }

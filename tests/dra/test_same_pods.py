@@ -53,11 +53,11 @@ EXCEPTIONS = {
 }
 
 
-def tests_of(module: ModuleType) -> dict[str, Any]:
+def cases(module: ModuleType) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name.startswith("test_") and callable(value)}
 
 
-SAME = {name: test for module in MODULES for name, test in tests_of(module).items() if name not in EXCEPTIONS}
+SAME = {name: test for module in MODULES for name, test in cases(module).items() if name not in EXCEPTIONS}
 # pytest finds them here, with the fixtures of this file.
 globals().update(SAME)
 
@@ -78,7 +78,7 @@ def test_what_is_left_out_differs_by_a_row_of_the_page() -> None:
     table = {what: (extender, dra) for what, extender, dra in rows(section("docs/use/dra.md", "What each back end gives"))}
     assert {row: table[row] for row in EXCEPTIONS.values() if table[row][0] == table[row][1]} == {}
     files = {module.__name__.rpartition(".")[2] for module in (test_verbs, test_faults, test_explain)}
-    assert EXCEPTIONS.keys() == files | {name for module in MODULES for name in tests_of(module)} - SAME.keys()
+    assert EXCEPTIONS.keys() == files | {name for module in MODULES for name in cases(module)} - SAME.keys()
 
 
 def test_the_checks_find_faults(empty: Cluster) -> None:

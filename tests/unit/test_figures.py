@@ -75,15 +75,6 @@ ELSEWHERE = [
             "would be 0.5 writes for each pod",
         )
     ),
-    *(
-        ("docs/project/dra.md", words, "what bench.scheduling --claims --pods 600 has printed")
-        for words in (
-            "printed this for 500 nodes with 8 GPUs, and 600 pods",
-            "| 11.7 ms | 26.7 ms | 65.3 ms |",
-            "| 5.1 ms | 10.3 ms | 30.5 ms |",
-            "| 5.0 ms | 8.8 ms | 25.9 ms |",
-        )
-    ),
     ("docs/project/dra.md", "every 10 s", "_HEALTH_SECONDS of dra/driver.py"),
     ("docs/project/dra.md", "about one claim every 20 s", "TURN_SECONDS of dra/prepared.py"),
     ("docs/project/dra.md", "forgets it after 30 s", "kubelet 1.37.2, pkg/kubelet/cm/dra/healthinfo.go: DefaultHealthTimeout"),

@@ -347,8 +347,9 @@ _TABLE = (
     ),
     Suite(
         "dra",
-        "Kubernetes' own scheduler counts GPU memory by claims: samples, devices, over-booking, killed daemons, tokens",
+        "Kubernetes' own scheduler counts GPU memory by claims: samples, devices, over-booking, killed daemons, reboots, tokens",
         lab="in-cluster",
+        full={"GPUSHARE_FULL": "1", "GPUSHARE_CHURN_OUT": "docs/project/benchmarks/claims-churn.json"},
         paths=(
             f"{RUNTIME}/dra/*",
             f"{RUNTIME}/device_plugin/*",
