@@ -137,6 +137,10 @@ class Labs:
             self._save(self._own, INSTALLED)
         self._state = INSTALLED
 
+    def is_now(self, cluster: Cluster) -> None:
+        """Tests have installed something else, which the next ones see in this way. Not saved."""
+        self._own, self._state = cluster, INSTALLED
+
     def close(self) -> None:
         """Remove the lab if no other suite needs it."""
         if self._own and not self._shared:

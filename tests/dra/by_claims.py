@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 from cluster_mode.installs import gpushare
-from dra.shares import SLICES, Share, allocated, gpus_by_device
+from dra.shares import SLICES, Share, allocated, claims, gpus_by_device
 from e2e.api import Json
 from e2e.cluster import GPUS, MEMORY, Cluster, asked
 from gpushare_runtime.core.inventory import Inventory
@@ -37,6 +37,10 @@ class ByClaims(Cluster):
         made = super().create(pod)
         self._asked[made["metadata"]["uid"]] = pod
         return made
+
+    def clear(self) -> None:
+        super().clear()
+        self.until("no claim is left", lambda: not claims(self), 60)
 
     def pods(self, namespace: str = "default") -> list[Json]:
         found = super().pods(namespace)

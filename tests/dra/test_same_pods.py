@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The tests of pods that the other back end has, with this one. What is left out is a row of the table on the page."""
+"""The first file of the suite `pods-by-claims`, whose others are the other back end's tests of pods: they see this cluster as theirs.
+
+What that suite leaves out is a row of the table on the page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from docs.pages import rows, section
 from dra.by_claims import ALLOCATION, ByClaims
-from dra.shares import clear
-from e2e import checks, test_explain, test_faults, test_full, test_requests, test_shapes, test_verbs, test_whole_gpus
+from e2e import checks
 from e2e.api import Json
 from e2e.cluster import Cluster
 from e2e.manifests import pod
+from labs import Labs
+from suites.table import SUITES
 
-pytestmark = pytest.mark.suite("dra")
-
-MODULES = (test_requests, test_shapes, test_whole_gpus, test_full)
 CONTROL_PLANE = "control plane"
 NODE = "node of a pod"
 GPU = "GPU of a pod between the GPUs of a node"
@@ -28,17 +27,20 @@ MEANT = "a request that cannot be meant, such as 7 units on 2 GPUs"
 CORE = "`aliyun.com/gpu-core.percentage`"
 RULES = "`same-gpu-as`, `not-with`, `placement`, `isolation` of a pod"
 MODELS = "models and GPUs by UUID"
-#: Tests, and files of tests as a whole, that are not run → the row of the page.
-EXCEPTIONS = {
+#: Files of the suite `pods` that are not run → the row of the page.
+FILES = {
     # Each question is one to the extender.
-    "test_verbs": CONTROL_PLANE,
+    "tests/e2e/test_verbs.py": CONTROL_PLANE,
+    # Faults in the places that the samples have with the extender; test_the_checks_find_faults has others.
+    "tests/e2e/test_faults.py": NODE,
+    # explain beside the extender's choice among random pods, of which many have rules and compute.
+    "tests/e2e/test_explain.py": RULES,
+}
+#: Tests of the other files.
+TESTS = {
     "test_filter_rejects_what_cannot_be_meant": CONTROL_PLANE,
     "test_an_annotation_makes_the_scheduler_look_at_a_rejected_pod_again": CONTROL_PLANE,
-    # Faults in the places that the samples have with the extender; test_the_checks_find_faults has others.
-    "test_faults": NODE,
     "test_a_whole_gpu_is_taken_from_nobody_and_given_to_nobody": NODE,
-    # explain beside the extender's choice among random pods, of which most have rules and compute.
-    "test_explain": RULES,
     "test_both_resources_at_once_are_rejected": MEANT,
     "test_bytes_instead_of_units_are_explained": MEANT,
     "test_an_amount_that_gpus_cannot_share_is_rejected": MEANT,
@@ -53,32 +55,26 @@ EXCEPTIONS = {
 }
 
 
-def cases(module: ModuleType) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if name.startswith("test_") and callable(value)}
-
-
-SAME = {name: test for module in MODULES for name, test in cases(module).items() if name not in EXCEPTIONS}
-# pytest finds them here, with the fixtures of this file.
-globals().update(SAME)
-
-
 @pytest.fixture(scope="module")
-def by_claims(cluster: Cluster) -> ByClaims:
-    return ByClaims(cluster.name)
+def by_claims(cluster: Cluster, labs: Labs) -> ByClaims:
+    found = ByClaims(cluster.name)
+    labs.is_now(found)
+    return found
 
 
 @pytest.fixture
 def empty(by_claims: ByClaims) -> Iterator[Cluster]:
-    clear(by_claims)
+    by_claims.clear()
     yield by_claims
-    clear(by_claims)
+    by_claims.clear()
 
 
 def test_what_is_left_out_differs_by_a_row_of_the_page() -> None:
     table = {what: (extender, dra) for what, extender, dra in rows(section("docs/use/dra.md", "What each back end gives"))}
-    assert {row: table[row] for row in EXCEPTIONS.values() if table[row][0] == table[row][1]} == {}
-    files = {module.__name__.rpartition(".")[2] for module in (test_verbs, test_faults, test_explain)}
-    assert EXCEPTIONS.keys() == files | {name for module in MODULES for name in cases(module)} - SAME.keys()
+    assert [row for row in (*FILES.values(), *TESTS.values()) if table[row][0] == table[row][1]] == []
+    run, others = (next(one.tests for one in SUITES if one.name == name) for name in ("pods-by-claims", "pods"))
+    assert FILES.keys() == set(others) - set(run)
+    assert TESTS.keys() == {one.rpartition("::")[2] for one in run if one.startswith("--deselect=")}
 
 
 def test_the_checks_find_faults(empty: Cluster) -> None:

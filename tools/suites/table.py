@@ -61,6 +61,32 @@ IN_CLUSTER = (
     "tests/e2e/test_samples.py::test_the_large_pod_is_told_why",
     "tests/e2e/test_full.py",
 )
+# Of the end-to-end tests those of pods, without what claims do not have: tests/dra/test_same_pods.py says what.
+BY_CLAIMS = (
+    "tests/e2e/test_requests.py",
+    "tests/e2e/test_shapes.py",
+    "tests/e2e/test_whole_gpus.py",
+    "tests/e2e/test_full.py",
+    *(
+        f"--deselect=tests/e2e/test_{name}"
+        for name in (
+            "requests.py::test_both_resources_at_once_are_rejected",
+            "requests.py::test_bytes_instead_of_units_are_explained",
+            "requests.py::test_filter_rejects_what_cannot_be_meant",
+            "requests.py::test_an_annotation_makes_the_scheduler_look_at_a_rejected_pod_again",
+            "shapes.py::test_an_amount_that_gpus_cannot_share_is_rejected",
+            "shapes.py::test_a_mistaken_annotation_is_named",
+            "shapes.py::test_the_nodes_label_names_the_model_of_gpus_that_are_alike",
+            "shapes.py::test_pods_choose_their_neighbours",
+            "shapes.py::test_compute_is_counted_where_the_node_shares_it_out",
+            "shapes.py::test_compute_is_rejected_where_nobody_shares_it_out",
+            "shapes.py::test_a_nodes_label_is_the_policy_between_its_gpus",
+            "shapes.py::test_a_pods_own_policy_goes_first",
+            "shapes.py::test_pods_spread_between_nodes_by_their_own_policy",
+            "whole_gpus.py::test_a_whole_gpu_is_taken_from_nobody_and_given_to_nobody",
+        )
+    ),
+)
 # How pods come by their GPUs: the core that both daemons share.
 CORE = f"{RUNTIME}/core/*"
 # How another device plugin leaves a node, and programs that stand in for those of others.
@@ -362,6 +388,19 @@ _TABLE = (
             *CLUSTER_TESTS,
         ),
         seconds=480,
+    ),
+    Suite(
+        "pods-by-claims",
+        "the requests and shapes of the suite `pods` where Kubernetes' own scheduler counts GPU memory by claims",
+        tests=("tests/dra/test_same_pods.py", *BY_CLAIMS),
+        lab="in-cluster",
+        paths=(
+            f"{RUNTIME}/dra/*",
+            f"{RUNTIME}/device_plugin/*",
+            f"{PLUGIN_UTILS}/_manifests/dra.py",
+            "docs/manifests/dra/*",
+            *CLUSTER_TESTS,
+        ),
     ),
     Suite(
         "modes",
