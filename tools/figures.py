@@ -127,7 +127,8 @@ PLUGIN_AT_REST = saved("device-plugin-rest")
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
 TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
 CHURN = saved("churn")
-CLAIMS = saved("claims-500")
+CLAIMS, CLAIMS_CHURN = saved("claims-500"), saved("claims-churn")
+CLAIMS_WRONG = tuple(CLAIMS_CHURN[key] for key in ("wrong_gpus", "over_booked", "left_claims"))
 #: Means of its rounds: with the extender, with claims.
 CLAIMS_RATES, CLAIMS_GPUS = (tuple(proof.mean(CLAIMS, kind, key) for kind in ("ours", "claims")) for key in ("rate", "gpus"))
 #: The last run of each step with the most nodes.
@@ -427,6 +428,10 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     ],
     "docs/project/dra.md": [
         ("`claims.json` would pass {} MiB", (claims.MOST_BYTES // MIB,)),
+        ("At full size, {} pods come and go in its churn", (CLAIMS_CHURN["pods"],)),
+        ("{} of them deleted by force", (CLAIMS_CHURN["deleted_by_force"],)),
+        ("there are {} kills: {} each of device plugin", (sum(CLAIMS_CHURN["kills"].values()), min(CLAIMS_CHURN["kills"].values()))),
+        ("{} containers had another GPU than their claim's, {} GPUs were over-booked, and {} claims were left", CLAIMS_WRONG),
         ("With {} nodes of 8 GPUs, and {} pods of 1 to 8 units", (CLAIMS["nodes"], CLAIMS["pods"])),
         ("had {:.2f} of the extender's rate", (CLAIMS["claims_ratio"],)),
         ("and {:.1f} times its CPU for each pod", (CLAIMS["claims_cpu_ratio"],)),

@@ -404,7 +404,7 @@ def benchmarks() -> str:
     binds = [proof.saved(f"binds-{seed}") for seed in (1, 2)]
     killed = proof.saved("leader-killed")
     smaller, larger = proof.saved("scheduling-500"), proof.saved("scheduling-5000-sampled")
-    claimed = proof.saved("claims-500")
+    claimed, churned = proof.saved("claims-500"), proof.saved("claims-churn")
     by_claims, by_us = (proof.mean(claimed, kind, "rate") for kind in ("claims", "ours"))
 
     def rates(one: Mapping[str, Any]) -> str:
@@ -483,6 +483,11 @@ def benchmarks() -> str:
             f"{churn['several_containers']} of the pods have several containers, and {churn['several_gpus']} several GPUs, which the "
             "original does not support",
             "churn.json",
+        ],
+        [
+            f"the same with the back end dra ({churned['pods']} pods), beside {sum(churned['kills'].values())} kills of programs",
+            f"{churned['wrong_gpus']} wrong GPUs, {churned['over_booked']} over-booked GPUs, {churned['left_claims']} claims left",
+            "claims-churn.json",
         ],
         [
             "binds in virtual time, with restarts, lost answers and changes of leader",

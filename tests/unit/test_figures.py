@@ -78,7 +78,7 @@ ELSEWHERE = [
     ("docs/project/dra.md", "every 10 s", "_HEALTH_SECONDS of dra/driver.py"),
     ("docs/project/dra.md", "about one claim every 20 s", "TURN_SECONDS of dra/prepared.py"),
     ("docs/project/dra.md", "forgets it after 30 s", "kubelet 1.37.2, pkg/kubelet/cm/dra/healthinfo.go: DefaultHealthTimeout"),
-    ("docs/project/dra.md", "40 pods come and go", "tests/dra/test_churn.py"),
+    ("docs/project/dra.md", "ran 94 s after power-on", "what tests/dra/test_reboot.py has printed, 2026-11-30"),
     ("docs/use/dra.md", "no GPU has 25 GiB", "the GPUs of the lab's table"),
     *(
         (page, "63 characters", "Kubernetes, the length of a label of DNS (RFC 1123)")
