@@ -537,6 +537,21 @@ def claims() -> str:
     return table(head, rows)
 
 
+def claims_by_trace() -> str:
+    """GPUs in use when pods have asked for all: kube-scheduler with claims, beside the extender."""
+    placed = {(one["trace"], one["policy"]): one["in_use"] for one in proof.saved("placement")["figures"] if _is_filled(one)}
+    rows = [
+        [f"`{trace}`", *(f"{placed[trace, policy]:.1f} %" for policy in ("first fit", "binpack"))]
+        for trace, policy in placed
+        if policy == "first fit"
+    ]
+    return table(["trace", "with claims", "with the extender"], rows)
+
+
+def _is_filled(one: Mapping[str, Any]) -> bool:
+    return bool(one["part"] == "filled" and one["load"] == 100)
+
+
 def gpu_proof() -> str:
     """What the reports of real GPUs say."""
     reports = sorted(proof.RESULTS.glob("gpu-*.json"))
@@ -637,7 +652,7 @@ PARTS: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/operate/operations.md": {"kubernetes-ends": ends_of_kubernetes, "kubernetes-gates": gates_of_kubernetes},
     "docs/project/release.md": {"looked-up": facts_of_others},
     "docs/project/benchmarks/README.md": {"benchmarks": benchmarks},
-    "docs/project/dra.md": {"claims": claims},
+    "docs/project/dra.md": {"claims": claims, "claims-by-trace": claims_by_trace},
     "docs/project/gpu-proof.md": {"gpu-proof": gpu_proof},
     "docs/project/testing.md": {"suites": suites},
 }
