@@ -43,6 +43,10 @@ _MESH = {(0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5
 DGX_1_VOLTA = dgx_1(_MESH | {(4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2}, [(0, 1), (2, 3), (4, 5), (6, 7)])
 DGX_1_PASCAL = dgx_1(dict.fromkeys(_MESH, 1) | dict.fromkeys(combinations((4, 5, 6, 7), 2), 1), [(0, 2), (1, 3), (4, 6), (5, 7)])
 RTX_8000 = linked(4, {(0, 3): 2, (1, 2): 2}, {(0, 1): "n", (2, 3): "n"}, "s")
+# Links of all 16 GPUs through NVSwitches; two sockets, each a tree of PCIe switches. Choices: staticdgx_policies.go, same folder.
+DGX_2 = linked(
+    16, dict.fromkeys(combinations(range(16), 2), 6), {(a, b): "_pmns"[(a ^ b).bit_length()] for a, b in combinations(range(16), 2)}, "s"
+)
 NVSWITCH = linked(8, dict.fromkeys(combinations(EIGHT, 2), 18), dict.fromkeys(combinations((0, 1, 2, 3), 2), "n"), "s")
 
 
@@ -56,6 +60,7 @@ NVSWITCH = linked(8, dict.fromkeys(combinations(EIGHT, 2), 18), dict.fromkeys(co
         (DGX_1_VOLTA, 2, [(0, 3), (1, 2), (4, 7), (5, 6)]),
         (DGX_1_VOLTA, 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
         (DGX_1_VOLTA, 8, [EIGHT]),
+        *((DGX_2, size, [tuple(range(at, at + size)) for at in range(0, 16, size)]) for size in (2, 4, 8, 16)),
     ],
 )
 def test_pods_of_one_size_get_the_sets_that_nvidias_own_allocator_gives(links: GpuLinks, size: int, chosen: list[tuple[int, ...]]) -> None:
