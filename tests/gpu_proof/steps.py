@@ -28,6 +28,7 @@ STEPS: Final = (
     Step("visible", "what a program sees of the driver's limit, on a pod's group and on a container's", "gpu_proof.visible", 45),
     Step("kills", "MPS: a kill in the middle of a kernel, and a malformed limit", "gpu_proof.kills", 100),
     Step("sharing", "throughput of 1, 2 and 4 programs by isolation", "gpu_proof.sharing", 105),
+    Step("use", "how busy pods keep the GPU, against nvidia-smi pmon", "gpu_proof.use", 120),
     Step("churn", "extender and plugin together", "gpu_proof.churn", 60),
     Step("health", "XID errors, and a deliberate fault of one program", "gpu_proof.health", 60),
 )

@@ -229,6 +229,18 @@ def test_sharing_finds_that_it_costs_more_than_half(machine: Simulated) -> None:
     assert "programs together, of one alone: found 0." in fails(machine, "sharing", "slow")
 
 
+def test_use_finds_programs_of_which_the_driver_counts_nothing(machine: Simulated) -> None:
+    machine.make()
+    why = fails(machine, "use", "uncounted")
+    assert "none: 4 programs: pods that are busy: found [], expected [0, 1, 2, 3]" in why
+    assert "mps: 1 programs: pods are unknown" not in why, "nor are pods called idle while the GPU is busy"
+
+
+def test_use_finds_that_nvidia_smi_says_something_else(machine: Simulated) -> None:
+    machine.make()
+    assert "none: 1 programs: pods of which nvidia-smi pmon says something else: found [(30.0, 60" in fails(machine, "use", "pmon")
+
+
 def test_health_finds_that_no_xid_error_is_heard(machine: Simulated) -> None:
     machine.make()
     assert fails(machine, "health", "quiet") == "the plugin has heard an XID error within 10 s: found [], expected at least one"

@@ -4,7 +4,7 @@
 
 PROOF_FAULT plants what a step must find: leaks (the driver lists half of its memory), quiet (its fault makes no XID error), breaks (its
 fault takes the GPU), greedy (it gets more than its limit), unlimited (so does one with a limit for a GPU that it has not), fails (it
-cannot compute), slow (four compute less together than one alone).
+cannot compute), slow (four compute less together than one alone), uncounted (the driver counts nothing of what it computes).
 """
 
 from __future__ import annotations
@@ -101,11 +101,19 @@ def allocate(step: str, most: str) -> dict[str, Any]:
     return {"allocated_mib": held, "error": error}
 
 
+def busy(sm: int) -> None:
+    """Percent of the SMs, where it has memory: else NVML does not list it."""
+    if held and FAULT != "uncounted":
+        change(lambda state, index: gpus.with_load(state, index, os.getpid(), (sm, sm // 2, 0, 0)))
+
+
 def work(kind: str, seconds: str) -> dict[str, Any]:
     if FAULT == "fails" and float(seconds):
         return {"units": 0, "seconds": 0.0, "error": "CUDA_ERROR_LAUNCH_FAILED"}
     own = STATE.with_name(f"working.{os.getpid()}")
     own.touch()
+    # NVML has it as busy from then on: on a busy machine the work would be over before somebody looks.
+    busy(30)
     # All have begun by then.
     time.sleep(float(seconds) / 2)
     slower = len(list(STATE.parent.glob("working.*"))) ** 2 if FAULT == "slow" else 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""A stand-in for `nvidia-smi -q -x` on the simulated GPUs: it reads their state file, and not our NVML code.
+"""A stand-in for `nvidia-smi -q -x` and `pmon` on the simulated GPUs: it reads their state file, and not our NVML code.
 
-PROOF_FAULT: memory, uuid (they differ from what NVML says), garbage (no XML).
+PROOF_FAULT: memory, uuid (they differ from what NVML says), garbage (no XML), pmon (it has twice the load).
 """
 
 from __future__ import annotations
@@ -35,11 +35,27 @@ def element(gpu: gpus.Gpu) -> str:
     )
 
 
+def pmon(state: gpus.State, uuid: str) -> str:
+    """One sample of `pmon -s u`."""
+    lines = [
+        "# gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command ",
+        "# Idx           #    C/G      %      %      %      %      %      %    name ",
+    ]
+    for index, gpu in enumerate(state.gpus):
+        for one in gpu.processes if gpu.uuid == uuid else ():
+            sm = one.load[0] * (2 if FAULT == "pmon" else 1)
+            lines.append(f"    {index} {one.pid:>10}     C {sm or '-':>6}      -      -      -      -      -    {one.name}")
+    return "\n".join(lines)
+
+
 def main() -> int:
     state = gpus.read_state(Path(os.environ["GPUSHARE_LAB_NVML_STATE"]))
     if FAULT == "garbage":
         print("NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.")
         return 9
+    if sys.argv[1:2] == ["pmon"]:
+        print(pmon(state, sys.argv[sys.argv.index("--id") + 1]))
+        return 0
     elements = "".join(map(element, state.gpus))
     version = f"<driver_version>{state.driver_version}</driver_version><cuda_version>12.2</cuda_version>"
     print(f'<?xml version="1.0" ?>\n<nvidia_smi_log>{version}<attached_gpus>{len(state.gpus)}</attached_gpus>{elements}</nvidia_smi_log>')
