@@ -75,6 +75,9 @@ class Server:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         kind = request.path.rpartition("/")[2]
+        if kind not in self._watches:
+            # Of the rest, such as claims, it has nothing.
+            return web.Response(status=404)
         if "watch" not in request.query:
             return web.Response(body=self._pages[kind, int(request.query.get("continue", "0"))], content_type="application/json")
         response = web.StreamResponse()

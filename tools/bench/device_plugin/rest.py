@@ -23,7 +23,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpushare_runtime.core import protocol
 from lab.nvml import gpus
@@ -139,8 +139,14 @@ def sleepers(count: int) -> list[subprocess.Popen[bytes]]:
     return [subprocess.Popen(["sleep", "infinity"]) for _ in range(count)]
 
 
-async def measure(runtimes: dict[str, Path], library: Path, count: int, processes: int, seconds: float, profile: str) -> dict[str, Any]:
-    """Milliseconds of CPU each second, by name of the runtime."""
+def _resident_mib(pid: int) -> float:
+    return round(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+async def measure(
+    runtimes: dict[str, Path], library: Path, count: int, processes: int, seconds: float, profile: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds of CPU each second, and MiB resident after them, by name of the runtime."""
     sleeping = sleepers(processes)
     pids = [process.pid for process in sleeping]
     try:
@@ -155,7 +161,7 @@ async def measure(runtimes: dict[str, Path], library: Path, count: int, processe
             for name, pid in running.items():
                 began, used = before[name]
                 found[name] = round(1000 * (_cpu_seconds(pid) - used) / (time.monotonic() - began), 2)
-            return found
+            return found, {name: _resident_mib(pid) for name, pid in running.items()}
     finally:
         for process in sleeping:
             process.kill()
@@ -175,11 +181,12 @@ def main() -> int:
     load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory(prefix="gpushare-nvml-") as library:
         subprocess.run(["make", "-s", "-C", str(REPOSITORY / "tools/lab/nvml"), f"OUT={library}"], check=True)
-        found = asyncio.run(measure(runtimes, Path(library), given.gpus, given.processes, given.seconds, given.profile))
+        found, resident = asyncio.run(measure(runtimes, Path(library), given.gpus, given.processes, given.seconds, given.profile))
     result = {
         "gpus": given.gpus,
         "processes of each GPU": given.processes,
         "CPU ms each second": found,
+        "resident MiB": resident,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "load": load,
     }
