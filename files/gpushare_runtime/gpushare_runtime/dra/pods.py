@@ -237,8 +237,11 @@ class ClaimedPods:
 
     def _entries(self, raw: Mapping[str, Any]) -> list[_Entry]:
         """The claims of a pod that may be about our GPUs."""
-        spec, status, namespace = as_mapping(raw.get("spec")), as_mapping(raw.get("status")), str(raw["metadata"].get("namespace"))
-        found = []
+        spec, status = as_mapping(raw.get("spec")), as_mapping(raw.get("status"))
+        if not (spec.get("resourceClaims") or status.get("extendedResourceClaimStatus")):
+            # As most of 50,000 pods.
+            return []
+        namespace, found = str(raw["metadata"].get("namespace")), []
         statuses = islice(map(as_mapping, _list(status.get("resourceClaimStatuses"))), _MOST_CLAIMS)
         made = {str(entry.get("name")): str(entry.get("resourceClaimName") or "") for entry in statuses}
         for entry in islice(map(as_mapping, _list(spec.get("resourceClaims"))), _MOST_CLAIMS):
