@@ -22,6 +22,7 @@ import aiohttp
 import pytest
 
 from gpushare_runtime.core import protocol
+from gpushare_runtime.core.load import Load
 from gpushare_runtime.device_plugin.gpu import pod_memory
 from gpushare_runtime.device_plugin.gpu.discovery import Sensors
 from monitoring import dashboard
@@ -103,6 +104,7 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             here.uses(0, uid, 2048)
             uuid = it.inventory.by_index[0].uuid
             it.nvml.felt[uuid] = Sensors(uuid, sm=50, watts=35.0, watts_limit=70.0, celsius=56, pcie_sent=1, nvlink_sent=1, reasons=4)
+            it.nvml.busy[uuid] = {7: Load(50, 25)}
             it.nvml.report(1, 31)
             waiting = await here.wait("large", 15)
 
@@ -124,7 +126,8 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             # There may have been data before all of this was in it.
             whole = (
                 "cluster:gpushare_memory_used_bytes:sum == 2 * 1024 ^ 3 and on () sum(gpushare_extender_pods_waiting_room) == 1 "
-                "and on () max(gpushare_device_plugin_gpu_temperature_celsius) == 56"
+                "and on () max(gpushare_device_plugin_gpu_temperature_celsius) == 56 "
+                "and on () sum(namespace:gpushare_gpus_used:sum) > 0.46"
             )
             await server.until("all of it is recorded", partial(server.query, whole), 180)
             values = {name: [value for _, value in await server.query(expression)] for name, expression in queries.items()}
@@ -135,6 +138,10 @@ def test_each_query_of_the_dashboard_returns_data(tmp_path: Path) -> None:
             assert sorted(values["Pods that use most of what they have A"]) == [0, pytest.approx(1 / 3)]
             assert values["Pods that wait for room A"].count(1) == 1
             assert 0.5 in values["Load of the SMs by GPU A"]
+            # Of one of the two pods: it is a mean that began at nothing. The other one is idle.
+            idle, busy = sorted(values["Load of the SMs by pod A"])
+            assert (idle, round(busy, 1)) == (0, 0.5)
+            assert len(values["Pods that leave a GPU idle A"]) == 1
             assert 0.5 in values["Power, of the limit of each GPU A"]
             assert 56 in values["Temperature A"]
             assert values["GPUs whose clocks are held back A"].count(1) == 1
