@@ -125,7 +125,8 @@ KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plug
 STARTUP = saved("scheduling-5000-sampled")["startup"]
 PLUGIN_AT_REST = saved("device-plugin-rest")
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
-TIMES_BEFORE = [1 / one["ratio"] for one in KUBECTL["results"] if one["source"] == "API server"]
+#: Seconds of CPU of each view, by source and view.
+VIEWS_TOOK = {(one["source"], one["view"]): one["cpu_seconds"] for one in KUBECTL["results"]}
 CHURN = saved("churn")
 CLAIMS, CLAIMS_CHURN = saved("claims-500"), saved("claims-churn")
 CLAIMS_WRONG = tuple(CLAIMS_CHURN[key] for key in ("wrong_gpus", "over_booked", "left_claims"))
@@ -423,8 +424,17 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         ("views of {} nodes with", (KUBECTL["nodes"],)),
         ("{:,} GPUs and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
-        ("The target is {:g} s of CPU time", (KUBECTL["target_cpu_seconds"],)),
-        ("took {:.1f} and {:.1f} times as long", tuple(TIMES_BEFORE)),
+        ("The targets are {:g} s of CPU time and {:g} MiB", (KUBECTL["target_cpu_seconds"], KUBECTL["target_resident_mib"])),
+        (
+            "the table of nodes took {:.1f} s, that of pods {:.1f} s, `top -A` {:.1f} s, and `idle -A` {:.1f} s with",
+            tuple(VIEWS_TOOK["API server", view] for view in ("nodes", "pods -A", "top -A", "idle -A")),
+        ),
+        ("and none more than {} MiB", (max(one["resident_mib"] for one in KUBECTL["results"]),)),
+        ("the first two took {:.1f} and {:.1f} s", tuple(VIEWS_TOOK["API server, without the use", view] for view in ("nodes", "pods -A"))),
+        (
+            "Of a node with 10 pods on 8 GPUs it has {} bytes, of all together {:.1f} MiB",
+            (KUBECTL["use_bytes_of_a_node"], KUBECTL["use_bytes_of_a_node"] * KUBECTL["nodes"] / MIB),
+        ),
     ],
     "docs/project/dra.md": [
         ("`claims.json` would pass {} MiB", (claims.MOST_BYTES // MIB,)),

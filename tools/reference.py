@@ -399,10 +399,11 @@ def benchmarks() -> str:
     churn, plugin, page, kubectl = (proof.saved(name) for name in ("churn", "device-plugin", "dashboard", "kubectl"))
     rest = proof.saved("device-plugin-rest")
     earlier = rest["CPU ms each second"].get("before")
-    rested = f" (before it read those less often: {earlier:.1f})" if earlier else ""
+    rested = f" (before it read how busy pods are: {earlier:.1f})" if earlier else ""
     wrong, over, lab = churn["original"]["wrong_gpus"], churn["original"]["over_booked_gpus"], churn["most_units_at_one_time"]
     binds = [proof.saved(f"binds-{seed}") for seed in (1, 2)]
     killed = proof.saved("leader-killed")
+    slowest = max(one["cpu_seconds"] for one in kubectl["results"])
     smaller, larger = proof.saved("scheduling-500"), proof.saved("scheduling-5000-sampled")
     claimed, churned = proof.saved("claims-500"), proof.saved("claims-churn")
     by_claims, by_us = (proof.mean(claimed, kind, "rate") for kind in ("claims", "ours"))
@@ -472,7 +473,8 @@ def benchmarks() -> str:
         ],
         [
             f"device plugin at rest, {rest['gpus']} GPUs without pods",
-            f"{rest['CPU ms each second']['now']:.1f} ms of CPU each second{rested}, without the driver's own work",
+            f"{rest['CPU ms each second']['now']:.1f} ms of CPU each second{rested}, without the driver's own work; "
+            f"{rest['resident MiB']['now']:.0f} MiB resident (before: {rest['resident MiB']['before']:.0f})",
             "device-plugin-rest.json",
         ],
         [
@@ -507,8 +509,9 @@ def benchmarks() -> str:
         ],
         [
             f"kubectl gpushare, {kubectl['nodes']} nodes and {kubectl['pods']:,} pods",
-            f"{max(one['cpu_seconds'] for one in kubectl['results']):.1f} s of CPU at most; the target is "
-            f"{kubectl['target_cpu_seconds']:.0f} s",
+            f"{slowest:.1f} s of CPU at most, {max(one['resident_mib'] for one in kubectl['results'])} MiB resident, at a load of "
+            f"{kubectl['load_average']:.0f}; the target is {kubectl['target_cpu_seconds']:.0f} s"
+            f"{', missed' if slowest > kubectl['target_cpu_seconds'] else ''}",
             "kubectl.json",
         ],
     ]

@@ -542,24 +542,12 @@ def test_the_messages_of_pending_pods_are_those_of_the_code() -> None:
 # Numbers and versions.
 
 
-def result(name: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads((REPOSITORY / f"docs/project/benchmarks/{name}.json").read_text())
-    return found
-
-
 def test_versions_are_the_collections() -> None:
     version = yaml.safe_load((REPOSITORY / "galaxy.yml").read_text())["version"]
     for page in ("docs/start/quickstart.md",):
         named = re.findall(r"gpushare-kubernetes-([\d.]+)\.tar\.gz", (REPOSITORY / page).read_text())
         assert set(named) == {version}
     assert f'version = "{version}"' in (REPOSITORY / "files/gpushare_runtime/pyproject.toml").read_text()
-
-
-def test_the_figures_of_kubectl_are_those_of_its_result() -> None:
-    page = (REPOSITORY / "docs/reference/kubectl.md").read_text()
-    results = {one["view"]: one["cpu_seconds"] for one in result("kubectl")["results"] if one["source"] == "API server"}  # type: ignore[union-attr,index]
-    shown = [float(found) for found in re.findall(r"took (\d\.\d) s, and the table\s+of pods (\d\.\d) s", page)[0]]
-    assert shown == [pytest.approx(results[view], abs=0.06) for view in ("nodes", "pods -A")]
 
 
 def test_the_samples_are_listed_and_those_with_pytorch_have_the_lines_of_its_page() -> None:

@@ -115,17 +115,6 @@ ELSEWHERE = [
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "further start, up to 5 min", "kubelet's CrashLoopBackOff"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
-    (f"{REFERENCE}/kubectl.md", "table of nodes took 1.9 s, and the table of pods 2.2 s", "test_docs.py"),
-    *(
-        (f"{REFERENCE}/kubectl.md", words, "the cluster of bench.kubectl, each step by itself in one process, 2026-11-30")
-        for words in (
-            "what their 50,000 pods use",
-            "8 GPUs with 10 pods, and 4.1 MiB in all",
-            "it took 1.2 s of CPU to read",
-            "The rows of `top` took 2.5 s",
-            "with 15,000 idle pods 2.0 s",
-        )
-    ),
     *(
         (f"{REFERENCE}/kubectl.md", words, "CPU times of the processes in bench.scheduling --rest 600, alone on the machine, 2026-11-30")
         for words in (
