@@ -85,7 +85,7 @@ def test_each_claim_has_a_source_and_each_source_its_days() -> None:
         (r"none: equal replicas \[n\]", "none", "no source: NVIDIA's device plugin: none"),
         (r"gpushare, pods \| the same \(tested\)", "gpushare, pods | the same", "no test: gpushare, pods: the same"),
         (
-            r"of each container \[h5\]. KAI Scheduler has memory and SM\s+utilization \[g\]",
+            r"of each container \[h5\]. KAI\s+Scheduler has memory and SM\s+utilization \[g\]",
             "of each container",
             r"no source: \*\*use of each pod",
         ),
