@@ -88,11 +88,27 @@ class Shared:
         return {name: known[1 - self.gpu if name == "uncounted" else self.gpu] for name in self.wanted}
 
 
+def page(cluster: Cluster) -> str:
+    """The metrics of the node's device plugin."""
+    return cluster.on(NODE, "python3", "-c", SCRAPE)
+
+
 def impatient(cluster: Cluster) -> None:
     """The node's device plugin with metrics, and with a shorter time after which a pod is idle."""
     cluster.on(NODE, "sh", "-ec", f"(cat {CONFIG}; printf '\\nmetricsListen: {METRICS}\\n') > {OTHER_CONFIG}")
     cluster.lab("exec", NODE, "sh", "-ec", f"mkdir -p $(dirname {DROP_IN}); cat > {DROP_IN}", stdin=UNIT)
     cluster.on(NODE, "sh", "-ec", f"systemctl daemon-reload; systemctl restart {PLUGIN}")
+    until_nothing_is_held(cluster)
+
+
+def until_nothing_is_held(cluster: Cluster) -> None:
+    """A plugin that is started again a moment after pods have gone counts them until it has looked for their processes."""
+    cluster.until("the plugin has forgotten pods that are gone", lambda: "gpushare_device_plugin_pod_info{" not in page(cluster), 60)
+
+
+def until_empty(cluster: Cluster) -> None:
+    cluster.clear()
+    until_nothing_is_held(cluster)
 
 
 def as_before(cluster: Cluster) -> None:
@@ -114,6 +130,7 @@ def shared(cluster: Cluster) -> Iterator[Shared]:
     with ExitStack() as later:
         later.callback(as_before, cluster)
         impatient(cluster)
+        later.callback(until_empty, cluster)
         busy = pod("busy", node=NODE)
         busy["spec"]["containers"] = [container("main", 3, "sleep 86400 & sleep 86400 & wait"), container("side", 2)]
         for one in (pod("holds", memory=6, node=NODE), busy, pod("light", memory=2, node=NODE), pod("uncounted", memory=12, node=NODE)):
@@ -165,9 +182,8 @@ def by_top(shared: Shared) -> dict[str, Told]:
 
 def samples(shared: Shared, name: str, **labels: str) -> dict[str, float]:
     """Of a metric of the node's device plugin, by the pod, or the container, of the GPU that the pod has."""
-    text, uuids = shared.cluster.on(NODE, "python3", "-c", SCRAPE), shared.uuids
-    found = {}
-    for family in text_string_to_metric_families(text):
+    found, uuids = {}, shared.uuids
+    for family in text_string_to_metric_families(page(shared.cluster)):
         for one in family.samples:
             if one.name == f"gpushare_device_plugin_{name}" and labels.items() <= one.labels.items():
                 assert one.labels["uuid"] == uuids[one.labels["pod"]]
