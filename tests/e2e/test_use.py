@@ -103,7 +103,7 @@ def impatient(cluster: Cluster) -> None:
 
 def until_nothing_is_held(cluster: Cluster) -> None:
     """A plugin that is started again a moment after pods have gone counts them until it has looked for their processes."""
-    cluster.until("the plugin has forgotten pods that are gone", lambda: "gpushare_device_plugin_pod_info{" not in page(cluster), 60)
+    cluster.until("no GPU is kept for pods that are gone", lambda: 'state="orphaned"' not in page(cluster), 60)
 
 
 def until_empty(cluster: Cluster) -> None:
