@@ -125,6 +125,8 @@ KUBECTL, PAGE, PLUGIN = saved("kubectl"), saved("dashboard"), saved("device-plug
 STARTUP = saved("scheduling-5000-sampled")["startup"]
 PLUGIN_AT_REST = saved("device-plugin-rest")
 NVIDIA_OPERATOR, CRIO = saved("nvidia-operator"), saved("cri-o")
+#: Nodes that publish nothing, and the same while they publish their use.
+AT_REST = saved("scheduling-5000-rest")["startup"]["rest"]
 #: Seconds of CPU of each view, by source and view.
 VIEWS_TOOK = {(one["source"], one["view"]): one["cpu_seconds"] for one in KUBECTL["results"]}
 CHURN = saved("churn")
@@ -424,6 +426,10 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("it waits up to {:g} seconds", (cordon.WAIT_SECONDS,)),
         ("views of {} nodes with", (KUBECTL["nodes"],)),
         ("{:,} GPUs and {:,} pods", (8 * KUBECTL["nodes"], KUBECTL["pods"])),
+        ("publish at most {:.0f} times per second", (KUBECTL["nodes"] / use_report.WRITE_SECONDS,)),
+        ("etcd took about {:.0f} % of a core, and about {:.0f} % before", tuple(one["plane_percent"] for one in AT_REST[::-1])),
+        ("with {:.0f} other changes per second", (AT_REST[0]["changes"],)),
+        ("The extender took {:.1f} % of a core, and {:.1f} % before", tuple(one["percent"] for one in AT_REST[::-1])),
         ("The targets are {:g} s of CPU time and {:g} MiB", (KUBECTL["target_cpu_seconds"], KUBECTL["target_resident_mib"])),
         (
             "the table of nodes took {:.1f} s, that of pods {:.1f} s, `top -A` {:.1f} s, and `idle -A` {:.1f} s with",

@@ -115,15 +115,6 @@ ELSEWHERE = [
     (f"{REFERENCE}/device-plugin.md", "`PreStartContainer` (at most 30 s)", "kubelet's timeout"),
     (f"{REFERENCE}/device-plugin.md", "further start, up to 5 min", "kubelet's CrashLoopBackOff"),
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
-    *(
-        (f"{REFERENCE}/kubectl.md", words, "CPU times of the processes in bench.scheduling --rest 600, alone on the machine, 2026-11-30")
-        for words in (
-            "publish at most 83 times per second",
-            "about 65 % of a core",
-            "about 26 % before",
-            "took 1.2 % of a core, and 1.1 % before",
-        )
-    ),
     ("README.md", "2 GiB of free memory and 8 GiB of free disk", "docs/start/demo.md"),
     ("README.md", "reserves 8 GiB of one GPU", "the manifest above it"),
     ("README.md", "use 6 of 80 GiB", "an example: an A100 of 80 GiB"),
