@@ -34,10 +34,15 @@ SETTERS: Final = frozenset({"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceSetComput
 OF_INSTANCES: Final = frozenset(
     {
         "nvmlDeviceGetComputeInstanceId",
+        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
         "nvmlDeviceGetGpuInstanceId",
         "nvmlDeviceGetMaxMigDeviceCount",
         "nvmlDeviceGetMigDeviceHandleByIndex",
     }
+)
+# It asks them of several GPUs, and of links that are there.
+OF_LINKS: Final = frozenset(
+    {"nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetTopologyCommonAncestor"}
 )
 _XID_SECONDS: Final = 0.2
 
@@ -101,7 +106,7 @@ def run(context: Context, findings: Findings) -> None:
     finally:
         nvml.stop()
         findings.value("functions", calls.made)
-    silent = sorted(set(functions()) - set(calls.made) - SETTERS - OF_INSTANCES)
+    silent = sorted(set(functions()) - set(calls.made) - SETTERS - OF_INSTANCES - OF_LINKS)
     findings.check("every function of NVML that the runtime names was called", silent, [])
 
 
@@ -149,6 +154,7 @@ def _call_all(findings: Findings, nvml: Pynvml, count: int) -> None:
             ("processes", lambda uuid=uuid: nvml.processes(uuid)),
             ("memory in use", lambda uuid=uuid: nvml.memory_used(uuid)),
             ("facts for MPS", lambda uuid=uuid: gpus.read(uuid)),
+            ("sensors", lambda uuid=uuid: nvml.sensors(uuid)),
         ):
             _answers(findings, f"GPU {index}: {name}", call)
         try:
@@ -156,6 +162,7 @@ def _call_all(findings: Findings, nvml: Pynvml, count: int) -> None:
             findings.value(f"GPU {index}: memory limit", json.dumps([limit.most, limit.used]))
         except NvmlError as error:
             findings.cannot(f"GPU {index}: memory limits by control group", error)
+    _answers(findings, "links of all GPUs", lambda: nvml.links(tuple(range(count))).to_json())
     try:
         events = nvml.xid_events()
         try:
