@@ -96,6 +96,11 @@ def test_containers_of_a_pod_share_its_claim_and_kubelet_gives_each_of_them_the_
 def test_what_fits_no_gpu_waits_and_what_no_claim_can_say_is_rejected(empty: Cluster) -> None:
     empty.create(pod("large", memory=25))
     assert NO_ROOM in empty.until_unschedulable("large")
+    # The devices say that their isolation is another one: kube-scheduler has evaluated the selector on each.
+    strict = pod("strict", memory=1)
+    strict["metadata"]["annotations"] = {"gpushare.request/isolation": "driver"}
+    empty.create(strict)
+    assert f"{len(GPU_NODES)} {NO_ROOM}" in empty.until_unschedulable("strict")
     around = pod("around", memory=1)
     around["spec"]["nodeName"] = "gpu1"
     odd = pod("odd", memory=3)
@@ -105,7 +110,7 @@ def test_what_fits_no_gpu_waits_and_what_no_claim_can_say_is_rejected(empty: Clu
     for rejected, words in ((around, "instead of nodeName"), (odd, "must be a multiple"), (neighbour, "a claim knows no other pods")):
         with pytest.raises(ApiError, match=words):
             empty.create(rejected)
-    assert [one["metadata"]["name"] for one in empty.pods()] == ["large"]
+    assert sorted(one["metadata"]["name"] for one in empty.pods()) == ["large", "strict"]
 
 
 def test_a_quota_of_devices_counts_the_shares_of_a_namespace(empty: Cluster) -> None:

@@ -25,7 +25,7 @@ NODE = "node of a pod"
 GPU = "GPU of a pod between the GPUs of a node"
 MEANT = "a request that cannot be meant, such as 7 units on 2 GPUs"
 CORE = "`aliyun.com/gpu-core.percentage`"
-RULES = "`same-gpu-as`, `not-with`, `placement`, `isolation` of a pod"
+RULES = "`same-gpu-as`, `not-with`, `placement` of a pod"
 MODELS = "models and GPUs by UUID"
 #: Files of the suite `pods` that are not run → the row of the page.
 FILES = {

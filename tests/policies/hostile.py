@@ -30,7 +30,7 @@ _TEXTS = (
 )
 _COUNTS = ("1", "2", "3", "7", "16", "17", "99", "100", "0", "01", "-1", "", "x", "2 ", "1e1")
 _CLAIMS = (
-    *("gpushare-m6", "gpushare-m4-x2", "gpushare-m1", "gpushare-m0", "gpushare-mx", "gpushare-m6--is-a100"),
+    *("gpushare-m6", "gpushare-m4-x2", "gpushare-m1", "gpushare-m0", "gpushare-mx", "gpushare-m6--is-a100", "gpushare-m6--by-driver"),
     *("mine", "gpushare", "m" * 63),
 )
 _SCHEDULERS = ("", "default-scheduler", "gpushare-scheduler", "other")

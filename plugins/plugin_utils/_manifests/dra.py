@@ -45,19 +45,20 @@ _RULES = {
     "gpushare.request/gpus": "on",
     "gpushare.request/gpus-refused": "off",
 }
+#: Whole GPUs fit each isolation.
+_PARTS = {**_RULES, "gpushare.request/isolation": "by"}
 #: Annotation that kube-scheduler cannot keep → the reason.
 _UNKNOWN_TO_CLAIMS = {
     "gpushare.request/same-gpu-as": "a claim knows no other pods",
     "gpushare.request/not-with": "a claim knows no other pods",
     "gpushare.request/placement": "kube-scheduler takes the first GPU that fits",
-    "gpushare.request/isolation": "a claim knows no isolation yet",
     "gpushare.request/links": "a claim knows no links between GPUs",
 }
 #: Names of GPU memory in a ResourceQuota: the API server takes each, and counts nothing by it.
 _UNCOUNTED = (MEMORY, f"requests.{MEMORY}", f"limits.{MEMORY}", f"{CLASS}.deviceclass.resource.k8s.io/memory")
 #: The name that counts: GPUs of claims, whatever they have of each.
 _SHARES = f"{CLASS}.deviceclass.resource.k8s.io/devices"
-_NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--(is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*)*$"
+_NAME = r"^gpushare-m[1-9][0-9]{0,6}(-x[1-9][0-9]?)?(--((is|not|on|off)-[a-z0-9]+(-[a-z0-9]+)*|by-driver))*$"
 _CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
 #: Of a pod as it was: one from before this back end has limits, and the API server takes no claims for it any more.
 _OLD_CONTAINERS = _CONTAINERS.replace("object.", "oldObject.")
@@ -132,6 +133,7 @@ def _claims(memory_unit: str) -> Json:
         words("not", named("!"), "&&"),
         words("on", has_uuid("=="), "||"),
         words("off", has_uuid("!="), "&&"),
+        words("by", "\"g.?isolation.orValue('') == '\" + w + \"'\"", "&&"),
     ]
     patches = [
         f"JSONPatch{{op: 'replace', path: '{request}/count', value: variables.gpus}}",
@@ -228,7 +230,7 @@ _VARIABLES: tuple[Json, ...] = (
     {
         "name": "name",
         "expression": "!variables.even || variables.units <= 0 ? '' : 'gpushare-m' + string(variables.units / variables.gpus) "
-        f"+ (variables.gpus > 1 ? '-x' + string(variables.gpus) : '') + {' + '.join(_rule_part(*rule) for rule in _RULES.items())}",
+        f"+ (variables.gpus > 1 ? '-x' + string(variables.gpus) : '') + {' + '.join(_rule_part(*rule) for rule in _PARTS.items())}",
     },
     # A list that is walked below for each container costs the square of its number.
     {
@@ -304,7 +306,7 @@ def _rejected() -> list[Json]:
     claims = "object.spec.?resourceClaims.orValue([])"
     ours = f"{claims}.filter(r, r.?resourceClaimTemplateName.orValue('') == '{TEMPLATE}')"
     many = f"{claims}.size() > {FEW}"
-    known = list_of([*_RULES, *_UNKNOWN_TO_CLAIMS])
+    known = list_of([*_PARTS, *_UNKNOWN_TO_CLAIMS])
     # Admission refers to an entry of such a name as to the claim that it makes.
     named = f"{claims}.filter(r, r.name.matches('^gpushare-m[0-9]'))"
     own = f"write a ResourceClaimTemplate of the class {CLASS} yourself (docs/use/dra.md)"
@@ -339,7 +341,7 @@ def _rejected() -> list[Json]:
         ),
         must(
             f"{annotations}.size() > {FEW} || {annotations}.all(k, !k.startsWith('gpushare.request/') || k in {known})",
-            f"an annotation that begins with gpushare.request/ is not known: write one of {', '.join(_RULES)}",
+            f"an annotation that begins with gpushare.request/ is not known: write one of {', '.join(_PARTS)}",
         ),
         must(
             f"!{_asks(GPUS)} || !{list_of([*_RULES])}.exists(k, k in {annotations})",
@@ -347,9 +349,9 @@ def _rejected() -> list[Json]:
         ),
         must(
             "!variables.asks_memory || variables.named",
-            message_expression=f"'the annotations {', '.join(_RULES)} must be lists of models or UUIDs; together they make the claim\\'s "
-            f"name, which has at most {_MOST_NAME} characters and would be ' + variables.name.substring(0, variables.name.size() > 80 ? 80 "
-            f": variables.name.size()) + ': name fewer, or {own}'",
+            message_expression=f"'the annotations {', '.join(_RULES)} must be lists of models or UUIDs, and gpushare.request/isolation "
+            f"driver; together they make the claim\\'s name, which has at most {_MOST_NAME} characters and would be ' "
+            f"+ variables.name.substring(0, variables.name.size() > 80 ? 80 : variables.name.size()) + ': name fewer, or {own}'",
         ),
         must("!variables.asks_memory", f"{MEMORY}: the amount must be a whole number, the same as limit and as request"),
         must(

@@ -23,9 +23,17 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dra.claims import MOST_RESULTS, OF_LIMITS, POD_CLAIM_NAME
 from gpushare_runtime.dra.slices import CLASS, DRIVER, consumed, device_name, read_inventory, read_memory
 
-_NAME: Final = re.compile(r"gpushare-m([1-9][0-9]{0,6})(?:-x([1-9][0-9]?))?((?:--(?:is|not|on|off)-[a-z0-9]+(?:-[a-z0-9]+)*)*)")
+_NAME: Final = re.compile(
+    r"gpushare-m([1-9][0-9]{0,6})(?:-x([1-9][0-9]?))?((?:--(?:(?:is|not|on|off)-[a-z0-9]+(?:-[a-z0-9]+)*|by-driver))*)"
+)
 #: How a part of the name begins → the annotation that it stands for.
-_RULES: Final = {"is": protocol.ASK_MODELS, "not": protocol.ASK_MODELS_REFUSED, "on": protocol.ASK_GPUS, "off": protocol.ASK_GPUS_REFUSED}
+_RULES: Final = {
+    "is": protocol.ASK_MODELS,
+    "not": protocol.ASK_MODELS_REFUSED,
+    "on": protocol.ASK_GPUS,
+    "off": protocol.ASK_GPUS_REFUSED,
+    "by": protocol.ASK_ISOLATION,
+}
 _UUIDS: Final = (protocol.ASK_GPUS, protocol.ASK_GPUS_REFUSED)
 # Of one pod, as the API server has it.
 _MOST_CLAIMS: Final = 256

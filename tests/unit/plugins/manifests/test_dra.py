@@ -40,7 +40,7 @@ def test_the_runtime_has_the_same_names() -> None:
     assert [bool(re.fullmatch(DRA_SOCKETS, name)) for name in sockets] == [bool(driver._SOCKET.fullmatch(name)) for name in sockets]
     assert set(POLICIES) == set(objects("MutatingAdmissionPolicy")) == set(objects("MutatingAdmissionPolicyBinding"))
     assert (dra.MEMORY, dra.GPUS, dra.CORE) == (protocol.RESOURCE_MEMORY, protocol.RESOURCE_GPUS, protocol.RESOURCE_CORE)
-    assert {*dra._RULES, *dra._UNKNOWN_TO_CLAIMS} == protocol.ASKS
+    assert {*dra._PARTS, *dra._UNKNOWN_TO_CLAIMS} == protocol.ASKS
     assert dra._NAME.startswith(f"^{claims.OF_LIMITS}")
     assert dra._UNITS_OF_CONTAINER == protocol.ENV_CONTAINER_UNITS
 
@@ -58,7 +58,7 @@ def test_the_page_has_the_words_with_which_mps_and_compute_shares_are_rejected(c
     """Those of preflight and Helm are in their tests."""
     table = [(by, *codes(words)) for _, by, words in rows(section("docs/use/dra.md", "MPS and compute shares"))]
     (policy,) = (one for name, one in objects("ValidatingAdmissionPolicy").items() if name == "gpushare-dra-rejected")
-    messages = [one.get("message", "") for one in policy["spec"]["validations"]]
+    messages = [one.get("message") or one["messageExpression"] for one in policy["spec"]["validations"]]
     said = [words for by, words in table if by == "API server"]
     assert len(said) == 2
     assert [words for words in said if not any(words in message for message in messages)] == []

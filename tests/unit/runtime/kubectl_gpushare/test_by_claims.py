@@ -169,6 +169,7 @@ def test_what_users_write_about_gpus_in_annotations_does_not_count() -> None:
         ("gpushare-m6--not-t4", 6, 1, Rules(models_refused=("t4",))),
         (f"gpushare-m6--on-{T4.uuid.lower()}", 6, 1, Rules(gpu_uuids=(T4.uuid,))),
         (f"gpushare-m6--off-{A30.uuid.lower()}", 6, 1, Rules(gpus_refused=(A30.uuid,))),
+        ("gpushare-m6--by-driver", 6, 1, Rules(isolation="driver")),
     ],
 )
 def test_a_waiting_pod_asks_for_what_the_name_of_its_claim_says(name: str, units: int, gpus: int, rules: Rules) -> None:
