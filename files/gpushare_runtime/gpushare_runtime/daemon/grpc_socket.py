@@ -35,25 +35,21 @@ class SocketServer:
             self._server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
             raise OSError(errno.EIO, str(error)) from None
+        # It is there from now on, and the start gives way to others.
+        try:
+            self.path.chmod(0o600)
+            self._inode = self.path.stat().st_ino
+        except OSError:
+            await self.stop(0)
+            raise
         # A start that is cancelled in the middle leaves gRPC a server that cannot be stopped any more (InvalidStateError).
         starting = asyncio.ensure_future(self._server.start())
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
             await starting
-            await self._give_up()
+            await self.stop(0)
             raise
-        try:
-            self.path.chmod(0o600)
-            self._inode = self.path.stat().st_ino
-        except OSError:
-            await self._give_up()
-            raise
-
-    async def _give_up(self) -> None:
-        with contextlib.suppress(OSError):
-            self._inode = self.path.stat().st_ino
-        await self.stop(0)
 
     def listening(self) -> bool:
         """Whether the socket at the path is still this server's."""
