@@ -178,7 +178,7 @@ LANES: Final = (
     (
         "as pods",
         "by Helm",
-        ("gpushare-scheduler, on a node without", "GPUs: your control plane is not touched"),
+        ("gpushare-scheduler, on a node without", "GPUs; your kube-scheduler stays as it is"),
         ("the device plugin as a DaemonSet",),
     ),
     (

@@ -298,8 +298,8 @@ def figures(language: str) -> str:
         )
         said = [
             f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{churn['here']['wrong_gpus']} 次。",
-            f"**每秒绑定的 Pod**：{nodes[0]} 个节点时 {rate[0]} 个（没有 gpushare 时为 {alone[0]} 个，即 {reached[0]}），"
-            f"{nodes[1]} 个节点时 {rate[1]} 个（{alone[1]} 个，即 {reached[1]}）。{short}。",
+            f"**调度**：{nodes[0]} 个节点时每秒 {rate[0]} 个 Pod，是没有 gpushare 时 {alone[0]} 个的 {reached[0]}；"
+            f"{nodes[1]} 个节点时为 {reached[1]}。{short}。",
             f"**四个程序共用一块 {report.gpu}**：各自占满 GPU 时，合计完成单独一个的 {full[0]} 倍；都是小程序时为 {small[0]} 倍。"
             f"用 MPS 时为 {full[1]} 倍和 {small[1]} 倍。",
             f"**内存**：{extender['nodes']} 个节点时每个扩展器 {extender['resident_mib']:.0f} MiB，每个 device plugin {plugin:.0f} MiB。"
@@ -310,8 +310,8 @@ def figures(language: str) -> str:
     short = both if all(missed) else f"The targets were {judged(targets, missed)}"
     said = [
         f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs.",
-        f"**Pods bound per second:** {rate[0]} at {nodes[0]} nodes ({reached[0]} of the {alone[0]} without gpushare), {rate[1]} at "
-        f"{nodes[1]} ({reached[1]} of {alone[1]}). {short}.",
+        f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes, {reached[0]} of the {alone[0]} without gpushare; {reached[1]} at "
+        f"{nodes[1]}. {short}.",
         f"**Four programs on one {report.gpu}** do {full[0]} times the work of one alone if each fills the GPU, and "
         f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}.",
         f"**Memory:** {extender['resident_mib']:.0f} MiB for an extender at {extender['nodes']} nodes, {plugin:.0f} MiB for a device "
