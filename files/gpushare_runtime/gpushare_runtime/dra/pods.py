@@ -23,9 +23,7 @@ from gpushare_runtime.core.quantity import GIB
 from gpushare_runtime.dra.claims import MOST_RESULTS, OF_LIMITS, POD_CLAIM_NAME
 from gpushare_runtime.dra.slices import CLASS, DRIVER, consumed, device_name, read_inventory, read_memory
 
-_NAME: Final = re.compile(
-    r"gpushare-m([1-9][0-9]{0,6})(?:-x([1-9][0-9]?))?((?:--(?:(?:is|not|on|off)-[a-z0-9]+(?:-[a-z0-9]+)*|by-driver))*)"
-)
+_NAME: Final = re.compile(r"gpushare-m([1-9][0-9]{0,6})(?:-x([1-9][0-9]?))?((?:--(?:is|not|on|off|by)-[a-z0-9]+(?:-[a-z0-9]+)*)*)")
 #: How a part of the name begins → the annotation that it stands for.
 _RULES: Final = {
     "is": protocol.ASK_MODELS,
@@ -34,7 +32,6 @@ _RULES: Final = {
     "off": protocol.ASK_GPUS_REFUSED,
     "by": protocol.ASK_ISOLATION,
 }
-_UUIDS: Final = (protocol.ASK_GPUS, protocol.ASK_GPUS_REFUSED)
 # Of one pod, as the API server has it.
 _MOST_CLAIMS: Final = 256
 _UNIT: Final = 1024 * 1024
@@ -360,7 +357,7 @@ def _asking(raw: Mapping[str, Any], names: Iterable[re.Match[str]], uuids: Calla
         for part in filter(None, name[3].split("--")):
             tag, _, word = part.partition("-")
             annotation = _RULES[tag]
-            rules.setdefault(annotation, []).append(uuids().get(word, word) if annotation in _UUIDS else word)
+            rules.setdefault(annotation, []).append(uuids().get(word, word) if tag in ("on", "off") else word)
     return _rewritten(raw, {protocol.RESOURCE_MEMORY: units}, gpus, {key: ",".join(words) for key, words in rules.items()})
 
 
