@@ -76,7 +76,7 @@ DIAGRAMS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "throughput": (_H100, throughput),
 }
 #: Of the README: what it says, and of what. Nothing asks another server.
-BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')} tested"), "licence": ("licence", "Apache-2.0, GPL-3.0")}
+BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')}, simulated GPUs"), "licence": ("licence", "Apache-2.0, GPL-3.0")}
 # The fonts of rich's export come from another server: a reader's own monospace font will do.
 _FONT_FACE: Final = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")

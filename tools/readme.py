@@ -61,11 +61,11 @@ def status(language: str) -> str:
             f"{by_hand} 运行过一次。",
             f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点是带[一块真实 {gpu}]({one}) 的机器上的命名空间。"
             f"部分组件也在没有 Kubernetes 的 {' 和 '.join(gpus)} 上运行过。",
-            f"**从未运行**：EKS、OpenShift、kubespray、[Ubuntu]({_SUPPORT}#distributions)，"
+            f"**从未运行**：[Ubuntu]({_SUPPORT}#distributions)、EKS、OpenShift、kubespray，"
             f"以及在早于 {_FORMER} 的 Kubernetes 上的完整安装。"
             f"[全部运行记录]({_STATUS}#what-ran-where)",
         ]
-        ways = "gpushare 可作为主机的**服务**运行（用 Ansible，kubeadm 集群），也可作为 **Pod** 运行（用 Helm，也适用于其他集群）。"
+        ways = "gpushare 可作为主机上的 **systemd 服务**运行（用 Ansible，kubeadm 集群），也可作为 **Pod** 运行（用 Helm，各种集群）。"
         return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
     get = f"is [here]({at}/releases)" if published else "is not published: clone this repository"
     said = [
@@ -74,10 +74,10 @@ def status(language: str) -> str:
         # On one line, for those who search the page.
         f"**On a real GPU:** as services, once: a cluster of one node in namespaces of a machine with [a\0real\0{gpu}]({one}). Parts ran "
         f"without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
-        f"**Never run:** EKS, OpenShift, kubespray, [Ubuntu]({_SUPPORT}#distributions), and a whole installation on Kubernetes before "
+        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, and a whole installation on Kubernetes before "
         f"{_FORMER}. [All runs]({_STATUS}#what-ran-where)",
     ]
-    ways = "It runs as **services** of your hosts (by Ansible, on kubeadm) or as **pods** (by Helm, also elsewhere)."
+    ways = "It runs as **systemd services** on your hosts (by Ansible, on kubeadm) or as **pods** (by Helm, also elsewhere)."
     return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
 
 
@@ -136,7 +136,7 @@ def _clusters(language: str) -> str:
                 [
                     f"kubeadm {services}+，可用 root 身份 ssh",
                     _link(how[0], ways[0]),
-                    f"{tested}；一个 {gpu} 节点",
+                    f"{_DISTRIBUTION}：{tested}，一个 {gpu} 节点",
                     f"kube-scheduler，[可能还有容器运行时]({restarts})",
                 ],
                 [_link("kubespray", kubespray), "同上，每次运行 kubespray 后再运行 `site`", "**从未**", "同上"],
@@ -154,7 +154,7 @@ def _clusters(language: str) -> str:
             [
                 f"kubeadm {services}+, root by ssh",
                 _link(how[0], ways[0]),
-                f"{tested}; one {gpu} node",
+                f"{_DISTRIBUTION}: {tested}, one {gpu} node",
                 f"kube-scheduler, [perhaps the container runtime]({restarts})",
             ],
             [_link("kubespray", kubespray), "the same, and `site` after each run of kubespray", "**never**", "the same"],
@@ -290,28 +290,23 @@ def figures(language: str) -> str:
     nodes, targets = [str(one["nodes"]) for one in rates], [f"{100 * one['target_ratio']:.0f} %" for one in rates]
     reached = [f"{100 * one['ratio']:.0f} %" for one in rates]
     rate, alone = ([f"{proof.rate(one, extender=ours):.0f}" for one in rates] for ours in (True, False))
-    missed = [one["ratio"] < one["target_ratio"] for one in rates]
+    goals = [judged(target, one["ratio"] < one["target_ratio"], language) for target, one in zip(targets, rates, strict=True)]
     extender, plugin = proof.saved("scheduling-5000-sampled")["startup"], proof.most_memory_of_plugin()
     if language == ZH:
-        short = (
-            f"两个目标（{'、'.join(targets)}）均**未达到**" if all(missed) else f"目标为{judged(targets, missed, '达到', '未达到', '、')}"
-        )
         said = [
             f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{churn['here']['wrong_gpus']} 次。",
-            f"**调度**：{nodes[0]} 个节点时每秒 {rate[0]} 个 Pod，是没有 gpushare 时 {alone[0]} 个的 {reached[0]}；"
-            f"{nodes[1]} 个节点时为 {reached[1]}。{short}。",
+            f"**调度**：{nodes[0]} 个节点时每秒 {rate[0]} 个 Pod，是没有 gpushare 时 {alone[0]} 个的 {reached[0]}（目标 {goals[0]}）。"
+            f"{nodes[1]} 个节点时为 {reached[1]}（目标 {goals[1]}）。",
             f"**四个程序共用一块 {report.gpu}**：各自占满 GPU 时，合计完成单独一个的 {full[0]} 倍；都是小程序时为 {small[0]} 倍。"
             f"用 MPS 时为 {full[1]} 倍和 {small[1]} 倍。",
             f"**内存**：{extender['nodes']} 个节点时每个扩展器 {extender['resident_mib']:.0f} MiB，每个 device plugin {plugin:.0f} MiB。"
             f"[全部数字]({_BENCHMARKS})",
         ]
         return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
-    both = f"The targets of {_list(targets)} are **missed**"
-    short = both if all(missed) else f"The targets were {judged(targets, missed)}"
     said = [
         f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs.",
-        f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes, {reached[0]} of the {alone[0]} without gpushare; {reached[1]} at "
-        f"{nodes[1]}. {short}.",
+        f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes, {reached[0]} of the {alone[0]} without gpushare (target "
+        f"{goals[0]}). At {nodes[1]} nodes {reached[1]} (target {goals[1]}).",
         f"**Four programs on one {report.gpu}** do {full[0]} times the work of one alone if each fills the GPU, and "
         f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}.",
         f"**Memory:** {extender['resident_mib']:.0f} MiB for an extender at {extender['nodes']} nodes, {plugin:.0f} MiB for a device "
@@ -320,9 +315,9 @@ def figures(language: str) -> str:
     return _items(said)
 
 
-def judged(targets: Sequence[str], missed: Sequence[bool], good: str = "reached", bad: str = "missed", between: str = " and ") -> str:
-    """Each target with what became of it."""
-    return between.join(f"{target} (**{bad}**)" if less else f"{target} ({good})" for target, less in zip(targets, missed, strict=True))
+def judged(target: str, missed: bool, language: str = EN) -> str:
+    """A target, and that it was missed."""
+    return target + (" **未达到**" if language == ZH else ", **missed**") * missed
 
 
 #: Parts of a README by their names.
