@@ -59,25 +59,28 @@ def status(language: str) -> str:
         said = [
             f"**模拟 GPU**：{_DISTRIBUTION} 上的 kubeadm，Kubernetes {_FORMER} 和 {_minor(version('kubernetes'))}，两种方式都运行过；"
             f"{by_hand} 运行过一次。",
-            f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点是带[一块真实 {gpu}]({one}) 的机器上的命名空间。"
+            f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点是带[一块真实 {gpu}]({one}) 的机器上的命名空间。以 Pod 方式从未运行。"
             f"部分组件也在没有 Kubernetes 的 {' 和 '.join(gpus)} 上运行过。",
             f"**从未运行**：[Ubuntu]({_SUPPORT}#distributions)、EKS、OpenShift、kubespray，"
             f"以及在早于 {_FORMER} 的 Kubernetes 上的完整安装。"
             f"[全部运行记录]({_STATUS}#what-ran-where)",
         ]
-        ways = "gpushare 可作为主机上的 **systemd 服务**运行（用 Ansible，kubeadm 集群），也可作为 **Pod** 运行（用 Helm，各种集群）。"
+        ways = (
+            "gpushare 可作为主机上的 **systemd 服务**运行（用 Ansible，kubeadm 集群），"
+            "也可作为 **Pod** 运行，带第二个调度器（用 Helm，各种集群）。"
+        )
         return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
     get = f"is [here]({at}/releases)" if published else "is not published: clone this repository"
     said = [
         f"**On simulated GPUs:** kubeadm on {_DISTRIBUTION}, with Kubernetes {_FORMER} and {_minor(version('kubernetes'))}, both ways. "
         f"{by_hand}, once.",
         # On one line, for those who search the page.
-        f"**On a real GPU:** as services, once: a cluster of one node in namespaces of a machine with [a\0real\0{gpu}]({one}). Parts ran "
-        f"without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
+        f"**On a real GPU:** as services, once: one node, in namespaces of a machine with [a\0real\0{gpu}]({one}). As pods, "
+        f"never. Parts ran without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
         f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, and a whole installation on Kubernetes before "
         f"{_FORMER}. [All runs]({_STATUS}#what-ran-where)",
     ]
-    ways = "It runs as **systemd services** on your hosts (by Ansible, on kubeadm) or as **pods** (by Helm, also elsewhere)."
+    ways = "It runs as **systemd services** (by Ansible, on kubeadm) or as **pods** with a second scheduler\n(by Helm, also elsewhere)."
     return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
 
 
