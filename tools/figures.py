@@ -284,8 +284,16 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     },
     f"{OPERATE}/migrate.md": [("(`gpushare_take_over_timeout`, {} s)", (default("gpushare_take_over_timeout"),))],
     f"{OPERATE}/operations.md": [
-        ("For {} GPU nodes that need nothing, `site` took {:.0f}", (FLEET["site"]["nodes"], FLEET["site"]["seconds"])),
-        ("`preflight` {:.0f} and `verify` {:.0f}", (FLEET["preflight"]["seconds"], FLEET["verify"]["seconds"])),
+        (
+            "For {} GPU nodes that need nothing, `site` took {:.0f} CPU seconds of the controller and {:.0f} s of time, "
+            "on two CPUs with {} forks",
+            tuple(FLEET["site"][key] for key in ("nodes", "seconds", "wall", "forks")),
+        ),
+        (
+            "The first installation took {:.0f} CPU seconds and {:.0f} s, an upgrade {:.0f} and {:.0f} s, `uninstall` {:.0f} and {:.0f} s",
+            tuple(FLEET[step][key] for step in ("first site", "upgrade", "uninstall") for key in ("seconds", "wall")),
+        ),
+        ("`preflight` took {:.0f} CPU seconds and `verify` {:.0f}", (FLEET["preflight"]["seconds"], FLEET["verify"]["seconds"])),
         ("Its largest process had {:.0f} MiB", (FLEET["site"]["peak"],)),
         ("between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         ("one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
