@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 
 import pytest
 
-from dra.shares import allocated, cdi_devices, check_not_over_booked, check_shares, claims, left_on, shares_of
+from dra.shares import allocated, cdi_devices, check_not_over_booked, check_shares, claims, left_on, shares_of, templates
 from e2e.api import ApiError
 from e2e.cluster import GPU_NODES, GPUS, MEMORY, Cluster, asked
 from e2e.manifests import pod
@@ -129,6 +131,23 @@ def test_a_quota_of_devices_counts_the_shares_of_a_namespace(empty: Cluster) -> 
         empty.until_running("first", "third", seconds=120)
     finally:
         empty.kubectl("delete", "resourcequota", "shares", "-n", "default")
+
+
+def test_a_new_namespace_has_its_template_soon(empty: Cluster) -> None:
+    """Only its first pods wait for it. Target: 0.5 s."""
+    took = []
+
+    def has_template(name: str) -> bool:
+        return name in templates(empty)
+
+    for number in range(5):
+        name = f"new-{number}"
+        begin = time.monotonic()
+        empty.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        empty.until(f"{name} has its template", partial(has_template, name), 60)
+        took.append(time.monotonic() - begin)
+    empty.kubectl("delete", "namespace", *(f"new-{number}" for number in range(5)), seconds=120)
+    print(f"\nmeasured: a new namespace has its template after {min(took):.2f} to {max(took):.2f} s (target 0.5 s)")
 
 
 def test_deleted_pods_leave_nothing_on_their_nodes(empty: Cluster) -> None:
