@@ -284,7 +284,8 @@ async def test_a_plugin_that_stops_lets_nothing_wait(golden: Golden) -> None:
     began = now()
     await node.service.drain(5)
     golden(await first)
-    assert now() - began < 0.5
+    # It waits half a second for the next request, and five where something waits on.
+    assert now() - began < 2.5
 
 
 async def test_an_admission_that_looked_like_a_start_fails_as_soon_as_its_pod_is_known(golden: Golden) -> None:
