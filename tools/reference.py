@@ -420,7 +420,7 @@ def benchmarks() -> str:
     def together(one: proof.Report, kind: str) -> str:
         return "{:.0f} %, with MPS {:.0f} %".format(*(100 * rate for rate in one.together(kind)))
 
-    placed = {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in proof.saved("placement")["figures"]}
+    placed = _placed()
 
     def in_use(trace: str) -> str:
         new, old = (placed["filled", trace, policy, 100] for policy in ("binpack", "before"))
@@ -542,17 +542,18 @@ def claims() -> str:
 
 def claims_by_trace() -> str:
     """GPUs in use when pods have asked for all: kube-scheduler with claims, beside the extender."""
-    placed = {(one["trace"], one["policy"]): one["in_use"] for one in proof.saved("placement")["figures"] if _is_filled(one)}
+    placed = _placed()
     rows = [
-        [f"`{trace}`", *(f"{placed[trace, policy]:.1f} %" for policy in ("first fit", "binpack"))]
-        for trace, policy in placed
-        if policy == "first fit"
+        [f"`{trace}`", *(f"{placed['filled', trace, each, 100]:.1f} %" for each in (policy, "binpack"))]
+        for part, trace, policy, load in placed
+        if (part, policy, load) == ("filled", "first fit", 100)
     ]
     return table(["trace", "with claims", "with the extender"], rows)
 
 
-def _is_filled(one: Mapping[str, Any]) -> bool:
-    return bool(one["part"] == "filled" and one["load"] == 100)
+def _placed() -> dict[tuple[str, str, str, int], float]:
+    """(part, trace, policy, percent of all GPUs that pods have asked for) → percent of them in use."""
+    return {(one["part"], one["trace"], one["policy"], one["load"]): one["in_use"] for one in proof.saved("placement")["figures"]}
 
 
 def gpu_proof() -> str:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
@@ -18,7 +17,7 @@ import pytest
 from cluster_mode.in_cluster import NAMESPACE, InCluster
 from e2e.api import ApiError, Json
 from e2e.checks import check_devices, check_environment, check_totals
-from e2e.cluster import CONTROL_PLANE, GPU_NODES, GPUS, MEMORY, Cluster, CommandError, is_running, unschedulable
+from e2e.cluster import CONTROL_PLANE, GPU_NODES, GPUS, MEMORY, Cluster, container_id, is_running, unschedulable
 from e2e.manifests import pod
 from ha.burst import PODS, Room, at_once, bound, chosen_at, clear, conflicts, manifests, settled, until_all_wait
 
@@ -168,11 +167,8 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
         cluster.create(pod(name, memory=2, node=node))
     gpus = {one["metadata"]["name"]: one["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] for one in cluster.until_running(*names)}
 
-    starts = {one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"] for one in cluster.pods()}
-    with contextlib.suppress(CommandError):
-        # The command ends with the node.
-        cluster.on(node, "systemctl", "reboot", "--force", "--force")
-    cluster.until("the node is off", lambda: not _answers(cluster, node), 60)
+    starts = {one["metadata"]["name"]: container_id(one) for one in cluster.pods()}
+    cluster.switch_off(node)
     begin = time.monotonic()
     cluster.lab("up", seconds=300)
     ready = time.monotonic() - begin
@@ -182,7 +178,7 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
     def back_or_failed() -> list[Json] | None:
         found = [cluster.pod(name) for name in names]
         again = [
-            one["status"].get("phase") == "Failed" or (is_running(one) and _container(one) != starts[one["metadata"]["name"]])
+            one["status"].get("phase") == "Failed" or (is_running(one) and container_id(one) != starts[one["metadata"]["name"]])
             for one in found
         ]
         return found if all(again) else None
@@ -202,18 +198,6 @@ def test_a_node_reboots(cluster: Cluster, here: InCluster, measured: Measured) -
     cluster.create(pod("new", memory=2, node=node))
     assert check_devices(cluster, cluster.until_running("new")) == []
     cluster.clear()
-
-
-def _container(one: Json) -> str:
-    return str(one["status"]["containerStatuses"][0].get("containerID", ""))
-
-
-def _answers(cluster: Cluster, node: str) -> bool:
-    try:
-        cluster.on(node, "true")
-    except CommandError:
-        return False
-    return True
 
 
 def _offers(cluster: Cluster, node: str) -> bool:

@@ -7,7 +7,6 @@ kubelet waits with such a pod until the device plugin has registered, where a li
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 
@@ -15,7 +14,7 @@ import pytest
 
 from dra.shares import OURS, allocated, check_not_over_booked, check_shares, claims, prepared, shares_of, until_serving
 from e2e.api import Json
-from e2e.cluster import GPU_NODES, GPUS, Cluster, CommandError, is_running
+from e2e.cluster import GPU_NODES, GPUS, Cluster, container_id, is_running
 from e2e.manifests import pod
 
 pytestmark = [pytest.mark.suite("dra"), pytest.mark.timeout(900)]
@@ -45,30 +44,14 @@ def devices(cluster: Cluster) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def container(one: Json) -> str:
-    return str(one["status"]["containerStatuses"][0].get("containerID", ""))
-
-
-def is_off(cluster: Cluster, node: str) -> bool:
-    try:
-        cluster.on(node, "true")
-    except CommandError:
-        return True
-    return False
-
-
 def test_pods_run_again_with_their_gpus_after_a_reboot(empty: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     for name in PODS:
         empty.create(manifest(name))
         empty.until_running(name)
     empty.create(pod(GONE, memory=2, node=SECOND))
-    before = {one["metadata"]["name"]: container(one) for one in empty.until_running(*PODS, GONE)}
+    before = {one["metadata"]["name"]: container_id(one) for one in empty.until_running(*PODS, GONE)}
     had = devices(empty)
-    for node in GPU_NODES:
-        with contextlib.suppress(CommandError):
-            # The command ends with the node.
-            empty.on(node, "systemctl", "reboot", "--force", "--force")
-    empty.until("the nodes are off", lambda: all(is_off(empty, node) for node in GPU_NODES), 60)
+    empty.switch_off(*GPU_NODES)
     empty.api.delete(f"/api/v1/namespaces/default/pods/{GONE}", gracePeriodSeconds="0")
     begin = time.monotonic()
     empty.lab("up", seconds=300)
@@ -76,7 +59,7 @@ def test_pods_run_again_with_their_gpus_after_a_reboot(empty: Cluster, capsys: p
 
     def again(one: Json) -> bool:
         """What the API server has may be from before the reboot."""
-        return is_running(one) and container(one) != before[one["metadata"]["name"]]
+        return is_running(one) and container_id(one) != before[one["metadata"]["name"]]
 
     def settled() -> list[Json] | None:
         found = [empty.pod(name) for name in PODS]

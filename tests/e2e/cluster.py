@@ -12,7 +12,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -188,6 +188,21 @@ class Cluster:
         """Set annotations of an object; None removes one."""
         self.api.patch(path, {"metadata": {"annotations": annotations}})
 
+    def switch_off(self, *nodes: str) -> None:
+        """End nodes as a loss of power does, until they are off. `lab up` starts them."""
+        for node in nodes:
+            with suppress(CommandError):
+                # The command ends with the node.
+                self.on(node, "systemctl", "reboot", "--force", "--force")
+        self.until("the nodes are off", lambda: not any(map(self._answers, nodes)), 60)
+
+    def _answers(self, node: str) -> bool:
+        try:
+            self.on(node, "true")
+        except CommandError:
+            return False
+        return True
+
     def publish_gpus(self, node: str, inventory: str) -> None:
         """In the place of a device plugin. inventory: as the annotation gpushare/gpus has it."""
         self.annotate(f"/api/v1/nodes/{node}", {"gpushare/gpus": inventory})
@@ -334,6 +349,11 @@ def run(command: list[str], *, stdin: str | None = None, seconds: float, environ
     if kind == "playbook" and (found := reserved_keys(done.stdout + done.stderr)):
         raise CommandError(f"{shown}\n  has results with keys that Ansible reserves: {found}")
     return str(done.stdout)
+
+
+def container_id(pod: Json) -> str:
+    """Of its first container, "" for none."""
+    return str(pod["status"]["containerStatuses"][0].get("containerID", ""))
 
 
 def is_running(pod: Json) -> bool:

@@ -37,8 +37,8 @@ class SocketServer:
             raise OSError(errno.EIO, str(error)) from None
         # It is there from now on, and the start gives way to others.
         try:
-            self.path.chmod(0o600)
             self._inode = self.path.stat().st_ino
+            self.path.chmod(0o600)
         except OSError:
             await self.stop(0)
             raise

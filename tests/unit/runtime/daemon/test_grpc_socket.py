@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,13 @@ async def test_a_socket_that_others_can_see_is_for_root_alone(tmp_path: Path) ->
     assert server.path.stat().st_mode & 0o777 == 0o600
     await starting
     await server.stop(0)
+
+
+async def test_a_socket_whose_mode_cannot_be_set_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Path, mode: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", read_only)
+    with pytest.raises(OSError, match="Read-only"):
+        await SocketServer(tmp_path / "one.sock", _nothing).start()
+    assert _in(tmp_path) == []
