@@ -168,7 +168,7 @@ from ..module_utils._host.others import toolkit_manager
 from ..module_utils._host.received import BUNDLE_KEY, RECEIVED, unpacked
 from ..module_utils._packages import openpgp
 from ..module_utils._packages.converge import PackagesAnswer, PackagesResult, absent, lacks, manager_of, owners, present, together
-from ..module_utils._packages.model import Package, PackageSet, Repository
+from ..module_utils._packages.model import STEP_SECONDS, Package, PackageSet, Repository
 
 REPOSITORY = {
     "name": {"type": "str", "required": True},
@@ -273,7 +273,7 @@ def main() -> None:
             "yields": {"type": "bool", "default": False},
             "keep": {"type": "bool", "default": False},
             "allow_daemon_reload": {"type": "bool", "default": False},
-            "timeout": {"type": "int", "default": 1800},
+            "timeout": {"type": "int", "default": STEP_SECONDS},
         },
         required_if=[("state", "present", ["owner", "packages"])],
         supports_check_mode=True,

@@ -16,11 +16,23 @@ from .._host.command import Outcome, RunWithin
 from .._host.files import read_state
 from . import openpgp, sources
 from .folder import package_files
-from .model import Installed, PackageChange, PackageManager, PackagePlan, PackagesError, PackageSet, Repository, choose_all, last_words
+from .model import (
+    FETCH_SECONDS,
+    QUESTION_SECONDS,
+    STEP_SECONDS,
+    Installed,
+    PackageChange,
+    PackageManager,
+    PackagePlan,
+    PackagesError,
+    PackageSet,
+    Repository,
+    choose_all,
+    last_words,
+)
 
 LISTS, SOURCES, KEYRINGS = "/var/lib/apt/lists", "/etc/apt/sources.list.d", "/etc/apt/keyrings"
 PREFERENCES = "/etc/apt/preferences.d"
-_QUESTION, _FETCH = 120.0, 600.0
 # Never a prompt; a file of configuration that an administrator has changed stays.
 _ENV = ["env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=l"]
 _QUIET = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=120"]
@@ -36,13 +48,13 @@ class Apt(PackageManager):
 
     name = "apt"
 
-    def __init__(self, run: RunWithin, timeout: float = 1800.0) -> None:
+    def __init__(self, run: RunWithin, timeout: float = STEP_SECONDS) -> None:
         self._run = run
         self._timeout = timeout
 
     def installed(self, names: Sequence[str]) -> Dict[str, Installed]:
         shown = "${Package}\t${Version}\t${db:Status-Status}\t${db:Status-Want}\n"
-        outcome = self._run(["dpkg-query", "--show", "--showformat", shown, *names], _QUESTION)
+        outcome = self._run(["dpkg-query", "--show", "--showformat", shown, *names], QUESTION_SECONDS)
         # 1: it does not know one of them.
         if outcome.status not in (0, 1):
             raise Rejected(f"dpkg-query does not answer ({last_words(outcome)}); nothing was changed: run `dpkg --audit` on the host")
@@ -51,7 +63,7 @@ class Apt(PackageManager):
         return {name: found.get(name.partition(":")[0], Installed(None)) for name in names}
 
     def interrupted(self) -> str:
-        outcome = self._run(["dpkg", "--audit"], _QUESTION)
+        outcome = self._run(["dpkg", "--audit"], QUESTION_SECONDS)
         left = os.listdir("/var/lib/dpkg/updates") if os.path.isdir("/var/lib/dpkg/updates") else []
         return last_words(outcome) or ("dpkg was interrupted" if any(name.isdigit() for name in left) else "")
 
@@ -96,7 +108,7 @@ class Apt(PackageManager):
             chosen = [packages[name][version] for name, version in versions.items() if name in packages]
             argv = [*_ENV, "apt-get", "-q", "--simulate", *scratch.options, *_FORCE, "install", *self._targets(versions, packages)]
             argv += self._going(wanted)
-            outcome = self._run(argv, _QUESTION)
+            outcome = self._run(argv, QUESTION_SECONDS)
             if not outcome.ok:
                 raise Rejected(
                     f"apt cannot install {', '.join(f'{name} {version}' for name, version in versions.items())[:300]}: "
@@ -109,7 +121,7 @@ class Apt(PackageManager):
             own = f"{sources.PREFIX}{repository.name}.sources"
             shutil.copy(os.path.join(SOURCES, own), os.path.join(scratch.own, own))
             options = ["-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={scratch.own}"]
-            outcome = self._run([*_ENV, "apt-get", "-q", *_QUIET, *options, *_STRICT, "update"], _FETCH)
+            outcome = self._run([*_ENV, "apt-get", "-q", *_QUIET, *options, *_STRICT, "update"], FETCH_SECONDS)
         if not outcome.ok:
             raise PackagesError(f"apt-get update of {repository.url} failed: {last_words(outcome)}")
 
@@ -121,7 +133,7 @@ class Apt(PackageManager):
         self._do(["apt-mark", "hold" if held else "unhold", *names])
 
     def plan_removal(self, names: Sequence[str]) -> List[str]:
-        outcome = self._run([*_ENV, "apt-get", "-q", "--simulate", "--allow-change-held-packages", "remove", *names], _QUESTION)
+        outcome = self._run([*_ENV, "apt-get", "-q", "--simulate", "--allow-change-held-packages", "remove", *names], QUESTION_SECONDS)
         if not outcome.ok:
             raise Rejected(f"apt cannot remove {', '.join(names)[:300]}: {last_words(outcome)}")
         return [found.group(1) for found in _GONE.finditer(outcome.out)]
@@ -137,14 +149,14 @@ class Apt(PackageManager):
         self._do([*_ENV, "apt-get", "-qy", *_QUIET, *_FORCE, "install", *(f"{name}={version}" for name, version in versions.items())])
 
     def _architecture(self) -> str:
-        outcome = self._run(["dpkg", "--print-architecture"], _QUESTION)
+        outcome = self._run(["dpkg", "--print-architecture"], QUESTION_SECONDS)
         if not outcome.ok:
             raise Rejected(f"dpkg does not print its architecture ({last_words(outcome)}); nothing was changed")
         return outcome.out.strip()
 
     def _fetch(self, scratch: "_Scratch", repository: Repository) -> None:
         options = [*scratch.base, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={scratch.own}"]
-        outcome = self._run([*_ENV, "apt-get", "-q", *options, *_STRICT, "update"], _FETCH)
+        outcome = self._run([*_ENV, "apt-get", "-q", *options, *_STRICT, "update"], FETCH_SECONDS)
         if not outcome.ok:
             raise Rejected(
                 f"apt cannot use the repository {repository.url}: {last_words(outcome)}; nothing was changed: correct its address, key "
@@ -152,7 +164,7 @@ class Apt(PackageManager):
             )
 
     def _madison(self, name: str, options: Sequence[str]) -> List[str]:
-        outcome = self._run(["apt-cache", *options, "madison", name], _QUESTION)
+        outcome = self._run(["apt-cache", *options, "madison", name], QUESTION_SECONDS)
         rows = [[part.strip() for part in line.split("|")] for line in outcome.out.splitlines()]
         # Newest first; sources come as well.
         return [row[1] for row in rows if len(row) == 3 and row[0] == name and not row[2].endswith("Sources")]
@@ -163,7 +175,7 @@ class Apt(PackageManager):
         names = {package.name for package in wanted.packages}
         for path in package_files(wanted.folder, ".deb"):
             shown = "${Package}\t${Version}\t${Architecture}"
-            outcome = self._run(["dpkg-deb", "--show", "--showformat", shown, path], _QUESTION)
+            outcome = self._run(["dpkg-deb", "--show", "--showformat", shown, path], QUESTION_SECONDS)
             row = outcome.out.split("\t")
             if not outcome.ok or len(row) != 3:
                 raise Rejected(f"{path} is not a Debian package ({last_words(outcome)}); nothing was changed: remove it from the folder")

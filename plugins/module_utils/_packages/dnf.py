@@ -20,11 +20,21 @@ from .._host.command import Outcome
 from .._host.files import FileState, read_state, replace
 from . import openpgp, rpm, sources
 from .apt import failure
-from .model import Installed, PackageChange, PackagePlan, PackagesError, PackageSet, Repository, by_number, choose_all, last_words
+from .model import (
+    FETCH_SECONDS,
+    Installed,
+    PackageChange,
+    PackagePlan,
+    PackagesError,
+    PackageSet,
+    Repository,
+    by_number,
+    choose_all,
+    last_words,
+)
 
 REPOSITORIES, KEYS, CONFIG = "/etc/yum.repos.d", "/etc/pki/rpm-gpg", "/etc/dnf/dnf.conf"
 PLUGIN, MODULES = "/etc/dnf/plugins/versionlock.conf", "/etc/dnf/modules.d"
-_FETCH = 600.0
 _NEW = ("Installing", "Installing dependencies", "Installing weak dependencies", "Upgrading", "Downgrading", "Reinstalling")
 _GONE = ("Removing", "Removing dependent packages", "Removing unused dependencies")
 _STREAMS = "Enabling module streams"
@@ -75,7 +85,7 @@ class Dnf(rpm.RpmBased):
             self._do(["rpmkeys", "--import", f"{KEYS}/RPM-GPG-KEY-{sources.PREFIX}{repository.name}"])
         name = sources.PREFIX + repository.name
         argv = ["dnf", "-qy", "--disablerepo=*", f"--enablerepo={name}", _needed(repository), "--refresh", "makecache"]
-        outcome = self._run(argv, _FETCH)
+        outcome = self._run(argv, FETCH_SECONDS)
         if not outcome.ok:
             raise PackagesError(f"dnf cannot read {repository.url}: {last_words(outcome)}")
 
@@ -107,7 +117,7 @@ class Dnf(rpm.RpmBased):
     def _check_excluded(self, names: Sequence[str]) -> None:
         """PackagesError if dnf itself says that it does not exclude them. One without the means to say so is believed by its file."""
         for argv in _DUMPS:
-            outcome = self._run(argv, _FETCH)
+            outcome = self._run(argv, FETCH_SECONDS)
             found = _DUMPED.search(outcome.out) if outcome.ok else None
             if found is None:
                 continue
@@ -141,7 +151,7 @@ class Dnf(rpm.RpmBased):
         if not names:
             return found
         shown = "%{name}\t%{epoch}:%{version}-%{release}"
-        outcome = self._run(["dnf", "-qy", *options, "repoquery", "--available", "--showduplicates", "--qf", shown, *names], _FETCH)
+        outcome = self._run(["dnf", "-qy", *options, "repoquery", "--available", "--showduplicates", "--qf", shown, *names], FETCH_SECONDS)
         if not outcome.ok:
             which = f"the repository {repository.url}" if repository else "the repositories of this host"
             raise Rejected(
@@ -155,7 +165,7 @@ class Dnf(rpm.RpmBased):
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
     def _steps(self, argv: Sequence[str], what: str, modules: Sequence[str] = ()) -> "tuple[PackageChange, ...]":
-        outcome = self._run(list(argv), _FETCH)
+        outcome = self._run(list(argv), FETCH_SECONDS)
         # Status 1 is also that no person has agreed.
         if outcome.status not in (0, 1) or (outcome.status == 1 and "Operation aborted." not in outcome.out + outcome.err):
             raise Rejected(f"dnf cannot {what} {' '.join(argv[-8:])[:300]}: {last_words(outcome)}; nothing was changed")

@@ -22,6 +22,9 @@ from .._formats.versions import newer
 from .._host.command import Outcome
 from .openpgp import Key
 
+#: Seconds for a question to what the host has, for one that fetches a repository's lists, and for a step such as an installation; the
+#: module's option `timeout` is the last one.
+QUESTION_SECONDS, FETCH_SECONDS, STEP_SECONDS = 120.0, 600.0, 1800
 #: The most that a run may name, and of what it may be made. The first letter keeps a name from being an option.
 LIMIT = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,127}(?::[a-z0-9]{1,16})?")

@@ -13,9 +13,8 @@ from .._host.command import RunWithin
 from .._host.files import read_state
 from . import sources
 from .folder import package_files
-from .model import PackageManager, PackageSet, Repository, last_words
+from .model import QUESTION_SECONDS, STEP_SECONDS, PackageManager, PackageSet, Repository, last_words
 
-_QUESTION = 120.0
 _KEY, _MOST_KEYS = "gpg-pubkey", 1000
 _SHOWN = "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{ARCH}\n"
 
@@ -23,7 +22,7 @@ _SHOWN = "%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\t%{ARCH}\n"
 class RpmBased(PackageManager):
     """A package manager that works on rpm's database."""
 
-    def __init__(self, run: RunWithin, timeout: float = 1800.0) -> None:
+    def __init__(self, run: RunWithin, timeout: float = STEP_SECONDS) -> None:
         self._run = run
         self._timeout = timeout
 
@@ -36,7 +35,7 @@ class RpmBased(PackageManager):
 
     def trusted(self, fingerprints: Sequence[str]) -> Dict[str, str]:
         """The keys among these that are in rpm's database, each with the version of the package as which it is there."""
-        outcome = self._run(["rpm", "--query", "--all", "--queryformat", "%{VERSION}\t%{RELEASE}\n", f"{_KEY}*"], _QUESTION)
+        outcome = self._run(["rpm", "--query", "--all", "--queryformat", "%{VERSION}\t%{RELEASE}\n", f"{_KEY}*"], QUESTION_SECONDS)
         rows = [line.split("\t") for line in outcome.out.splitlines()[:_MOST_KEYS] if line.count("\t") == 1]
         # The version is the end of the fingerprint, which one may cut, or all of it in rpm 6.
         found = {}
@@ -50,7 +49,7 @@ class RpmBased(PackageManager):
         """Take these keys out of rpm's database; those that stay, and why. keys: as `trusted` gives them."""
         left: List[LeftThing] = []
         for version in keys.values():
-            outcome = self._run(["rpm", "--erase", "--allmatches", f"{_KEY}-{version}"], _QUESTION)
+            outcome = self._run(["rpm", "--erase", "--allmatches", f"{_KEY}-{version}"], QUESTION_SECONDS)
             if not outcome.ok:
                 left.append({"what": f"key {_KEY}-{version} in rpm's database", "why": f"rpm does not remove it: {last_words(outcome)}"})
         return left
@@ -58,7 +57,7 @@ class RpmBased(PackageManager):
 
 def versions(run: RunWithin, names: Sequence[str]) -> Dict[str, str]:
     """The whole version of each of these packages that is installed."""
-    outcome = run(["rpm", "--query", "--queryformat", _SHOWN, *names], _QUESTION)
+    outcome = run(["rpm", "--query", "--queryformat", _SHOWN, *names], QUESTION_SECONDS)
     if outcome.status is None:
         raise Rejected(f"rpm does not answer ({last_words(outcome)}); nothing was changed: run `rpm --rebuilddb` on the host")
     rows = [line.split("\t") for line in outcome.out.splitlines() if line.count("\t") == 2]
@@ -70,7 +69,7 @@ def files_of(run: RunWithin, wanted: PackageSet) -> Dict[str, Dict[str, str]]:
     found: Dict[str, Dict[str, str]] = {}
     names = {package.name for package in wanted.packages}
     for path in package_files(wanted.folder, ".rpm"):
-        outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], _QUESTION)
+        outcome = run(["rpm", "--query", "--package", "--nosignature", "--queryformat", _SHOWN, path], QUESTION_SECONDS)
         row = outcome.out.strip().split("\t")
         if not outcome.ok or len(row) != 3:
             raise Rejected(f"{path} is not an rpm package ({last_words(outcome)}); nothing was changed: remove it from the folder")

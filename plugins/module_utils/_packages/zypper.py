@@ -21,13 +21,24 @@ from .._host.command import Outcome
 from .._host.files import FileState, read_state, remove, replace
 from . import openpgp, rpm, sources
 from .apt import failure
-from .model import Installed, PackageChange, PackagePlan, PackagesError, PackageSet, Repository, by_number, choose_all, last_words
+from .model import (
+    FETCH_SECONDS,
+    QUESTION_SECONDS,
+    Installed,
+    PackageChange,
+    PackagePlan,
+    PackagesError,
+    PackageSet,
+    Repository,
+    by_number,
+    choose_all,
+    last_words,
+)
 
 FOLDER = "/etc/zypp"
 REPOSITORIES, LOCKS = f"{FOLDER}/repos.d", f"{FOLDER}/locks"
 PRODUCTS = "/etc/products.d"
 _DATABASE = "/var/lib/rpm"
-_QUESTION, _FETCH = 120.0, 600.0
 _QUIET = ("--non-interactive", "--xmlout")
 # It is done; and done, with updates, a reboot, a restart of zypper or repositories that do not answer to be told of.
 _DONE = (0, 100, 101, 102, 103, 106)
@@ -70,7 +81,7 @@ class Zypper(rpm.RpmBased):
 
     def refresh(self, repository: Repository) -> None:
         self._do(["rpmkeys", "--import", self._key(repository)])
-        outcome = self._run(["zypper", *_QUIET, "refresh", sources.PREFIX + repository.name], _FETCH)
+        outcome = self._run(["zypper", *_QUIET, "refresh", sources.PREFIX + repository.name], FETCH_SECONDS)
         if outcome.status not in _DONE:
             raise PackagesError(f"zypper cannot read {repository.url}: {_words(outcome)}")
 
@@ -114,7 +125,7 @@ class Zypper(rpm.RpmBased):
         return ["install", *options, "--", *targets, *(f"-{name}" for name in sorted(replaced))]
 
     def _reads(self, zypper: Sequence[str], repository: Repository) -> None:
-        outcome = self._run([*zypper, "refresh", sources.PREFIX + repository.name], _FETCH)
+        outcome = self._run([*zypper, "refresh", sources.PREFIX + repository.name], FETCH_SECONDS)
         if outcome.status not in _DONE:
             raise Rejected(
                 f"zypper cannot use the repository {repository.url}: {_words(outcome)}; nothing was changed: correct its address or key, "
@@ -125,7 +136,7 @@ class Zypper(rpm.RpmBased):
         found: Dict[str, List[str]] = {name: [] for name in names}
         if not names:
             return found
-        outcome = self._run([*zypper, "search", "--type", "package", "--details", "--match-exact", *names], _FETCH)
+        outcome = self._run([*zypper, "search", "--type", "package", "--details", "--match-exact", *names], FETCH_SECONDS)
         if outcome.status in (_NOTHING_FOUND, _NO_REPOSITORY):
             return found
         if outcome.status not in _DONE:
@@ -138,7 +149,7 @@ class Zypper(rpm.RpmBased):
         return {name: sorted(versions, key=by_number, reverse=True) for name, versions in found.items()}
 
     def _steps(self, argv: Sequence[str], what: str) -> "tuple[PackageChange, ...]":
-        outcome = self._run(list(argv), _FETCH)
+        outcome = self._run(list(argv), FETCH_SECONDS)
         if outcome.status not in _DONE:
             raise Rejected(f"zypper cannot {what} {' '.join(argv[-8:])[:300]}: {_words(outcome)}; nothing was changed")
         rows = table(_parsed(outcome))
@@ -172,7 +183,7 @@ class Zypper(rpm.RpmBased):
             keys = {path: root + path for path in files if path.startswith(FOLDER + "/") and path.endswith(".asc")}
             for path, copy in keys.items():
                 rpm.write(copy, files[path] or b"")
-                imported = self._run(["rpmkeys", "--dbpath", database, "--import", copy], _QUESTION)
+                imported = self._run(["rpmkeys", "--dbpath", database, "--import", copy], QUESTION_SECONDS)
                 if not imported.ok:
                     raise Rejected(f"rpm does not take the key of the repository ({last_words(imported)}); nothing was changed")
             os.mkdir(root + REPOSITORIES)
@@ -185,7 +196,7 @@ class Zypper(rpm.RpmBased):
 
     def _database(self, root: str) -> str:
         """A copy of rpm's database below the root, where rpm and zypper search for it there."""
-        outcome = self._run(["rpm", "--eval", "%{_dbpath}"], _QUESTION)
+        outcome = self._run(["rpm", "--eval", "%{_dbpath}"], QUESTION_SECONDS)
         place = outcome.out.strip()
         if not outcome.ok or not os.path.isdir(place):
             raise Rejected(
