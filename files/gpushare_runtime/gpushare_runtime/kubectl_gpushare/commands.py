@@ -78,7 +78,6 @@ _OF_SCHEDULER: Final = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/g
 MOST_EXPLAINED: Final = 100
 _LISTED: Final = 20
 _ASKED: Final = 3
-_HOUR: Final = 3600.0
 _NO_POLICY: Final = (
     "kube-scheduler counts GPU memory here (DRA): it takes the first GPU with room, and chooses between nodes by other things than GPUs; "
     "here the first one by name stands for them"
@@ -497,7 +496,7 @@ async def find_evidence(client: KubeClient, cluster: Cluster) -> status.StatusEv
         return found
     warnings: dict[str, PodEvent] = {}
     try:
-        since = cluster.now() - _HOUR
+        since = cluster.now() - status.EVENTS_SECONDS
         found.unmanaged = await with_reason(client, protocol.EVENT_UNMANAGED, since)
         found.seconds = await with_reason(client, protocol.EVENT_SECOND_SCHEDULER, since)
         for pods in list(status.hanging(cluster).values())[:_LISTED]:

@@ -35,6 +35,9 @@ _MOST_CAUSES: Final = 20
 _NAMED: Final = 3
 _UNLESS_ALONE: Final = "; or it runs alone with leader election off"
 RECENT_SECONDS: Final = 600.0
+"""So new is a Warning about a pod that kubelet is starting."""
+EVENTS_SECONDS: Final = 3600.0
+"""So new are the Events about pods that another scheduler has placed."""
 _FIRST_SECONDS: Final = 60.0
 _LABELLED: Final = "it has the label of a GPU node, and no device plugin has ever published GPUs"
 _UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
