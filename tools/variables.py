@@ -132,6 +132,9 @@ def collection_problems() -> Iterator[str]:
     known = variables(ROOT)
     for name, variable in known.items():
         specs, own = specs_of(name, variable)
+        if len(own) > 1:
+            yield f"{name} is described in {' and '.join(own)}; expected one of them, and See P(…) in the others"
+            continue
         for role, spec in specs.items():
             see = SEE.fullmatch(described(spec))
             if see and see[1] not in own:

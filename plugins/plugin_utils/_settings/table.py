@@ -706,6 +706,17 @@ SHARED = (
             ),
         ),
     ),
+    DaemonSetting("drain", "drain", False, variable="gpushare_drain"),
+    DaemonSetting(
+        "drain_timeout",
+        "drainTimeout",
+        300,
+        variable="gpushare_drain_timeout",
+        least=1,
+        most=86400,
+        expected="a number of seconds from 1 to 86400",
+    ),
+    DaemonSetting("drain_force", "drainForce", False, variable="gpushare_drain_force"),
     DaemonSetting(
         "dashboard_state",
         "dashboardState",

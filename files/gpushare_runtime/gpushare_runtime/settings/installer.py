@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Copyright: gpushare.kubernetes contributors
-"""The variables of runs on hosts, as far as preflight checks or compares them: batches, sources of packages, the dashboard's service,
-verification, take-over and removal.
+"""The variables of runs on hosts, as far as preflight checks or compares them: batches, sources of packages, drains, the dashboard's
+service, verification, take-over and removal.
 
 A field has the role that describes its variable, and the entry point of that role where that is not the first one.
 """
@@ -159,6 +159,28 @@ class InstallerConfig:
         variable="gpushare_driver_repository",
         role="nvidia_driver",
         clashes=(not_with_a_bundle("gpushare_driver_repository", "host"),),
+    )
+    drain: bool = variable_alone(
+        False,
+        "Whether to drain a node before its driver changes while processes use its GPUs, before remove_node.yml removes it, or before "
+        "take_over.yml takes it over. Otherwise the run stops, and names what uses the GPUs.",
+        SwitchType(),
+        variable="gpushare_drain",
+        role="nvidia_driver",
+    )
+    drain_timeout: int = variable_alone(
+        300,
+        "Seconds within which the pods of a drained node must end.",
+        NumberType(1, 86400, "seconds"),
+        variable="gpushare_drain_timeout",
+        role="nvidia_driver",
+    )
+    drain_force: bool = variable_alone(
+        False,
+        "Whether a drain deletes pods that no controller creates again.",
+        SwitchType(),
+        variable="gpushare_drain_force",
+        role="nvidia_driver",
     )
     dashboard_state: str = variable_alone(
         "absent",

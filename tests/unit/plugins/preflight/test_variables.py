@@ -79,10 +79,16 @@ def test_each_problem_is_found(role: Path, spec: str, defaults: str, tasks: str,
     assert [found for found in checker.role_problems(role) if problem in found]
 
 
-def test_two_roles_must_mean_the_same(role: Path) -> None:
-    write(role.parent / "s", SPEC.replace("The first.", "Another."), DEFAULTS, TASKS)
-    (problem,) = checker.collection_problems()
-    assert problem.startswith("gpushare_a is one thing in roles/r and another in roles/s")
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ("Another.", "gpushare_a is described in r and s; expected one of them, and See P(…) in the others"),
+        ("See P(gpushare.kubernetes.r#role).", "gpushare_a is one thing in roles/r and another in roles/s"),
+    ],
+)
+def test_one_role_describes_a_variable_and_others_mean_the_same(role: Path, others: str, words: str) -> None:
+    write(role.parent / "s", SPEC.replace("The first.", others).replace("default: 1", "default: 2"), DEFAULTS, TASKS)
+    assert [problem for problem in checker.collection_problems() if problem.startswith(words)]
 
 
 def test_playbooks_and_examples_know_no_other_names(role: Path, tmp_path: Path) -> None:
