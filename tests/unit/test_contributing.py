@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 RUNTIME = ROOT / "files/gpushare_runtime/gpushare_runtime"
-ROWS = [line for line in PAGE.partition("## Where a behaviour lives")[2].partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+MAP = PAGE.partition("## Where a behaviour lives")[2].partition("\n## ")[0]
+ROWS = [line for line in MAP.splitlines() if line.startswith("| ")][1:]
 
 
 def places(row: str) -> list[Path]:
@@ -32,6 +33,15 @@ def test_what_a_row_names_is_there(row: str) -> None:
     text = "".join(path.read_text() for path in paths if path.is_file())
     symbols = re.findall(r"`(\w+)`", row.split("|")[2])
     assert [symbol for symbol in symbols if f"def {symbol}(" not in text] == []
+
+
+@pytest.mark.parametrize("line", re.findall(r"^- .*(?:\n  .*)*", MAP, re.MULTILINE), ids=lambda line: line[2:40])
+def test_a_short_name_lies_beside_the_file_before_it(line: str) -> None:
+    found: list[Path] = []
+    for name in re.findall(r"`([\w/]+\.(?:py|c))`", line):
+        whole = next((base / name for base in (ROOT, RUNTIME) if "/" in name and (base / name).is_file()), None)
+        found.append(whole or found[-1].parent / name)
+    assert [str(path) for path in found if not path.is_file()] == []
 
 
 def test_every_file_of_the_how_to_is_there() -> None:
