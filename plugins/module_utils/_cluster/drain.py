@@ -18,7 +18,7 @@ from .._formats.failure import Failure
 from .._formats.finding import few
 from .kubectl import Kubectl, KubectlError
 
-#: Of one attempt: nothing on the way may take the connection for dead.
+#: Of one attempt, of which tasks/drain.yml of the roles counts as many as fit: nothing on the way may take the connection for dead.
 SECONDS = 20
 #: On a node that we cordoned: the role that did.
 ANNOTATION = "gpushare/cordoned-by"
