@@ -138,7 +138,8 @@ CLAIMS_RATES, CLAIMS_GPUS = (tuple(proof.mean(CLAIMS, kind, key) for kind in ("o
 #: The last run of each step with the most nodes.
 #: By words about the measurement, and of those without a special condition by step: the last one with the most nodes.
 FLEETS = {one["what"]: one["runs"] for one in saved("fleet")}
-FLEET = {run["step"]: run for what, runs in FLEETS.items() if what not in ("memory", "over ssh") for run in sorted(runs, key=itemgetter("nodes"))}
+_PLAIN = [run for what, runs in FLEETS.items() if what not in ("memory", "over ssh") for run in sorted(runs, key=itemgetter("nodes"))]
+FLEET = {run["step"]: run for run in _PLAIN}
 #: The device plugin with a real library: memory and ids on each GPU.
 ON_REAL_GPUS = [
     value for one in proof.reports() for value in (one.found("plugin", "resident MiB"), one.found("plugin", "ids of memory, in GiB"))

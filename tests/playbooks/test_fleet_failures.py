@@ -28,7 +28,8 @@ def words(fleet: Fleet) -> str:
 @pytest.mark.timeout(1800)
 def test_each_host_that_does_not_answer_has_a_line_and_nothing_is_changed(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "fleet", 6, forks=8)
-    faults = {"gpu002": "unreachable", "gpu003": "garbage", "gpu005": "unreachable", "gpu006": "alpine", **({"gpu004": "hang"} if FULL else {})}
+    faults = {"gpu002": "unreachable", "gpu003": "garbage", "gpu005": "unreachable", "gpu006": "alpine"}
+    faults |= {"gpu004": "hang"} if FULL else {}
     (fleet.folder / FAULTS).write_text(json.dumps(faults))
     with pytest.raises(RuntimeError, match="nothing was changed"):
         fleet.run("preflight")

@@ -74,5 +74,5 @@ def test_every_figure_of_fleets_is_in_its_table() -> None:
     assert "| before | site | 200 | 50 | 61 s (60, missed) | 14 s | 0.07 s (1.0) |  |  |" in made
     assert "| before | site | 7 | 20 |  | 14 s | 2.00 s (1.0, missed) |  |  | 2.5 | 5.0 | 1.2 MB | 80 MiB |  | 2026-01-02 |" in made
     assert "| 80 MiB | 1600 MiB (1536, missed) | 2026-01-02 |" in made
-    assert "| before | site | 17 | 20 |  | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB |  | 2026-01-02 |" in made
+    assert "| before | site | 17 | 20 |  | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB |  |" in made
     assert "| 2.40 s (1.0, missed) | 10.67 s | 1.20 (1.15, missed) |" in made

@@ -117,8 +117,8 @@ class Fleet:
                 path.write_text(json.dumps({key: "" if key.startswith("daemon ") else value for key, value in there.items()}))
 
     def run(self, step: str, weighed: bool = False, **variables: Any) -> tuple[Cost, Results]:
-        """What a step of STEPS with these variables cost and did. weighed: the memory of all processes is looked at, which costs CPU of the
-        machine. RuntimeError where the playbook fails."""
+        """What a step of STEPS with these variables cost and did. weighed: the memory of all processes is looked at, which costs CPU of
+        the machine. RuntimeError where the playbook fails."""
         began = time.monotonic()
         process = self.start(step, **variables)
         with Scales(process.pid) if weighed else nullcontext() as scales:
@@ -206,7 +206,7 @@ def ssh_of(wanted: bool) -> Iterator[Ssh | None]:
 
 
 class Scales:
-    """The memory of a process and all that come from it, looked at every so many seconds. most: of all together so far, in MiB, where a page
+    """The memory of a process and all that come from it, looked at every few seconds. most: of all together so far, in MiB, where a page
     that several have counts once (Pss in `proc_pid_smaps(5)`)."""
 
     def __init__(self, first: int, every: float = 2) -> None:

@@ -52,7 +52,7 @@ class World:
         self.folder = folder
         self.prepared: Json = json.loads((folder / "machines.json").read_text())
         self.names: dict[str, int] = json.loads((folder / _HOSTS).read_text())
-        # Of hosts that do not answer as they ought to: "unreachable", "garbage", "hang", "drop", which ends the connection once the host has
+        # Of hosts that do not answer as they ought to: "unreachable", "garbage", "hang", "drop", which ends the connection once it has
         # changed something, or "alpine", a distribution that nothing here supports.
         self.faults: dict[str, str] = json.loads((folder / FAULTS).read_text()) if (folder / FAULTS).exists() else {}
 
