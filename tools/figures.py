@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -135,7 +136,10 @@ CLAIMS_WRONG = tuple(CLAIMS_CHURN[key] for key in ("wrong_gpus", "over_booked", 
 #: Means of its rounds: with the extender, with claims.
 CLAIMS_RATES, CLAIMS_GPUS = (tuple(proof.mean(CLAIMS, kind, key) for kind in ("ours", "claims")) for key in ("rate", "gpus"))
 #: The last run of each step with the most nodes.
-FLEET = {run["step"]: run for one in saved("fleet") for run in sorted(one["runs"], key=lambda run: run["nodes"])}
+#: By words about the measurement, and of those without a special condition by step: the last one with the most nodes.
+FLEETS = {one["what"]: one["runs"] for one in saved("fleet")}
+_PLAIN = [run for what, runs in FLEETS.items() if what not in ("memory", "over ssh") for run in sorted(runs, key=itemgetter("nodes"))]
+FLEET = {run["step"]: run for run in _PLAIN}
 #: The device plugin with a real library: memory and ids on each GPU.
 ON_REAL_GPUS = [
     value for one in proof.reports() for value in (one.found("plugin", "resident MiB"), one.found("plugin", "ids of memory, in GiB"))
@@ -295,6 +299,11 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ),
         ("`preflight` took {:.0f} CPU seconds and `verify` {:.0f}", (FLEET["preflight"]["seconds"], FLEET["verify"]["seconds"])),
         ("Its largest process had {:.0f} MiB", (FLEET["site"]["peak"],)),
+        ("all of them together {:.0f} MiB", (FLEETS["memory"][0]["together"],)),
+        (
+            "ssh, which takes another {:.2f} CPU seconds for each node",
+            ((FLEETS["over ssh"][0]["seconds"] - FLEET["site"]["seconds"]) / FLEET["site"]["nodes"],),
+        ),
         ("between scheduler and extender | {} days", (certificates.LIFE["server"].days,)),
         ("one per control plane | {} years", (certificates.LIFE["ca"].days // 365,)),
     ],

@@ -52,9 +52,9 @@ def count(number: int, word: str) -> str:
 
 
 def lines_of(findings: Iterable[Finding]) -> list[str]:
-    """One line for all hosts of which the same is said."""
+    """One line for all hosts of which the same is said; it names the first of many."""
     groups = grouped(findings, *_BLOCK, "severity", "found", "because")
-    return [_flat(same[0].line(", ".join(finding.host or NO_HOST for finding in same))) for same in groups]
+    return [_flat(same[0].line(_hosts(same))) for same in groups]
 
 
 def write(path: str, report: Mapping[str, Any], variable: str) -> None:

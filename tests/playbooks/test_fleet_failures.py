@@ -27,18 +27,20 @@ def words(fleet: Fleet) -> str:
 
 @pytest.mark.timeout(1800)
 def test_each_host_that_does_not_answer_has_a_line_and_nothing_is_changed(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path / "fleet", 5, forks=8)
-    faults = {"gpu002": "unreachable", "gpu003": "garbage", "gpu005": "unreachable", **({"gpu004": "hang"} if FULL else {})}
+    fleet = Fleet(tmp_path / "fleet", 6, forks=8)
+    faults = {"gpu002": "unreachable", "gpu003": "garbage", "gpu005": "unreachable", "gpu006": "alpine"}
+    faults |= {"gpu004": "hang"} if FULL else {}
     (fleet.folder / FAULTS).write_text(json.dumps(faults))
     with pytest.raises(RuntimeError, match="nothing was changed"):
         fleet.run("preflight")
     said = words(fleet)
-    silent = [name for name, fault in sorted(faults.items()) if fault != "garbage"]
-    assert f"2 problems, nothing was changed ({len(silent)} hosts unreachable)" in said
+    silent = [name for name, fault in sorted(faults.items()) if fault not in ("garbage", "alpine")]
+    assert f"3 problems, nothing was changed ({len(silent)} hosts unreachable)" in said
     assert f"unreachable {', '.join(silent)} found no connection (Connection timed out){' (gpu002, gpu005)' * FULL} " in said, said
     if FULL:
         assert "found no connection (Task failed: Timed out after 300 second(s).) (gpu004) expected every host of the run to answer" in said
     assert "facts gpu003 found a module that failed" in said
+    assert "os gpu006 found Alpine Linux v3.22 expected" in said, said
     assert "Traceback" not in said
     assert not list((fleet.folder / "state").iterdir())
 
@@ -64,3 +66,17 @@ def test_a_controller_that_is_killed_in_its_third_batch_goes_on_and_does_nothing
         host: done[host] for host in ("gpu001", "gpu002")
     }
     assert fleet.run("site", **BATCHES)[0].changed == 0 < cost.changed
+
+
+@pytest.mark.timeout(1800)
+def test_a_connection_that_drops_leaves_the_other_hosts_done_and_the_next_run_does_nothing_twice(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path / "fleet", 3, forks=8)
+    (fleet.folder / FAULTS).write_text(json.dumps({"gpu002": "drop"}))
+    with pytest.raises(RuntimeError):
+        fleet.run("site", gpushare_serial="100%")
+    assert "Connection reset by peer" in words(fleet)
+    done = {path.name: path.read_text() for path in (fleet.folder / "state").iterdir()}
+    assert len(done["gpu001"]) > len(done["gpu002"]) > 2, done
+    (fleet.folder / FAULTS).unlink()
+    assert "gpu002" in {host for host, _play, _task in fleet.run("site", gpushare_serial="100%")[1].changes()}
+    assert fleet.run("site", gpushare_serial="100%")[0].changed == 0

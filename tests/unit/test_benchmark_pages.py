@@ -69,9 +69,10 @@ def test_every_figure_of_fleets_is_in_its_table() -> None:
     run = {"step": "site", "nodes": 7, "forks": 20, "seconds": 14.0, "modules": 25, "results": 50, "sent": 12_000_000, "peak": 80.4}
     more = {**run, "nodes": 17, "seconds": 16.0}
     most = {**run, "nodes": 20, "seconds": 48.0}
-    other = {**run, "nodes": 200, "forks": 50, "wall": 61.2}
+    other = {**run, "nodes": 200, "forks": 50, "wall": 61.2, "together": 1600.4}
     made = fleet.tables([{"what": "before", "date": "2026-01-02", "runs": [run, more, most, other]}])
     assert "| before | site | 200 | 50 | 61 s (60, missed) | 14 s | 0.07 s (1.0) |  |  |" in made
-    assert "| before | site | 7 | 20 |  | 14 s | 2.00 s (1.0, missed) |  |  | 2.5 | 5.0 | 1.2 MB | 80 MiB | 2026-01-02 |" in made
-    assert "| before | site | 17 | 20 |  | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB | 2026-01-02 |" in made
+    assert "| before | site | 7 | 20 |  | 14 s | 2.00 s (1.0, missed) |  |  | 2.5 | 5.0 | 1.2 MB | 80 MiB |  | 2026-01-02 |" in made
+    assert "| 80 MiB | 1600 MiB (1536, missed) | 2026-01-02 |" in made
+    assert "| before | site | 17 | 20 |  | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB |  |" in made
     assert "| 2.40 s (1.0, missed) | 10.67 s | 1.20 (1.15, missed) |" in made

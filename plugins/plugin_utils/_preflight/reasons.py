@@ -54,10 +54,16 @@ class Judgement:
         return cls(values["host"], values["node_name"], tuple(Finding(**reason) for reason in values["reasons"]))
 
 
+def _end(why: str) -> str:
+    """The end of what a host has said, where the error stands."""
+    return why if len(why) <= _SHOWN else f"…{why[-_SHOWN:]}"
+
+
 def unreachable(host: str, why: str) -> Judgement:
     """A host that could not be connected to."""
     cure = "bring it back, take it out of the inventory, or leave it out of this run with --limit"
-    return Judgement(host, None, (Finding("unreachable", f"no connection ({why})", "every host of the run to answer", cure, host=host),))
+    found = f"no connection ({_end(why)})"
+    return Judgement(host, None, (Finding("unreachable", found, "every host of the run to answer", cure, host=host),))
 
 
 def not_gathered(host: str, why: str, become: str = "") -> Judgement:
@@ -67,15 +73,16 @@ def not_gathered(host: str, why: str, become: str = "") -> Judgement:
     """
     if _NOT_ROOT.search(why):
         cure = "correct ansible_become_password or ansible_become_method of this host, or permit its ansible_user every command by sudo"
-        return not_root(host, f"no way to root ({why})", cure)
+        return not_root(host, f"no way to root ({_end(why)})", cure)
     if become and not _NO_PYTHON.search(why):
         cure = (
             f"see whether ansible_user becomes root there by {become[:_SHOWN]}: correct ansible_become_method and ansible_become_password "
             "of this host, or else ansible_python_interpreter (Python 3.8 or newer)"
         )
-        return not_root(host, f"a module that printed nothing ({why})", cure)
+        return not_root(host, f"a module that printed nothing ({_end(why)})", cure)
     cure = "Ansible needs Python 3.8 or newer there (ansible_python_interpreter), and root by way of become"
-    return Judgement(host, None, (Finding("facts", f"a module that failed ({why})", "gpu_node_info to run on the host", cure, host=host),))
+    found = f"a module that failed ({_end(why)})"
+    return Judgement(host, None, (Finding("facts", found, "gpu_node_info to run on the host", cure, host=host),))
 
 
 def not_root(

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._answers impor
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge.verify import _artifact
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._verdict.judge import Evidence, judge
 
-from bench.fleet.__main__ import ROOT, Fleet, squares
+from bench.fleet.__main__ import ROOT, Fleet, Scales, squares
 from bench.fleet.answers import Host, World, payload
 from results import Results
 
@@ -114,6 +117,17 @@ def test_verify_finds_nothing_wrong_with_these_hosts(world: World) -> None:
 def test_what_is_no_module_is_named() -> None:
     with pytest.raises(ValueError, match="ansible-core"):
         payload(b"print('hello')")
+
+
+def test_memory_is_that_of_a_process_and_its_children_and_shared_pages_count_once() -> None:
+    held = "import os, time; held = b'x' * (80 << 20); pid = os.fork(); more = b'y' * (40 << 20) if pid else b''; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", held]) as process, Scales(process.pid, every=0.05) as scales:
+        ends = time.monotonic() + 30
+        while scales.most < 120 and time.monotonic() < ends:
+            time.sleep(0.05)
+        subprocess.run(["pkill", "-P", str(process.pid)], check=True)
+        process.kill()
+    assert 120 <= scales.most < 160
 
 
 def of_tasks(**seconds: float) -> Results:

@@ -3,7 +3,8 @@
 """What a fleet costs the controller: `python -m bench.fleet [--nodes 10,25] [--json FILE] [--squares]`.
 
 Ansible, the playbooks, roles, lookups, action plugins and modules' archives are real. The hosts are stand-ins (`answers.py`), which answer
-for a module instead of running it, in the process that would otherwise be ssh. So neither ssh nor a host is in the figures.
+for a module instead of running it, in the process that would otherwise be ssh. So neither ssh nor a host is in the figures. With `--ssh`
+ssh is: each host is an address of this machine, where OpenSSH's server starts the stand-in as the host's Python.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import json
 import os
 import platform
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -40,7 +45,8 @@ STEPS: Final = {FIRST: "site", "site": "site", "preflight": "preflight", "verify
 @dataclass(frozen=True)
 class Cost:
     """What one run cost. seconds: CPU of the controller, without what hosts spend. wall: seconds from start to end, which mean something
-    on a machine where nothing else runs. peak: memory of its largest process, in MiB.
+    on a machine where nothing else runs. peak: memory of its largest process, in MiB. together: the most of all its processes, where a page
+    that several have counts once; None where nobody looked.
 
     modules, results: executions of modules and results of tasks, of all hosts. changed: the results that report a change. reads: of all
     variables of a host by `hostvars`. sent, received: bytes of modules and of their answers.
@@ -58,12 +64,14 @@ class Cost:
     reads: int
     sent: int
     received: int
+    together: float | None = None
 
 
 class Fleet:
-    """Stand-ins for three control planes and so many GPU nodes, below a folder. settled: on which everything is installed already."""
+    """Stand-ins for three control planes and so many GPU nodes, below a folder. settled: on which everything is installed already. ssh:
+    by which they are reached, if at all."""
 
-    def __init__(self, folder: Path, nodes: int, forks: int, settled: bool = False) -> None:
+    def __init__(self, folder: Path, nodes: int, forks: int, settled: bool = False, ssh: Ssh | None = None) -> None:
         self.folder, self.nodes, self.forks = folder, nodes, forks
         planes, gpus = [f"cp{one}" for one in range(1, PLANES + 1)], [f"gpu{one:03}" for one in range(1, nodes + 1)]
         (folder / "state").mkdir(parents=True)
@@ -72,9 +80,16 @@ class Fleet:
             json.dumps({**prepared(folder / "roots", ROOT / "files/gpushare_runtime"), "is_settled": settled})
         )
         shutil.copy(HERE / "answers.py", folder)
-        variables = {"ansible_connection": "answering", "ansible_python_interpreter": "/usr/bin/python3"}
+        (folder / "answers.py").chmod(0o755)
+        variables: Json = {"ansible_connection": "answering", "ansible_python_interpreter": "/usr/bin/python3"}
+        addresses = {name: name for name in [*planes, *gpus]}
+        if ssh:
+            variables = ssh.variables | {"ansible_connection": "ssh", "ansible_python_interpreter": str(folder / "answers.py")}
+            addresses = {name: f"127.64.{number >> 8}.{number & 255}" for number, name in enumerate(addresses, 1)}
+            (folder / "addresses.json").write_text(json.dumps({address: name for name, address in addresses.items()}))
+        self._ssh = ssh
         groups = {"kube_control_plane": planes, "gpu_nodes": gpus}
-        children = {group: {"hosts": {name: {"ansible_host": name} for name in names}} for group, names in groups.items()}
+        children = {group: {"hosts": {name: {"ansible_host": addresses[name]} for name in names}} for group, names in groups.items()}
         (folder / "inventory.json").write_text(json.dumps({"all": {"vars": variables, "children": children}}))
 
     def start(self, step: str, **variables: Any) -> subprocess.Popen[bytes]:
@@ -101,12 +116,15 @@ class Fleet:
                 there["environment"] = {**there["environment"], "wheel_sha256": "of an earlier release"}
                 path.write_text(json.dumps({key: "" if key.startswith("daemon ") else value for key, value in there.items()}))
 
-    def run(self, step: str, **variables: Any) -> tuple[Cost, Results]:
-        """What a step of STEPS with these variables cost and did. RuntimeError where the playbook fails."""
+    def run(self, step: str, weighed: bool = False, **variables: Any) -> tuple[Cost, Results]:
+        """What a step of STEPS with these variables cost and did. weighed: the memory of all processes is looked at, which costs CPU of
+        the machine. RuntimeError where the playbook fails."""
         began = time.monotonic()
         process = self.start(step, **variables)
-        _pid, status, usage = os.wait4(process.pid, 0)
+        with Scales(process.pid) if weighed else nullcontext() as scales:
+            _pid, status, usage = os.wait4(process.pid, 0)
         process.returncode, wall = os.waitstatus_to_exitcode(status), time.monotonic() - began
+        masters = self._ssh.masters() if self._ssh else 0.0
         if process.returncode:
             end = (self.folder / "output").read_text()[-4000:]
             raise RuntimeError(f"{step} on {self.nodes} nodes ended with {process.returncode}:\n{end}")
@@ -116,7 +134,7 @@ class Fleet:
             step,
             self.nodes,
             self.forks,
-            round(usage.ru_utime + usage.ru_stime, 2),
+            round(usage.ru_utime + usage.ru_stime + masters, 2),
             round(wall, 1),
             round(usage.ru_maxrss / 1024, 1),
             sum(event["event"] == "module" for event in found.events),
@@ -125,8 +143,114 @@ class Fleet:
             found.reads,
             sum(int(sent) for sent, _received in sizes),
             sum(int(received) for _sent, received in sizes),
+            round(scales.most, 1) if scales else None,
         )
         return cost, found
+
+
+class Ssh:
+    """OpenSSH's server on this machine, and how Ansible logs in there as root, which nobody can from another machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        words: Json = {"Port": port, "ListenAddress": "0.0.0.0", "HostKey": folder / "host", "AuthorizedKeysFile": folder / "user.pub"}
+        words |= {"AllowUsers": "root@127.*", "Subsystem": "sftp internal-sftp"}
+        words |= {"PasswordAuthentication": "no", "PermitRootLogin": "yes", "StrictModes": "no", "MaxStartups": 500, "PidFile": "none"}
+        (folder / "sshd").write_text("".join(f"{word} {value}\n" for word, value in words.items()))
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self._process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", folder / "sshd"])
+        options = "-o ControlMaster=auto -o ControlPersist=3600 -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+        self.variables: Json = {
+            "ansible_port": port,
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(folder / "user"),
+            "ansible_ssh_args": options,
+            "ansible_control_path_dir": str(folder),
+        }
+
+    def masters(self) -> float:
+        """CPU seconds of the connections that the run has left, which it does not wait for. They end."""
+        seconds = 0.0
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command, stat = (process / "cmdline").read_bytes(), (process / "stat").read_text()
+            except OSError:
+                continue
+            if command.startswith(f"ssh: {self._folder}".encode()):
+                seconds += sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+                os.kill(int(process.name), signal.SIGTERM)
+        return seconds
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@contextmanager
+def ssh_of(wanted: bool) -> Iterator[Ssh | None]:
+    """The server while it is needed; None if it is not."""
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="ssh-") as folder:
+        server = Ssh(Path(folder))
+        try:
+            yield server
+        finally:
+            server.masters()
+            server.stop()
+
+
+class Scales:
+    """The memory of a process and all that come from it, looked at every few seconds. most: of all together so far, in MiB, where a page
+    that several have counts once (Pss in `proc_pid_smaps(5)`)."""
+
+    def __init__(self, first: int, every: float = 2) -> None:
+        self.most = 0.0
+        self._first = first
+        self._every = every
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Scales:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._end.wait(self._every):
+            self.most = max(self.most, sum(map(_mib, self._family())))
+
+    def _family(self) -> set[int]:
+        parents = {int(path.name): _parent(path) for path in Path("/proc").glob("[0-9]*")}
+        family, found = {self._first}, 0
+        while found < len(family):
+            found = len(family)
+            family |= {child for child, parent in parents.items() if parent in family}
+        return family
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _mib(process: int) -> float:
+    """0 of a process that is gone."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def squares(smaller: Results, larger: Results, nodes: Sequence[int]) -> list[tuple[float, float, float, str]]:
@@ -159,6 +283,8 @@ def main() -> None:
     parser.add_argument(
         "--installed", type=Path, help="a folder for what the first site leaves; a measurement without that step starts with it"
     )
+    parser.add_argument("--memory", action="store_true", help="also look at the memory of all processes together, which takes time")
+    parser.add_argument("--ssh", action="store_true", help="over ssh to addresses of this machine, as root: install openssh-server")
     parser.add_argument("--squares", action="store_true", help="print the tasks whose CPU grows faster than the first two fleets")
     parser.add_argument("--json", type=Path, help="a file to which this measurement is added")
     parser.add_argument("--what", default="", help="words about this measurement, for that file")
@@ -167,13 +293,13 @@ def main() -> None:
     costs: list[Cost] = []
     seen: dict[tuple[str, int], Results] = {}
     for nodes in given.nodes:
-        with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
-            fleet = Fleet(Path(folder), nodes, given.forks, given.settled)
+        with tempfile.TemporaryDirectory(prefix="fleet-") as folder, ssh_of(given.ssh) as ssh:
+            fleet = Fleet(Path(folder), nodes, given.forks, given.settled, ssh)
             state, kept = fleet.folder / "state", given.installed / str(nodes) if given.installed else None
             if kept and FIRST not in given.steps:
                 shutil.copytree(kept, state, dirs_exist_ok=True)
             for step in (step for step in STEPS if step in given.steps):
-                cost, seen[step, nodes] = fleet.run(step)
+                cost, seen[step, nodes] = fleet.run(step, given.memory)
                 costs.append(cost)
                 print(f"{cost.seconds / nodes:.2f} CPU s a node: {cost}", flush=True)
                 if given.json:

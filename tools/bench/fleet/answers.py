@@ -52,7 +52,8 @@ class World:
         self.folder = folder
         self.prepared: Json = json.loads((folder / "machines.json").read_text())
         self.names: dict[str, int] = json.loads((folder / _HOSTS).read_text())
-        # Of hosts that do not answer as they ought to: "unreachable", "garbage" or "hang".
+        # Of hosts that do not answer as they ought to: "unreachable", "garbage", "hang", "drop", which ends the connection once it has
+        # changed something, or "alpine", a distribution that nothing here supports.
         self.faults: dict[str, str] = json.loads((folder / FAULTS).read_text()) if (folder / FAULTS).exists() else {}
 
     def answer(self, host: str, sent: bytes) -> bytes:
@@ -126,6 +127,8 @@ class Host:
 
     def _gpu_node_info(self, arguments: Json) -> Json:
         found = self._mine(self._world.prepared["facts"][self._kind()])
+        if self._world.faults.get(self._name) == "alpine":
+            found["system"] = {**found["system"], "id": "alpine", "like": [], "version": "3.22", "name": "Alpine Linux v3.22"}
         return found if arguments.get("gather", [""]) else {key: value for key, value in found.items() if key in _ALWAYS}
 
     def _gpushare_sharing_plans(self, arguments: Json) -> Json:

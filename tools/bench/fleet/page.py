@@ -29,10 +29,13 @@ _HEAD: Final = (
     "results per host",
     "sent per host",
     "largest process",
+    "all processes (target)",
     "date",
 )
 #: Seconds of a step on so many nodes with so many forks.
 TIMES: Final = {("site", 200, 50): 60}
+#: MiB of all processes together, with the largest fleet.
+MEMORY: Final = 1536
 #: A node's CPU seconds in the largest fleet beside those in the smallest.
 GROWTH: Final = 1.15
 _PLANES: Final = 3
@@ -61,6 +64,8 @@ def _row(run: dict[str, Any], smaller: Sequence[dict[str, Any]]) -> list[str]:
         growth = f"{grown:.2f}{_target(grown, GROWTH)}"
     counts = [f"{run[name] / hosts:.1f}" for name in ("modules", "results")]
     sizes = [f"{run['sent'] / hosts / 1e6:.1f} MB", f"{run['peak']:.0f} MiB"]
+    together = run.get("together")
+    sizes.append("" if together is None else f"{together:.0f} MiB{_target(together, MEMORY)}")
     # A record without it is of a machine that had other work.
     time = f"{run['wall']:.0f} s{_target(run['wall'], TIMES.get((run['step'], nodes, run['forks'])))}" if "wall" in run else ""
     each_run = [run["step"], str(nodes), str(run["forks"]), time]

@@ -761,7 +761,8 @@ SUDO = "[sudo via ansible, key=x] password:"
         ),
         (
             {"module_stderr": "Shared connection closed.\n", "module_stdout": f"{SUDO}\r\nops is not in the sudoers file.\r\n"},
-            f"{SUDO} ops is not in the sudoers file. Shared connection closed.",
+            # Its end: 80 characters of what a host has said.
+            "…" + f"{SUDO} ops is not in the sudoers file. Shared connection closed."[-80:],
         ),
         ({"module_stderr": "su: Authentication failure\n", "module_stdout": ""}, "su: Authentication failure"),
         ({"module_stderr": "", "module_stdout": "Password: \r\nsu: Permission denied\r\n"}, "Password: su: Permission denied"),

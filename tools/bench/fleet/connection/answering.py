@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -51,7 +52,10 @@ class Connection(ConnectionBase):  # type: ignore[misc]
                 return 0, b"\x00\xff{" * 100, b""
             if fault == "hang":
                 time.sleep(3600)
-            return 0, world.answer(self._play_context.remote_addr, in_data), b""
+            answer = world.answer(self._play_context.remote_addr, in_data)
+            if fault == "drop" and json.loads(answer).get("changed"):
+                raise AnsibleConnectionFailure("Connection reset by peer")
+            return 0, answer, b""
         # Folders for files that are sent.
         done = subprocess.run(["/bin/sh", "-c", cmd], capture_output=True, check=False)
         return done.returncode, done.stdout, done.stderr
