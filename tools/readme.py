@@ -79,8 +79,8 @@ def status(language: str) -> str:
         # On one line, for those who search the page.
         f"**On a real GPU:** as services, once: one node, made of Linux namespaces on a machine with [a\0real\0{gpu}]({one}), with a "
         f"toolkit built from source. As pods, never. Parts ran without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
-        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, another GPU than {_list(gpus).replace('and', 'or')}, "
-        f"another driver than {_list(drivers)}, a whole installation on Kubernetes before {_FORMER}. [All runs]({_STATUS}#what-ran-where)",
+        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, another GPU than "
+        f"{_list(gpus).replace('and', 'or')}, another driver than {_list(drivers)}, a whole installation on Kubernetes before {_FORMER}. [All runs]({_STATUS}#what-ran-where)",
     ]
     ways = "It runs as **systemd services** (by Ansible, on kubeadm) or as **pods** with a second scheduler\n(by Helm, also elsewhere)."
     return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
@@ -147,7 +147,12 @@ def _clusters(language: str) -> str:
                 [_link("kubespray", kubespray), "同上；每次运行 kubespray 后再运行一次 `site`", "**从未**", "同上"],
                 [f"kubeadm {pods}+，通过 API", _link(how[1], ways[1]), tested, "无"],
                 [f"EKS {eks}+，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
-                [f"OpenShift {openshift}+；**整个集群失去 `nvidia.com/gpu`**", _link(how[3], ways[3]), "**从未**", "GPU Operator 的工具包 Pod，可能还有 CRI-O"],
+                [
+                    f"OpenShift {openshift}+；**整个集群失去 `nvidia.com/gpu`**",
+                    _link(how[3], ways[3]),
+                    "**从未**",
+                    "GPU Operator 的工具包 Pod，可能还有 CRI-O",
+                ],
                 ["、".join(others), _link(how[4], ways[4]), f"{by_hand} 一次，其余**从未**", f"无；{by_hand} 上是节点的服务"],
             ],
         )
@@ -165,7 +170,12 @@ def _clusters(language: str) -> str:
             [_link("kubespray", kubespray), "as above; run `site` again after each run of kubespray", "**never**", "the same"],
             [f"kubeadm {pods}+, by the API", _link(how[1], ways[1]), tested, "nothing"],
             [f"EKS {eks}+, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
-            [f"OpenShift {openshift}+; **all of it loses `nvidia.com/gpu`**", _link(how[3], ways[3]), "**never**", "the GPU Operator's toolkit pods, perhaps CRI-O"],
+            [
+                f"OpenShift {openshift}+; **all of it loses `nvidia.com/gpu`**",
+                _link(how[3], ways[3]),
+                "**never**",
+                "the GPU Operator's toolkit pods, perhaps CRI-O",
+            ],
             [", ".join(others), _link(how[4], ways[4]), f"{by_hand} once, others **never**", f"nothing; on {by_hand} the node's service"],
         ],
     )
@@ -311,8 +321,8 @@ def figures(language: str) -> str:
         ]
         return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
     said = [
-        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. The matching of Alibaba's gpushare, "
-        f"replayed on them, gave {original} another one.",
+        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. The matching of "
+        f"Alibaba's gpushare, replayed on them, gave {original} another one.",
         f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes in a lab, {reached[0]} of the {alone[0]} without gpushare "
         f"(target {goals[0]}). At {nodes[1]} nodes, by samples, {reached[1]} (target {goals[1]}).",
         f"**Four programs on one {report.gpu}** together do {full[0]} times the work of one alone if each fills the GPU, and "
