@@ -367,6 +367,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
         ("never ran it is {:g} s", (pod_state.SILENCE,)),
         ("holds its GPU back for {:g} s", (ledger.REJECTED_SECONDS,)),
     ],
+    "README.md": [("`site` took {:.0f} s on the H100 node", (proof.one_node()["values"]["seconds of site.yml"],))],
     "roles/device_plugin/README.md": [("after {:g} s in any case", (plugin_main.START_SECONDS,))],
     f"{REFERENCE}/device-plugin.md": [
         ("took {} MiB [on an H100 and an H200]", (CONTEXT_MIB,)),

@@ -43,6 +43,11 @@ class Report:
     file: str
     steps: Mapping[str, Mapping[str, Any]]
 
+    @property
+    def driver(self) -> str:
+        """Its major version."""
+        return str(self.steps["discovery"]["values"]["driver"]).partition(".")[0]
+
     def proves(self, claim: str) -> bool:
         """Whether each check of the claim ran, which it says only where it found what it expected."""
         step, names = CLAIMS[claim]

@@ -69,7 +69,7 @@ QUESTIONS: Final = (
     Question(
         "platform engineer",
         "What does HAMi have that this has not?",
-        (Step(README, _NOT, "docs/project/comparison.md"), Step("docs/project/comparison.md", "", "fewer features and vendors")),
+        (Step(README, "", "docs/project/comparison.md"), Step("docs/project/comparison.md", "", "fewer features and vendors")),
     ),
     Question(
         "platform engineer",

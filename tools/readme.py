@@ -53,21 +53,23 @@ def status(language: str) -> str:
     published = not address.rejected(at)
     gpu, one = proof.gpu_of_one_node(), f"{_PROOF}#a-cluster-of-one-node"
     gpus = sorted({name for claim in _PARTS for name in proof.proven_on(claim)})
+    drivers = sorted({report.driver for report in proof.reports()})
     (by_hand,) = map(modes.maker, modes.run_by_hand())
     if language == ZH:
         get = f"在[这里]({at}/releases)" if published else "尚未发布，请克隆本仓库"
         said = [
             f"**模拟 GPU**：{_DISTRIBUTION} 上的 kubeadm，Kubernetes {_FORMER} 和 {_minor(version('kubernetes'))}，两种方式都运行过；"
             f"{by_hand} 运行过一次。",
-            f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点是带[一块真实 {gpu}]({one}) 的机器上的命名空间。以 Pod 方式从未运行。"
+            f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点在带[一块真实 {gpu}]({one}) 的机器上，由 Linux 命名空间构成，"
+            f"工具包从源码构建。以 Pod 方式从未运行。"
             f"部分组件也在没有 Kubernetes 的 {' 和 '.join(gpus)} 上运行过。",
-            f"**从未运行**：[Ubuntu]({_SUPPORT}#distributions)、EKS、OpenShift、kubespray，"
-            f"以及在早于 {_FORMER} 的 Kubernetes 上的完整安装。"
+            f"**从未运行**：[Ubuntu]({_SUPPORT}#distributions)、EKS、OpenShift、kubespray，{' 和 '.join(gpus)} 以外的 GPU，"
+            f"{'、'.join(drivers)} 以外的驱动，以及在早于 {_FORMER} 的 Kubernetes 上的完整安装。"
             f"[全部运行记录]({_STATUS}#what-ran-where)",
         ]
         ways = (
             "gpushare 可作为主机上的 **systemd 服务**运行（用 Ansible，kubeadm 集群），"
-            "也可作为 **Pod** 运行，带第二个调度器（用 Helm，各种集群）。"
+            "也可作为 **Pod** 运行，带第二个调度器（用 Helm，也可用于其他集群）。"
         )
         return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
     get = f"is [here]({at}/releases)" if published else "is not published: clone this repository"
@@ -75,10 +77,11 @@ def status(language: str) -> str:
         f"**On simulated GPUs:** kubeadm on {_DISTRIBUTION}, with Kubernetes {_FORMER} and {_minor(version('kubernetes'))}, both ways. "
         f"{by_hand}, once.",
         # On one line, for those who search the page.
-        f"**On a real GPU:** as services, once: one node, in namespaces of a machine with [a\0real\0{gpu}]({one}). As pods, "
-        f"never. Parts ran without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
-        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, and a whole installation on Kubernetes before "
-        f"{_FORMER}. [All runs]({_STATUS}#what-ran-where)",
+        f"**On a real GPU:** as services, once: one node, made of Linux namespaces on a machine with [a\0real\0{gpu}]({one}), with a "
+        f"toolkit built from source. As pods, never. Parts ran without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
+        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, another GPU than "
+        f"{_list(gpus).replace('and', 'or')}, another driver than {_list(drivers)}, a whole installation on "
+        f"Kubernetes before {_FORMER}. [All runs]({_STATUS}#what-ran-where)",
     ]
     ways = "It runs as **systemd services** (by Ansible, on kubeadm) or as **pods** with a second scheduler\n(by Helm, also elsewhere)."
     return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
@@ -128,7 +131,7 @@ def _clusters(language: str) -> str:
     eks, openshift = modes.oldest_of("eks"), modes.oldest_of("openshift")
     others = [name for name in modes.makers() if name not in ("EKS", "OpenShift")]
     ways = ("#ansible", "#helm", "docs/operate/eks.md", "docs/operate/openshift.md", _OTHERS)
-    restarts, kubespray = "docs/start/quickstart.md#4-install", "docs/operate/coexist.md#kubespray"
+    kubespray = "docs/operate/coexist.md#kubespray"
     releases = (_FORMER, _minor(version("kubernetes")))
     if language == ZH:
         tested = f"模拟 GPU（{' 和 '.join(releases)}）"
@@ -140,12 +143,17 @@ def _clusters(language: str) -> str:
                     f"kubeadm {services}+，可用 root 身份 ssh",
                     _link(how[0], ways[0]),
                     f"{_DISTRIBUTION}：{tested}，一个 {gpu} 节点",
-                    f"kube-scheduler，[可能还有容器运行时]({restarts})",
+                    "kube-scheduler，可能还有容器运行时",
                 ],
-                [_link("kubespray", kubespray), "同上，每次运行 kubespray 后再运行 `site`", "**从未**", "同上"],
+                [_link("kubespray", kubespray), "同上；每次运行 kubespray 后再运行一次 `site`", "**从未**", "同上"],
                 [f"kubeadm {pods}+，通过 API", _link(how[1], ways[1]), tested, "无"],
-                [f"EKS {eks}+，含 Karpenter，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
-                [f"OpenShift {openshift}+", _link(how[3], ways[3]), "**从未**", "GPU Operator 的工具包 Pod，可能还有 CRI-O"],
+                [f"EKS {eks}+，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
+                [
+                    f"OpenShift {openshift}+；**整个集群失去 `nvidia.com/gpu`**",
+                    _link(how[3], ways[3]),
+                    "**从未**",
+                    "GPU Operator 的工具包 Pod，可能还有 CRI-O",
+                ],
                 ["、".join(others), _link(how[4], ways[4]), f"{by_hand} 一次，其余**从未**", f"无；{by_hand} 上是节点的服务"],
             ],
         )
@@ -158,12 +166,17 @@ def _clusters(language: str) -> str:
                 f"kubeadm {services}+, root by ssh",
                 _link(how[0], ways[0]),
                 f"{_DISTRIBUTION}: {tested}, one {gpu} node",
-                f"kube-scheduler, [perhaps the container runtime]({restarts})",
+                "kube-scheduler, perhaps the container runtime",
             ],
-            [_link("kubespray", kubespray), "the same, and `site` after each run of kubespray", "**never**", "the same"],
+            [_link("kubespray", kubespray), "as above; run `site` again after each run of kubespray", "**never**", "the same"],
             [f"kubeadm {pods}+, by the API", _link(how[1], ways[1]), tested, "nothing"],
-            [f"EKS {eks}+, also Karpenter, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
-            [f"OpenShift {openshift}+", _link(how[3], ways[3]), "**never**", "the GPU Operator's toolkit pods, perhaps CRI-O"],
+            [f"EKS {eks}+, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
+            [
+                f"OpenShift {openshift}+; **all of it loses `nvidia.com/gpu`**",
+                _link(how[3], ways[3]),
+                "**never**",
+                "the GPU Operator's toolkit pods, perhaps CRI-O",
+            ],
             [", ".join(others), _link(how[4], ways[4]), f"{by_hand} once, others **never**", f"nothing; on {by_hand} the node's service"],
         ],
     )
@@ -177,17 +190,21 @@ def install(language: str) -> str:
     """The kinds of clusters, and the pages for what else a cluster may have."""
     dra = f"{modes.DRA}#install"
     nvidia, operator = "docs/operate/migrate.md", "docs/operate/gpu-operator.md"
+    saved = proof.saved("claims-500")
+    (ours, packed), (claims, spread) = ([f"{proof.mean(saved, kind, key):.0f}" for key in ("rate", "gpus")] for kind in ("ours", "claims"))
     if language == ZH:
         return (
             f"{_clusters(ZH)}\n\n"
-            "gpushare 不停止任何运行中的容器；占用 `nvidia.com/gpu` 的容器由你结束。"
+            "请先自行结束占用 `nvidia.com/gpu` 的 Pod：gpushare 不停止任何运行中的容器。"
             f"如果你已有以下之一，安装前先读它的页面：[NVIDIA 的插件或 time-slicing]({nvidia})、[GPU Operator]({operator})。"
-            f"从 Kubernetes {modes.OLDEST_WITH_DRA} 起，用 [DRA]({dra}) 不需要第二个调度器。[服务还是 Pod]({_MODES})比较两种方式。"
+            f"从 Kubernetes {modes.OLDEST_WITH_DRA} 起，用 [DRA]({dra}) 不需要第二个调度器，但每秒绑定 {claims} 个 Pod 而不是 {ours} 个，"
+            f"占用的 GPU 更多（{spread} 块而不是 {packed} 块）。[服务还是 Pod]({_MODES})比较两种方式。"
         )
     text = (
-        "gpushare stops no running container; you end those with `nvidia.com/gpu`. If you have one of these, read its page first: "
+        "First end the pods with `nvidia.com/gpu` yourself: gpushare stops no running container. If you have one of these, read its page: "
         f"[NVIDIA's plugin or time-slicing]({nvidia}), [GPU Operator]({operator}). From Kubernetes {modes.OLDEST_WITH_DRA} on, "
-        f"[DRA]({dra}) needs no second scheduler. [Services or pods]({_MODES}) compares both ways."
+        f"[DRA]({dra}) needs no second scheduler, but binds {claims} instead of {ours} pods a second, and puts them on more GPUs ({spread} "
+        f"instead of {packed}). [Services or pods]({_MODES}) compares both ways."
     )
     return f"{_clusters(EN)}\n\n{textwrap.fill(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)}"
 
@@ -258,7 +275,7 @@ def limits(language: str) -> str:
         return table(
             ["节点", "超用显存的 Pod", "试过的环境"],
             [
-                ["驱动早于 615", "继续运行，并收到告警 Event；可设置为驱逐", f"Event：{'、'.join(asked)}；驱逐：模拟 GPU"],
+                ["驱动早于 615", "继续运行，并收到告警 Event；可设置为驱逐（DRA 除外）", f"Event：{'、'.join(asked)}；驱逐：模拟 GPU"],
                 ["驱动 615 或 620，服务方式", "下一次分配失败", _tried("limit by the driver", ZH)],
                 ["驱动 615 或 620，Pod 方式", "与早于 615 时相同，除非设置 `isolation: driver`", _tried("limit by the driver", ZH)],
                 ["MPS，服务方式", "该进程的下一次分配失败", f"{_tried('limit by MPS', ZH)}，在 Pod 之外"],
@@ -269,7 +286,7 @@ def limits(language: str) -> str:
         [
             [
                 "any driver before 615",
-                "continues, and gets a warning Event; evicted if you set it",
+                "continues, and gets a warning Event; evicted if you set it (not by DRA)",
                 f"Event: {', '.join(asked)}; eviction: simulated GPUs",
             ],
             ["driver 615 or 620, as services", "its next allocation fails", _tried("limit by the driver", EN)],
@@ -288,32 +305,29 @@ def _tried(claim: str, language: str) -> str:
 def figures(language: str) -> str:
     """Figures with the targets that some of them miss."""
     churn, rates = proof.saved("churn"), [proof.saved(f"scheduling-{name}") for name in ("500", "5000-sampled")]
-    report = proof.reports()[0]
+    report, original = proof.reports()[0], churn["original"]["wrong_gpus"]["another"]
     full, small = ([f"{one:.2f}" for one in report.together(kind)] for kind in ("matrix-product", "transformer"))
     nodes, targets = [str(one["nodes"]) for one in rates], [f"{100 * one['target_ratio']:.0f} %" for one in rates]
     reached = [f"{100 * one['ratio']:.0f} %" for one in rates]
     rate, alone = ([f"{proof.rate(one, extender=ours):.0f}" for one in rates] for ours in (True, False))
     goals = [judged(target, one["ratio"] < one["target_ratio"], language) for target, one in zip(targets, rates, strict=True)]
-    extender, plugin = proof.saved("scheduling-5000-sampled")["startup"], proof.most_memory_of_plugin()
     if language == ZH:
         said = [
-            f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{churn['here']['wrong_gpus']} 次。",
+            f"**分错 GPU**：模拟 GPU 上的 {churn['pods']} 个随机 Pod，{churn['here']['wrong_gpus']} 次。用阿里云 gpushare 的匹配方式重放，"
+            f"{original} 个拿到另一块 GPU。",
             f"**调度**：{nodes[0]} 个节点时每秒 {rate[0]} 个 Pod，是没有 gpushare 时 {alone[0]} 个的 {reached[0]}（目标 {goals[0]}）。"
-            f"{nodes[1]} 个节点时为 {reached[1]}（目标 {goals[1]}）。",
+            f"{nodes[1]} 个节点（抽样）时为 {reached[1]}（目标 {goals[1]}）。",
             f"**四个程序共用一块 {report.gpu}**：各自占满 GPU 时，合计完成单独一个的 {full[0]} 倍；都是小程序时为 {small[0]} 倍。"
-            f"用 MPS 时为 {full[1]} 倍和 {small[1]} 倍。",
-            f"**内存**：{extender['nodes']} 个节点时每个扩展器 {extender['resident_mib']:.0f} MiB，每个 device plugin {plugin:.0f} MiB。"
-            f"[全部数字]({_BENCHMARKS})",
+            f"用 MPS 时为 {full[1]} 倍和 {small[1]} 倍。[全部数字]({_BENCHMARKS})",
         ]
         return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
     said = [
-        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs.",
-        f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes, {reached[0]} of the {alone[0]} without gpushare (target "
-        f"{goals[0]}). At {nodes[1]} nodes {reached[1]} (target {goals[1]}).",
-        f"**Four programs on one {report.gpu}** do {full[0]} times the work of one alone if each fills the GPU, and "
-        f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}.",
-        f"**Memory:** {extender['resident_mib']:.0f} MiB for an extender at {extender['nodes']} nodes, {plugin:.0f} MiB for a device "
-        f"plugin. [All\0figures]({_BENCHMARKS})",
+        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. The matching of "
+        f"Alibaba's gpushare, replayed on them, gave {original} another one.",
+        f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes in a lab, {reached[0]} of the {alone[0]} without gpushare "
+        f"(target {goals[0]}). At {nodes[1]} nodes, by samples, {reached[1]} (target {goals[1]}).",
+        f"**Four programs on one {report.gpu}** together do {full[0]} times the work of one alone if each fills the GPU, and "
+        f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}. [All\0figures]({_BENCHMARKS})",
     ]
     return _items(said)
 

@@ -117,6 +117,7 @@ ELSEWHERE = [
     (f"{REFERENCE}/kubectl.md", "50,000 pods would cause thousands of writes", "an example"),
     ("README.md", "2 GiB of free memory and 8 GiB of free disk", "docs/start/demo.md"),
     ("README.md", "reserves 8 GiB of one GPU", "the manifest above it"),
+    ("README.md", "ask for at most 20 GiB", "docs/pictures/explain.svg"),
     ("README.md", "use 6 of 80 GiB", "an example: an A100 of 80 GiB"),
     ("docs/start/demo.md", "takes about 10 minutes", "587 s with a cold cache, where Kubernetes was built from source"),
     ("docs/use/first-pod.md", "Ask for 0.5 GiB more than your data need", "518 MiB in docs/project/gpu-proof.md"),

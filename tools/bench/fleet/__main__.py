@@ -69,9 +69,9 @@ class Cost:
 
 class Fleet:
     """Stand-ins for three control planes and so many GPU nodes, below a folder. settled: on which everything is installed already. ssh:
-    by which they are reached, if at all."""
+    by which they are reached, if at all. weighed: the memory of all processes is looked at, which costs CPU of the machine."""
 
-    def __init__(self, folder: Path, nodes: int, forks: int, settled: bool = False, ssh: Ssh | None = None) -> None:
+    def __init__(self, folder: Path, nodes: int, forks: int, settled: bool = False, ssh: Ssh | None = None, weighed: bool = False) -> None:
         self.folder, self.nodes, self.forks = folder, nodes, forks
         planes, gpus = [f"cp{one}" for one in range(1, PLANES + 1)], [f"gpu{one:03}" for one in range(1, nodes + 1)]
         (folder / "state").mkdir(parents=True)
@@ -87,7 +87,7 @@ class Fleet:
             variables = ssh.variables | {"ansible_connection": "ssh", "ansible_python_interpreter": str(folder / "answers.py")}
             addresses = {name: f"127.64.{number >> 8}.{number & 255}" for number, name in enumerate(addresses, 1)}
             (folder / "addresses.json").write_text(json.dumps({address: name for name, address in addresses.items()}))
-        self._ssh = ssh
+        self._ssh, self._weighed = ssh, weighed
         groups = {"kube_control_plane": planes, "gpu_nodes": gpus}
         children = {group: {"hosts": {name: {"ansible_host": addresses[name]} for name in names}} for group, names in groups.items()}
         (folder / "inventory.json").write_text(json.dumps({"all": {"vars": variables, "children": children}}))
@@ -116,12 +116,11 @@ class Fleet:
                 there["environment"] = {**there["environment"], "wheel_sha256": "of an earlier release"}
                 path.write_text(json.dumps({key: "" if key.startswith("daemon ") else value for key, value in there.items()}))
 
-    def run(self, step: str, weighed: bool = False, **variables: Any) -> tuple[Cost, Results]:
-        """What a step of STEPS with these variables cost and did. weighed: the memory of all processes is looked at, which costs CPU of
-        the machine. RuntimeError where the playbook fails."""
+    def run(self, step: str, **variables: Any) -> tuple[Cost, Results]:
+        """What a step of STEPS with these variables cost and did. RuntimeError where the playbook fails."""
         began = time.monotonic()
         process = self.start(step, **variables)
-        with Scales(process.pid) if weighed else nullcontext() as scales:
+        with Scales(process.pid) if self._weighed else nullcontext() as scales:
             _pid, status, usage = os.wait4(process.pid, 0)
         process.returncode, wall = os.waitstatus_to_exitcode(status), time.monotonic() - began
         masters = self._ssh.masters() if self._ssh else 0.0
@@ -294,12 +293,12 @@ def main() -> None:
     seen: dict[tuple[str, int], Results] = {}
     for nodes in given.nodes:
         with tempfile.TemporaryDirectory(prefix="fleet-") as folder, ssh_of(given.ssh) as ssh:
-            fleet = Fleet(Path(folder), nodes, given.forks, given.settled, ssh)
+            fleet = Fleet(Path(folder), nodes, given.forks, given.settled, ssh, given.memory)
             state, kept = fleet.folder / "state", given.installed / str(nodes) if given.installed else None
             if kept and FIRST not in given.steps:
                 shutil.copytree(kept, state, dirs_exist_ok=True)
             for step in (step for step in STEPS if step in given.steps):
-                cost, seen[step, nodes] = fleet.run(step, given.memory)
+                cost, seen[step, nodes] = fleet.run(step)
                 costs.append(cost)
                 print(f"{cost.seconds / nodes:.2f} CPU s a node: {cost}", flush=True)
                 if given.json:

@@ -16,6 +16,8 @@ GAP: Final = "  "
 ABSENT: Final = "-"
 _INDENT: Final = 4
 _NARROWEST: Final = 20
+#: Of the terminal, for a column that is folded where it stands.
+_ROOMY: Final = 48
 _MOST_LINES: Final = 4
 _EIGHTHS: Final = "▏▎▍▌▋▊▉"
 _EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
@@ -39,7 +41,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """wide: shown with -o wide only. right: aligned so. flexible: what does not fit into the terminal stands below its
+    """wide: shown with -o wide only. right: aligned so. flexible: what does not fit into the terminal is folded, in its column or below its
     row; the last column only. clock: it changes with the time alone."""
 
     name: str
@@ -100,12 +102,14 @@ def lines_of(
     head = [Cell(column.name, HEADER) for column in columns]
     lines = [*([head] if headers else []), *body]
     sizes = [_widest(cells[at] for cells in lines) for at in range(len(columns))]
-    below = len(table.rows) * [""]
+    below: list[list[str]] = [[] for _row in table.rows]
     if width and columns[-1].flexible and not wide:
         room = width - sum(sizes[:-1]) - len(GAP) * (len(sizes) - 1)
         for at, cells in enumerate(body):
-            if _length(cells[-1].text) > room:
-                below[at], cells[-1] = cells[-1].text, Cell("")
+            text, style, _key = cells[-1]
+            if _length(text) > room:
+                first, *below[at] = _folded(text, width - room, width) if room >= _ROOMY else ["", *_folded(text, _INDENT, width)]
+                cells[-1] = Cell(first.strip(), style)
         sizes[-1] = _widest([cells[-1] for cells in lines])
     used = sum(sizes) + len(GAP) * len(sizes)
     compact = blocks and width is not None and bool(table.grid) and _needs(table, headers, 0) > width - used
@@ -119,15 +123,19 @@ def lines_of(
         out += _joined(parts.pop(0), grid.folded([Cell(title, HEADER) for title in grid.titles]), grid, colours)
     for row, texts, more in zip(grid.rows, parts, below, strict=True):
         out += _joined(texts, grid.folded(row.grid), grid, colours)
-        if more:
-            indent = " " * _INDENT
-            out += wrap(more, max(width or 0, _NARROWEST), initial_indent=indent, subsequent_indent=indent, max_lines=_MOST_LINES,
-                        placeholder=" …", break_on_hyphens=False)  # fmt: skip
+        out += more
     marks = table.glyphs if compact else table.marks
     legend = [*([marks] if marks else []), *table.legend]
     if headers and legend:
         out += ["", *legend]
     return out
+
+
+def _folded(text: str, start: int, width: int) -> list[str]:
+    """In lines that begin with so many blanks."""
+    blanks = " " * start
+    return wrap(text, max(width, _NARROWEST), initial_indent=blanks, subsequent_indent=blanks, max_lines=_MOST_LINES, placeholder=" …",
+                break_on_hyphens=False)  # fmt: skip
 
 
 def _needs(table: Table, headers: bool, more: int) -> int:

@@ -16,7 +16,7 @@ from gpushare_runtime.core.protocol import ISOLATION_WATCH
 from gpushare_runtime.core.quantity import GIB, UNITS
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster, Used
 from gpushare_runtime.kubectl_gpushare.errors import UsageError
-from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN
+from gpushare_runtime.kubectl_gpushare.layout import BAD, GOOD, ODD, WARN, Cell, Column, Table, TableRow, lines_of
 from gpushare_runtime.kubectl_gpushare.output import Format, render
 from gpushare_runtime.kubectl_gpushare.selectors import parse_selector
 from gpushare_runtime.kubectl_gpushare.views import VIEWS, Selection, age, document, gpus_of, names_of, nodes_view, shows_any
@@ -384,6 +384,15 @@ waits    -     -            -    -  pending$
     0/2 nodes are available: gpu1: needs 20 GiB on one GPU,
     at most 9 are free$
 """)
+
+
+def test_a_reason_is_folded_in_its_column_where_there_is_room() -> None:
+    words = [f"reason-{number}" for number in range(7)]
+    first, rest, whole = (" ".join(words[part]) for part in (slice(5), slice(5, None), slice(None)))
+    table = Table([Column("NODES"), Column("REASON", flexible=True)], [TableRow("gpu1", [Cell("gpu1"), Cell(whole)])])
+    assert lines_of(table, width=55)[1:] == [f"gpu1   {first}", f"       {rest}"]
+    assert lines_of(table, width=54)[1:] == ["gpu1", f"    {first}", f"    {rest}"]
+    assert lines_of(table, width=80)[1:] == [f"gpu1   {whole}"]
 
 
 def test_namespaces() -> None:
