@@ -33,6 +33,7 @@ sys.path[:0] = [str(RUNTIME), str(ROOT / "tests"), str(ROOT / "tools/lab")]
 from rich.console import Console  # noqa: E402
 from rich.text import Text  # noqa: E402
 
+from bench.fleet.picture import drawn as fleets  # noqa: E402
 from bench.placement.picture import drawn as placement  # noqa: E402
 from dashboard.browser import Browser, Loop  # noqa: E402
 from dashboard.programs import Cluster, kubectl_dashboard  # noqa: E402
@@ -74,6 +75,7 @@ def throughput(report: Mapping[str, Any]) -> str:
 DIAGRAMS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "placement": ("placement", lambda saved: placement(saved["figures"])),
     "throughput": (_H100, throughput),
+    "fleets": ("fleet", fleets),
 }
 #: Of the README: what it says, and of what. Nothing asks another server.
 BADGES: Final = {"kubernetes": ("Kubernetes", f"{version('kubernetes')}, simulated GPUs"), "licence": ("licence", "Apache-2.0, GPL-3.0")}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 from bench.fleet import page as fleet
+from bench.fleet import picture
 from bench.scheduling import page
 
 
@@ -76,3 +77,15 @@ def test_every_figure_of_fleets_is_in_its_table() -> None:
     assert "| 80 MiB | 1600 MiB (1536, missed) | 2026-01-02 |" in made
     assert "| before | site | 17 | 20 |  | 16 s | 0.94 s (1.0) | 0.20 s | 0.47 (1.15) | 1.2 | 2.5 | 0.6 MB | 80 MiB |  |" in made
     assert "| 2.40 s (1.0, missed) | 10.67 s | 1.20 (1.15, missed) |" in made
+
+
+def test_the_picture_of_fleets_has_the_newest_measurement_of_several_sizes() -> None:
+    def of(nodes: int, seconds: float, step: str = "site") -> dict[str, object]:
+        return {"step": step, "nodes": nodes, "forks": 20, "seconds": seconds}
+
+    found = [
+        {"runs": [of(10, 40.0), of(20, 60.0)]},
+        {"runs": [of(100, 90.0), of(25, 30.0), of(25, 8.0, "verify")]},
+        {"runs": [of(200, 9.0)]},
+    ]
+    assert picture.lines(found) == {"site": [(25, 1.2), (100, 0.9)]}

@@ -27,7 +27,7 @@ def test_the_pictures_are_exactly_those_that_the_command_makes() -> None:
 
 
 def test_each_picture_is_used_with_words_for_those_who_cannot_see_it() -> None:
-    link = re.compile(r"!\[([^\]]*)\]\((?:docs/|\.\./)?pictures/([^)]+)\)")
+    link = re.compile(r"!\[([^\]]*)\]\((?:docs/|(?:\.\./)+)?pictures/([^)]+)\)")
     # One picture in several files: their words are those of its last one.
     several, source = re.compile(r"<picture>.*?</picture>", re.S), re.compile(r'"(?:docs|\.\.)/pictures/([^"]+)"')
     used = {}
