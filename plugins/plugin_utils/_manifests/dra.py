@@ -135,10 +135,14 @@ def _claims(memory_unit: str) -> Json:
         words("off", has_uuid("!="), "&&"),
         words("by", "\"g.?isolation.orValue('') == '\" + w + \"'\"", "&&"),
     ]
+    selector = f"{request}/selectors"
+    written = f"\"cel.bind(g, device.attributes['{DRIVER}'], \" + variables.rules.join(' && ') + ')'"
     patches = [
         f"JSONPatch{{op: 'replace', path: '{request}/count', value: variables.gpus}}",
         f"JSONPatch{{op: 'add', path: '{request}/capacity', value: {{'requests': {{'memory': variables.memory}}}}}}",
-        f"JSONPatch{{op: 'replace', path: '{request}/selectors/0/cel/expression', value: variables.expression}}",
+        # kube-scheduler evaluates each selector for each GPU that it tries.
+        f"variables.rules.size() == 0 ? JSONPatch{{op: 'remove', path: '{selector}'}} "
+        f": JSONPatch{{op: 'replace', path: '{selector}/0/cel/expression', value: {written}}}",
     ]
     # A device can be allocated several times, also for one request.
     distinct = f"{{'distinctAttribute': '{DRIVER}/uuid'}}"
@@ -167,11 +171,6 @@ def _claims(memory_unit: str) -> Json:
             {"name": "gpus", "expression": "variables.sizes.size() > 1 ? int(variables.sizes[1]) : 1"},
             {"name": "memory", "expression": f"string(int(variables.sizes[0]) * {amount}) + '{suffix}'"},
             {"name": "rules", "expression": " + ".join(rules)},
-            {
-                "name": "expression",
-                "expression": "variables.rules.size() == 0 ? 'true' : "
-                f"\"cel.bind(g, device.attributes['{DRIVER}'], \" + variables.rules.join(' && ') + ')'",
-            },
         ],
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": f"[{', '.join(patches)}] + {several}"}}],
     }
