@@ -18,8 +18,10 @@ import yaml
 
 from cluster_mode.in_cluster import NAMESPACE, InCluster, archive, import_image
 from cluster_mode.installs import CHART, Chart
-from dra.shares import check_not_over_booked, check_shares, claims, clear, until_serving
+from dra.shares import allocated, check_not_over_booked, check_shares, claims, clear, gpus_by_device, until_serving
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, SAMPLES, Cluster
+from e2e.limits import GIB, LIMITS, Memory, limits, processes, strict
+from e2e.running import NODE
 from labs import IN_CLUSTER, Labs
 
 pytestmark = [pytest.mark.suite("dra"), pytest.mark.timeout(900)]
@@ -95,6 +97,42 @@ def test_other_values_replace_the_device_plugins_under_running_pods(installed: I
     kept = installed.kept()
     installed.chart.set("upgrade", unhealthy="evict")
     until_serving(installed.cluster)
+    assert installed.kept() == kept
+
+
+@pytest.fixture
+def limited(installed: Installed) -> Iterator[Cluster]:
+    """The driver of each node limits memory, and the device plugins have it do so."""
+    cluster = installed.cluster
+
+    def set_to(kind: str, isolation: str) -> None:
+        for node in GPU_NODES:
+            cluster.on(node, "python3", "/usr/local/lib/gpushare-lab/gpus.py", "limits", kind)
+        installed.chart.set("upgrade", isolation=isolation)
+        until_serving(cluster)
+
+    set_to("any-hierarchy", "driver")
+    yield cluster
+    set_to("off", "watch")
+    for node in GPU_NODES:
+        cluster.on(node, "rm", "-f", LIMITS)
+
+
+def test_a_pod_that_requires_a_limit_has_its_units_and_no_more(installed: Installed, limited: Cluster) -> None:
+    """The device plugin's pod sets it by the node's control groups, which it has below a folder of its own."""
+    kept = installed.kept()
+    limited.create(strict("strict", 4, NODE))
+    (running,) = limited.until_running("strict", seconds=120)
+    group, most = limits(limited)[running["metadata"]["uid"]]
+    assert most == 4 * GIB
+    (share,) = allocated(limited)[running["metadata"]["uid"]]
+    index, pid, memory = gpus_by_device(limited)[share.node, share.device].index, processes(limited, group)[0], Memory(limited)
+    try:
+        assert memory.allocate(index, pid, 4096) == ""
+        assert "CUDA_ERROR_OUT_OF_MEMORY" in memory.allocate(index, pid, 1)
+    finally:
+        memory.free()
+    limited.delete("strict")
     assert installed.kept() == kept
 
 

@@ -375,6 +375,18 @@ def test_what_a_driver_does_not_limit(machine: Any, gpu: Any) -> None:
     assert answer(1, older) == ""
 
 
+def test_a_container_that_sees_the_machine_below_another_folder_sets_the_same_limit(machine: Any, gpu: Any) -> None:
+    machine.write(gpu(0))
+    machine.command("limits", "misc")
+    pod, it, host = group_at(machine, "kubepods/pod1"), Child(machine), machine.root / "host"
+    there = Path(f"{host}{machine.groups}")
+    there.parent.mkdir(parents=True)
+    there.symlink_to(machine.groups)
+    assert it(f"limit {gpu(0).uuid} {host}{pod} {GIB}") is None
+    assert it(f"limited {gpu(0).uuid} {pod}") == it(f"limited {gpu(0).uuid} {host}{pod}") == [GIB, 0]
+    assert (machine.root / "limits").read_text().split()[-1] == pod
+
+
 def test_only_root_may_limit(machine: Any, gpu: Any) -> None:
     # pytest's own folders are closed to others.
     with tempfile.TemporaryDirectory() as name:
