@@ -324,6 +324,20 @@ def test_the_request_that_a_workload_needs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_pods_that_wait_with_the_back_end_dra(tmp_path: Path) -> None:
+    """By the series that kube-state-metrics has."""
+    query = README.partition("## Pods that wait")[2].partition("```promql\n")[2].partition("```")[0].strip()
+    waiting = {"a": ("team", 1), "b": ("team", 1), "c": ("other", 0)}
+    inputs = [
+        {"series": f'kube_pod_status_unschedulable{{namespace="{space}",pod="{name}",uid="{name}"}}', "values": f"{value}+0x10"}
+        for name, (space, value) in waiting.items()
+    ]
+    samples = [{"labels": '{namespace="team"}', "value": 2}, {"labels": '{namespace="other"}', "value": 0}]
+    check = {"expr": query, "eval_time": "5m", "exp_samples": samples}
+    done = judged(tmp_path, [{"interval": "1m", "input_series": inputs, "promql_expr_test": [check]}])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_alert_has_a_case_and_a_runbook() -> None:
     assert [case.alert for case in CASES] == list(ALERTS)
     sections = re.findall(r"^### (\w+)$", README, re.M)
