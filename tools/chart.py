@@ -65,7 +65,6 @@ _REJECTED_BY_DRA: Final = (
         (condition, f"found {found} with backend: dra, which does not have that yet: {cure}, or leave backend out")
         for condition, found, cure in (
             (".Values.openshift", "openshift: true", "leave it out"),
-            (".Values.dashboard.enabled", "dashboard.enabled: true", "leave it out, and use kubectl gpushare dashboard"),
             ('eq .Values.overuse "evict"', "overuse: evict", "leave it out"),
             (
                 'not (has .Values.deviceStrategy (list "auto" "cdi"))',
@@ -208,7 +207,7 @@ FULL: Final = Values(
     metrics=True,
     pod_monitors=True,
 )
-FULL_BY_CLAIMS: Final = replace(FULL, backend="dra", openshift=False, dashboard=False, dashboard_hosts=(), overuse="report")
+FULL_BY_CLAIMS: Final = replace(FULL, backend="dra", openshift=False, overuse="report")
 #: Without which value the objects are others, and the condition of what they lack then.
 CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
     ({"runtime_class": ""}, ".Values.runtimeClass"),
@@ -236,7 +235,7 @@ CONDITIONS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
 
 
 #: Fields of values that the back end DRA does not have.
-_NEVER_BY_CLAIMS: Final = frozenset({"openshift", "dashboard", "dashboard_hosts", "overuse"})
+_NEVER_BY_CLAIMS: Final = frozenset({"openshift", "overuse"})
 
 
 @dataclass

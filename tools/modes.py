@@ -185,7 +185,7 @@ def rows() -> list[tuple[str, str, str, str]]:
             "[dashboard](docs/use/dashboard.md) for others",
             "the role `dashboard`, with one token for all",
             "`dashboard.enabled` of the chart, `gpushare_cluster_dashboard` of `cluster`: people show their own tokens",
-            "not yet",
+            "as pods",
         ),
         (
             "[metrics](docs/reference/metrics.md), off by default",

@@ -55,6 +55,7 @@ _DRA: Final = "`backend: dra`"
 _CLUSTERS_OWN: Final = "`gpushare_scheduler: default`"
 #: The installations without a scheduler of gpushare's own.
 _OTHERS: Final = {_DRA: replace(_BASE, backend="dra"), _CLUSTERS_OWN: replace(_BASE, default_scheduler=True)}
+_OTHERS_WITH_DASHBOARD: Final = {words: replace(values, dashboard=True) for words, values in _OTHERS.items()}
 
 _OF_EXTENDER: Final = {
     ("pods, nodes", "get, list, watch"): "pods that have or want GPUs, and the GPUs that nodes report",
@@ -127,6 +128,7 @@ RULES: Final[Mapping[str, Mapping[tuple[str, str], str]]] = {
     },
     DASHBOARD: {
         ("nodes, pods", "list, watch"): "everything on its page. Each person sees the part that his own token may list",
+        ("resource.k8s.io: resourceslices, resourceclaims", "list, watch"): "which GPUs there are, and which pods have them",
         (f"serviceaccounts/token `{DASHBOARD}`", "create"): "renews its own token",
         ("security.openshift.io: securitycontextconstraints `nonroot-v2`", "use"): "OpenShift admits its pod, with a user that is not root",
     },
@@ -351,8 +353,8 @@ def table_of_rules() -> str:
 
 
 def table_of_rules_by(words: str) -> str:
-    """With another scheduler, by what brings it."""
-    return table(_HEADER, with_reasons(in_cluster.objects(_OTHERS[words])))
+    """With another scheduler, by what brings it, and the dashboard."""
+    return table(_HEADER, with_reasons(in_cluster.objects(_OTHERS_WITH_DASHBOARD[words])))
 
 
 def table_of_policies() -> str:
@@ -386,7 +388,7 @@ def constraints() -> str:
 
 def unused() -> Iterator[str]:
     """The reasons of what no builder makes."""
-    every: list[Sequence[Document]] = [in_cluster.objects(values) for values in (_BASE, *_MORE.values(), *_OTHERS.values())]
+    every: list[Sequence[Document]] = [in_cluster.objects(values) for values in (_BASE, *_MORE.values(), *_OTHERS_WITH_DASHBOARD.values())]
     every.append(_services())
     made = {(what, verbs) for documents in every for _, _, what, verbs in rules(documents)}
     yield from (f"rule {key}" for reasons in RULES.values() for key in reasons if key not in made)

@@ -109,6 +109,11 @@ SETS += tuple(
             {"driver_root": "/opt/driver", "cdi_dir": "/run/cdi", "selinux_type": "spc_t", "node_selector": {"a": "b"}},
         ),
         ({"imagePullSecrets": [{"name": "a"}], "annotationWriters": ["a:b"]}, {"pull_secrets": ["a"], "writers": ["a:b"]}),
+        ({"dashboard": {"enabled": True}}, {"dashboard": True}),
+        (
+            {"dashboard": {"enabled": True, "hostName": "gpu.example.org"}, "prometheus": "http://p:9090"},
+            {"dashboard": True, "dashboard_hosts": ["gpu.example.org"], "prometheus": "http://p:9090"},
+        ),
         ({"metrics": {"enabled": True}}, {"metrics": True}),
         ({"metrics": {"enabled": True, "podMonitor": True}}, {"metrics": True, "pod_monitors": True}),
         (
@@ -121,7 +126,6 @@ SETS += tuple(
 REJECTED_BY_CLAIMS: tuple[tuple[Json, str, str], ...] = (
     ({}, "v1.36.5", "found Kubernetes v1.36.5 with backend: dra; expected 1.37 or newer"),
     ({"openshift": True}, "v1.37.2", "found openshift: true"),
-    ({"dashboard": {"enabled": True}}, "v1.37.2", "kubectl gpushare dashboard"),
     ({"overuse": "evict"}, "v1.37.2", "found overuse: evict"),
     ({"deviceStrategy": "envvar"}, "v1.37.2", "found deviceStrategy: envvar"),
 )

@@ -29,6 +29,17 @@ KINDS = (
 )
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
 _IMPORT = ("ctr", "-n", "k8s.io", "images", "import", "--no-unpack", "-")
+#: Asks an address with a token, if it has one: the status, and the text of an answer. The pod's certificate is of its own authority.
+_ASK = """
+import ssl, sys, urllib.error, urllib.request
+headers = {"Host": "localhost", **({"Authorization": f"Bearer {sys.argv[2]}"} if sys.argv[2:] else {})}
+try:
+    request = urllib.request.Request(sys.argv[1], headers=headers)
+    answer = urllib.request.urlopen(request, timeout=20, context=ssl._create_unverified_context())
+    print(answer.status, answer.read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
 
 
 @cache
@@ -74,6 +85,10 @@ def _has_image(node: Json) -> bool:
     return any(name.startswith("localhost/gpushare:") for one in node["status"].get("images", ()) for name in one.get("names") or ())
 
 
+def _ready(one: Json) -> bool:
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in one["status"].get("conditions", ()))
+
+
 class InCluster:
     """The playbook on one lab."""
 
@@ -114,6 +129,15 @@ class InCluster:
     def pods(self, app: str) -> list[Json]:
         selector = f"app.kubernetes.io/name={app}"
         return self.cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", labelSelector=selector)
+
+    def dashboard(self, *token: str) -> tuple[int, str]:
+        """The answer of its pod to a request for its state, with a token or none: (status, text)."""
+        self.cluster.until("the dashboard is ready", lambda: all(map(_ready, self.pods("gpushare-dashboard"))), 120)
+        (served,) = self.pods("gpushare-dashboard")
+        port = served["spec"]["containers"][0]["ports"][0]["containerPort"]
+        url = f"https://{served['status']['podIP']}:{port}/api/state"
+        status, _, text = self.cluster.on(CONTROL_PLANE, "python3", "-c", _ASK, url, *token).partition(" ")
+        return int(status), text
 
     def objects(self) -> dict[str, str]:
         """All objects of the kinds that an installation has, by name, with their versions."""

@@ -11,7 +11,6 @@ import pytest
 
 from cluster_mode.conftest import Bare
 from cluster_mode.in_cluster import InCluster
-from e2e.api import Json
 from e2e.checks import check_devices, check_environment
 from e2e.cluster import CONTROL_PLANE, GPU_NODES, Cluster
 from e2e.manifests import pod
@@ -79,19 +78,6 @@ def test_nothing_of_kube_schedulers_own_writes_is_denied(cluster: Cluster, here:
             assert "ValidatingAdmissionPolicy" not in said, said[-3000:]
 
 
-#: Asks an address with a token, if it has one: the status, and the text of an answer. The pod's certificate is of its own authority.
-ASK = """
-import ssl, sys, urllib.error, urllib.request
-headers = {"Host": "localhost", **({"Authorization": f"Bearer {sys.argv[2]}"} if sys.argv[2:] else {})}
-try:
-    request = urllib.request.Request(sys.argv[1], headers=headers)
-    answer = urllib.request.urlopen(request, timeout=20, context=ssl._create_unverified_context())
-    print(answer.status, answer.read().decode())
-except urllib.error.HTTPError as error:
-    print(error.code)
-"""
-
-
 def test_the_dashboard_shows_each_person_what_their_token_may_list(cluster: Cluster, here: InCluster) -> None:
     """By the API server's own answers: an account with edit in one namespace sees that namespace's pods, and no other name."""
     team = "team-of-the-dashboard"
@@ -104,24 +90,17 @@ def test_the_dashboard_shows_each_person_what_their_token_may_list(cluster: Clus
             one["metadata"]["namespace"] = space
             cluster.kubectl("apply", "-f", "-", stdin=json.dumps(one))
             cluster.kubectl("wait", "-n", space, f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
-        cluster.until("the dashboard is ready", lambda: all(map(ready, here.pods("gpushare-dashboard"))), 120)
-        (served,) = here.pods("gpushare-dashboard")
         token = cluster.kubectl("create", "token", "person", "-n", team).strip()
-        url = f"https://{served['status']['podIP']}:{served['spec']['containers'][0]['ports'][0]['containerPort']}/api/state"
-        status, _, text = cluster.on(CONTROL_PLANE, "python3", "-c", ASK, url, token).partition(" ")
-        assert status == "200", text[:500]
+        status, text = here.dashboard(token)
+        assert status == 200, text[:500]
         assert '"ours"' in text
         assert "theirs" not in text
         # Nobody sees anything without a token that the API server knows.
-        assert cluster.on(CONTROL_PLANE, "python3", "-c", ASK, url).split()[0] == "401"
-        assert cluster.on(CONTROL_PLANE, "python3", "-c", ASK, url, f"{token[:-3]}abc").split()[0] == "401"
+        assert here.dashboard()[0] == 401
+        assert here.dashboard(f"{token[:-3]}abc")[0] == 401
     finally:
         cluster.kubectl("delete", "namespace", team, "--wait=true")
         cluster.kubectl("delete", "pod", "theirs", "--ignore-not-found", "--wait=true")
-
-
-def ready(one: Json) -> bool:
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in one["status"].get("conditions", ()))
 
 
 def test_a_pod_names_no_scheduler_and_gets_ours(cluster: Cluster) -> None:

@@ -25,12 +25,7 @@ from labs import IN_CLUSTER, Labs
 
 pytestmark = [pytest.mark.suite("dra"), pytest.mark.timeout(1800)]
 
-DRA: dict[str, Any] = {
-    "gpushare_backend": "dra",
-    "gpushare_device_strategy": "cdi",
-    "gpushare_cluster_dashboard": False,
-    "gpushare_cluster_metrics": False,
-}
+DRA: dict[str, Any] = {"gpushare_backend": "dra", "gpushare_device_strategy": "cdi", "gpushare_cluster_metrics": False}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +59,32 @@ def test_a_limit_becomes_a_claim_after_the_playbook_and_a_second_run_changes_not
     assert claim["status"]["reservedFor"][0]["uid"] == lab.pod("claims")["metadata"]["uid"]
     results, said = playbook.play(**DRA)
     assert results.changes() == {}, said
+
+
+def test_the_dashboard_shows_a_person_the_gpu_that_a_pod_has_by_its_claim(playbook: InCluster, lab: Cluster) -> None:
+    """It follows the claims of pods that come later; a person without rights sees the same GPUs, and no pod."""
+    lab.kubectl("create", "serviceaccount", "nobody")
+    lab.kubectl("create", "serviceaccount", "person")
+    lab.kubectl("create", "rolebinding", "person-views", "--clusterrole=view", "--serviceaccount=default:person")
+    made(lab, "seen")
+    try:
+        mine, others = (lab.kubectl("create", "token", name).strip() for name in ("person", "nobody"))
+
+        def units_of(name: str) -> int:
+            status, text = playbook.dashboard(mine)
+            assert status == 200, text[:500]
+            found = [one for node in json.loads(text)["nodes"] for one in node["pods"] if one[:2] == ["default", name]]
+            return sum(sum((one[3] or {}).values()) for one in found)
+
+        lab.until("the page has both pods", lambda: (units_of("claims"), units_of("seen")) == (2, 2), 60)
+        status, text = playbook.dashboard(others)
+        assert (status, "seen" in text) == (200, False)
+        page = json.loads(text)
+        assert sum(len(node["gpus"]) for node in page["nodes"]) > 0
+        assert page["sums"]["allocated"] == 4 * 1024
+    finally:
+        lab.kubectl("delete", "rolebinding/person-views", "serviceaccount/person", "serviceaccount/nobody")
+        lab.delete("seen")
 
 
 def test_the_other_back_end_is_rejected_while_a_pod_has_a_gpu(playbook: InCluster, lab: Cluster) -> None:

@@ -103,6 +103,7 @@ def extender(lease: str, evict: bool) -> list[Json]:
 
 # The API server decides by a person's own token what that person sees: the dashboard's account has no more for it.
 _DASHBOARD = (rule("", ["nodes", "pods"], ["list", "watch"]),)
+_DASHBOARD_BY_CLAIMS = (rule("resource.k8s.io", ["resourceslices", "resourceclaims"], ["list", "watch"]),)
 
 
 def dashboard() -> list[Json]:
@@ -111,9 +112,13 @@ def dashboard() -> list[Json]:
     return _account(DASHBOARD, _DASHBOARD, [own])
 
 
-def dashboard_in_cluster(namespace: str) -> list[Json]:
-    """The account of the dashboard's pod, which reads pods and nodes. kubelet renews its token. A dashboard on a host has others."""
-    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": DASHBOARD_ROLE}, "rules": list(_DASHBOARD)}
+def dashboard_in_cluster(namespace: str, *, by_claims: bool = False) -> list[Json]:
+    """The account of the dashboard's pod, which reads pods and nodes; with the back end dra what says who has their GPUs, too.
+
+    kubelet renews its token. A dashboard on a host has others.
+    """
+    rules = [*_DASHBOARD, *(_DASHBOARD_BY_CLAIMS if by_claims else ())]
+    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": DASHBOARD_ROLE}, "rules": rules}
     return [service_account(DASHBOARD, namespace), role, cluster_role_binding(DASHBOARD_ROLE, DASHBOARD_ROLE, DASHBOARD, namespace)]
 
 

@@ -75,8 +75,9 @@ def objects(values: Values) -> list[Json]:
         for account, rules in ((PLUGIN, plugin_rules()), (CLAIMS, claims_rules()))
         for item in (accounts.service_account(account, values.namespace), *accounts.granted(account, rules, values.namespace))
     ]
-    running = [*([workloads.runtime_class()] if values.own_class else []), *workloads.network_policies(values)]
-    running += [deployment(values), daemon_set(values), *(workloads.pod_monitors(values) if values.metrics and values.pod_monitors else [])]
+    rights += accounts.dashboard_in_cluster(values.namespace, by_claims=True) if values.dashboard else []
+    first, last = workloads.around(values)
+    running = [*first, deployment(values), daemon_set(values), *last]
     return [*space, *_own_policies(values), *admission(values.memory_unit), *rights, *running]
 
 

@@ -104,9 +104,9 @@ _CONTAINERS = f"({_ALL_CONTAINERS['expression']})"
 class Daemons:
     """How the policies recognise gpushare's daemons. Of accounts in `namespace`.
 
-    binder: the account of who binds pods. accounts: those whose tokens are limited. per_node: whether each device plugin has an account
-    with its node's name (on the hosts). If not, all have one, and the claim of its bound token says the node, which kubelet's request for
-    the token has put there.
+    binder: the account of who binds pods. accounts: those whose tokens are limited, beside the dashboard's. per_node: whether each device
+    plugin has an account with its node's name (on the hosts). If not, all have one, and the claim of its bound token says the node, which
+    kubelet's request for the token has put there.
     """
 
     namespace: str
@@ -154,7 +154,7 @@ def on_hosts(writers: Sequence[str], token_seconds: int) -> list[Json]:
         namespace=NAMESPACE,
         binder="gpushare-extender",
         per_node=True,
-        accounts=("gpushare-extender", "gpushare-dashboard"),
+        accounts=("gpushare-extender",),
         token_seconds=max(int(token_seconds), 3600),
         writers=tuple(writers),
     )
@@ -180,7 +180,7 @@ def in_cluster(
         namespace=namespace,
         binder=binder,
         per_node=False,
-        accounts=(binder, PLUGIN, DASHBOARD),
+        accounts=(binder, PLUGIN),
         token_seconds=POD_TOKEN_SECONDS,
         writers=tuple(writers),
     )
@@ -356,7 +356,7 @@ def events(daemons: Daemons) -> Json:
 
 
 def tokens(daemons: Daemons) -> Json:
-    named = f"request.name in [{', '.join(_text(name) for name in daemons.accounts)}]"
+    named = f"request.name in [{', '.join(_text(name) for name in (*daemons.accounts, DASHBOARD))}]"
     if daemons.per_node:
         named = f"({named} || request.name.startsWith('{PLUGIN_ACCOUNT_PREFIX}'))"
     limit = daemons.token_seconds

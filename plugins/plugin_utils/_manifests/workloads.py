@@ -551,10 +551,15 @@ def environment(values: Values) -> Json:
     return {"env": found} if found else {}
 
 
+def around(values: Values) -> tuple[list[Json], list[Json]]:
+    """The objects that are applied before the daemons of either back end, and those after them."""
+    last = [*(dashboard(values) if values.dashboard else []), *(pod_monitors(values) if values.metrics and values.pod_monitors else [])]
+    return [*([runtime_class()] if values.own_class else []), *network_policies(values)], last
+
+
 def workloads(values: Values) -> list[Json]:
     """Every object that runs something, in the order in which they are applied."""
-    first = [*([runtime_class()] if values.own_class else []), *network_policies(values)]
-    last = [*(dashboard(values) if values.dashboard else []), *(pod_monitors(values) if values.metrics and values.pod_monitors else [])]
+    first, last = around(values)
     if values.default_scheduler:
         return [*first, extender_daemon_set(values), daemon_set(values), *last]
     return [*first, config_map(values), disruption_budget(values), deployment(values), daemon_set(values), *last]

@@ -543,19 +543,7 @@ SHARED = (
             ),
         ),
     ),
-    DaemonSetting(
-        "cluster_dashboard",
-        "clusterDashboard",
-        False,
-        variable="gpushare_cluster_dashboard",
-        clashes=(
-            SettingClash(
-                {"gpushare_backend": ("dra",), "gpushare_cluster_dashboard": (True,)},
-                "what this back end has (docs/use/dra.md)",
-                "leave it out, or set gpushare_backend: extender",
-            ),
-        ),
-    ),
+    DaemonSetting("cluster_dashboard", "clusterDashboard", False, variable="gpushare_cluster_dashboard"),
     DaemonSetting(
         "cluster_dashboard_host_names",
         "clusterDashboardHostNames",

@@ -29,7 +29,7 @@ from gpushare_runtime.dashboard.server import Dashboard, listen
 from gpushare_runtime.dashboard.viewers import OneToken, OwnTokens
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
-from gpushare_runtime.kubectl_gpushare.api import explain_error, find_scope
+from gpushare_runtime.kubectl_gpushare.api import SLICES, explain_error, find_scope, may_list
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
@@ -121,9 +121,11 @@ class Certificate:
                 log.error("the new certificate cannot be used, the old one stays in use: %s", quote(str(error)))
 
 
-async def _scope(client: KubeClient, cluster: Cluster) -> None:
+async def _scope(client: KubeClient, cluster: Cluster) -> bool:
+    """Whether the account has the rights of the back end DRA. FatalError without those of either."""
     try:
         await find_scope(client, cluster, "default")
+        by_claims = await may_list(client, SLICES)
     except KubeError as error:
         raise FatalError(explain_error(error, client.server, "nodes, and pods in all namespaces"), restart=True) from None
     if not cluster.complete:
@@ -131,6 +133,7 @@ async def _scope(client: KubeClient, cluster: Cluster) -> None:
             f"{'; '.join(cluster.warnings[-2:])}. The account of the dashboard needs to list and watch nodes, and pods of all namespaces: "
             "docs/use/dashboard.md has the ClusterRole"
         )
+    return by_claims
 
 
 def namespaces_of(cluster: Cluster) -> set[str]:
@@ -164,7 +167,7 @@ async def _report(feed: Feed, status: Status) -> NoReturn:
 
 async def _serve(settings: DashboardSettings, client: KubeClient, renewer: TokenRenewer | None, signals: Signals) -> None:
     status, cluster = Status(required=[_CLUSTER]), Cluster()
-    await _scope(client, cluster)
+    by_claims = await _scope(client, cluster)
     feed = Feed(cluster, secrets.token_hex(8))
     certificate = Certificate(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
     context = certificate.context if certificate else None
@@ -184,7 +187,7 @@ async def _serve(settings: DashboardSettings, client: KubeClient, renewer: Token
     try:
         await run_all(
             [
-                feed.watch(Watcher(client, cluster, "")),
+                feed.watch(Watcher(client, cluster, "", by_claims=by_claims)),
                 _report(feed, status),
                 feed.follow_used(partial(read_used, settings.history.url)) if settings.history else feed.follow_published(),
                 *([renewer.run(client, partial(status.set, "token"))] if renewer else []),

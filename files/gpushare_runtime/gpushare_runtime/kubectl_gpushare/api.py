@@ -187,6 +187,17 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
     return namespace
 
 
+async def may_list(client: KubeClient, where: str) -> bool:
+    """Whether the API server has this list, and gives it to the user."""
+    try:
+        await client.get(where, accept=METADATA_LIST, limit=1)
+    except KubeError as error:
+        if error.status not in (FORBIDDEN, NOT_FOUND):
+            raise
+        return False
+    return True
+
+
 def _without_nodes(cluster: Cluster) -> None:
     cluster.knows_nodes = cluster.complete = False
     cluster.warnings.append("you may not list nodes, so their GPUs are not known")

@@ -18,9 +18,12 @@ K = TypeVar("K")
 
 
 class Watcher:
-    """Keeps a cluster equal to what the API server has. namespace: whose pods, "" for all."""
+    """Keeps a cluster equal to what the API server has. namespace: whose pods, "" for all.
 
-    def __init__(self, client: KubeClient, cluster: Cluster, namespace: str) -> None:
+    by_claims: whether slices and claims may come later, and may be read; else they are followed where the cluster has some already.
+    """
+
+    def __init__(self, client: KubeClient, cluster: Cluster, namespace: str, *, by_claims: bool = False) -> None:
         self.changed = asyncio.Event()
         self._cluster = cluster
         self._pods: set[str] = set()
@@ -51,8 +54,12 @@ class Watcher:
             on_replace=lambda keys: self._replace(set(cluster.claims.claims) - set(keys), cluster.remove_claim),
             on_event=lambda kind, key: self._replace({key} if kind == "DELETED" else (), cluster.remove_claim),
         )
-        by_claims: list[Reflector[Any]] = [*([slices] if cluster.claims.slices else []), *([claims] if cluster.claims.in_use else [])]
-        self._reflectors: list[Reflector[Any]] = [pods, *([nodes] if cluster.knows_nodes else []), *by_claims]
+        self._reflectors: list[Reflector[Any]] = [
+            pods,
+            *([nodes] if cluster.knows_nodes else []),
+            *([slices] if by_claims or cluster.claims.slices else []),
+            *([claims] if by_claims or cluster.claims.in_use else []),
+        ]
 
     @property
     def synced(self) -> bool:

@@ -475,7 +475,6 @@ class ClusterConfig:
         SwitchType(),
         variable="gpushare_cluster_dashboard",
         role="in_cluster",
-        clashes=(not_by_claims(True),),
     )
     cluster_dashboard_host_names: tuple[str, ...] = variable_alone(
         (),

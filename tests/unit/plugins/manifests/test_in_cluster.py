@@ -300,16 +300,17 @@ def reference(one: Json) -> tuple[str, ...]:
     return one["apiVersion"], one["kind"], one["metadata"]["name"], one["metadata"].get("namespace", "")
 
 
-@pytest.mark.parametrize("openshift", [False, True])
-def test_the_dashboard_comes_on_request_reads_alone_and_goes_without(openshift: bool) -> None:
-    without = replace(VALUES, openshift=openshift)
+@pytest.mark.parametrize(("openshift", "backend"), [(False, "extender"), (True, "extender"), (False, "dra")])
+def test_the_dashboard_comes_on_request_reads_alone_and_goes_without(openshift: bool, backend: str) -> None:
+    without = replace(VALUES, openshift=openshift, backend=backend)
     before = in_cluster.objects(without)
     added = [one for one in in_cluster.objects(replace(without, dashboard=True)) if one not in before]
     assert all("gpushare-dashboard" in one["metadata"]["name"] for one in added)
     assert not any(one["kind"] == "Secret" for one in added)
     rules = [rule for one in added if one["kind"] in ("ClusterRole", "Role") for rule in one["rules"]]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch", *(["use"] if openshift else [])}
-    assert {resource for rule in rules if "use" not in rule["verbs"] for resource in rule["resources"]} == {"nodes", "pods"}
+    by_claims = {"resourceslices", "resourceclaims"} if backend == "dra" else set()
+    assert {resource for rule in rules if "use" not in rule["verbs"] for resource in rule["resources"]} == {"nodes", "pods", *by_claims}
     # A run without it takes away what a run with it has made.
     assert {reference(one) for one in added} <= {reference(one) for one in in_cluster.obsolete(without)}
     assert not {reference(one) for one in in_cluster.obsolete(replace(without, dashboard=True))} & {reference(one) for one in added}

@@ -685,7 +685,7 @@ def test_a_secret_is_not_repeated(golden: Golden) -> None:
         ({**BY_CLAIMS, "gpushare_overuse": "evict"}, "dra with gpushare_overuse: evict"),
         ({**BY_CLAIMS, "gpushare_scheduler": "default"}, "dra with gpushare_scheduler: default"),
         ({**BY_CLAIMS, "gpushare_openshift": True}, "dra with gpushare_openshift: true"),
-        ({**BY_CLAIMS, "gpushare_cluster_dashboard": True}, "dra with gpushare_cluster_dashboard: true"),
+        ({**BY_CLAIMS, "gpushare_cluster_dashboard": True}, ""),
         ({"gpushare_node_schedule": "share"}, ""),
         ({"gpushare_node_schedule": ""}, ""),
         ({"gpushare_node_schedule": "mps"}, "gpushare_node_schedule: mps with gpushare_isolation: auto"),

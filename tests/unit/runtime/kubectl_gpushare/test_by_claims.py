@@ -20,8 +20,8 @@ from gpushare_runtime.core.constraints import Rules
 from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.dra.pods import ClaimedPods
-from gpushare_runtime.kube.client import KubeClient
-from gpushare_runtime.kubectl_gpushare.api import fill
+from gpushare_runtime.kube.client import KubeClient, KubeError
+from gpushare_runtime.kubectl_gpushare.api import SLICES, fill, find_scope, may_list
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import explain, headline
 from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
@@ -30,7 +30,7 @@ from gpushare_runtime.kubectl_gpushare.used import published, published_peaks
 from gpushare_runtime.kubectl_gpushare.views import Selection, document
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
 from unit.fakes.runtime.dra.claims import A30, T4, claim, node, pod, slices_of, whole
-from unit.fakes.runtime.kube.fake_api import FakeApi, connected, serving, status, until
+from unit.fakes.runtime.kube.fake_api import FakeApi, connected, fail, serving, status, until
 from unit.golden import Golden
 
 PUT: Mapping[str, Callable[[Cluster, Mapping[str, Any]], object]] = {
@@ -373,6 +373,31 @@ async def test_who_may_read_no_slices_sees_his_pods_by_the_names_of_their_claims
     found = cluster.ledger.pod("p")
     assert found is not None
     assert found.request.units == 6
+
+
+async def test_a_dashboard_that_starts_before_the_device_plugins_sees_their_slices(tmp_path: Path) -> None:
+    """Its account may list them; with the back end extender it may not."""
+    async with cluster_of_claims(tmp_path) as (api, client):
+        for path in OBJECTS:
+            await api.remove(path)
+        cluster = Cluster()
+        assert await find_scope(client, cluster, "default") == ""
+        assert not cluster.claims.in_use
+        assert await may_list(client, SLICES)
+        watcher = Watcher(client, cluster, "", by_claims=True)
+        task = asyncio.ensure_future(watcher.run())
+        await until(lambda: watcher.synced)
+        for path, value in OBJECTS.items():
+            await api.put(path, {key: copy.deepcopy(part) for key, part in value.items() if key != "kind"})
+        await until(lambda: "gpu1" in cluster.ledger.nodes and has(cluster, "p") == {1: 6})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for code, reason in ((403, "Forbidden"), (404, "NotFound")):
+            api.faults.append(fail(code, reason))
+            assert not await may_list(client, SLICES)
+        api.faults.append(fail(500))
+        with pytest.raises(KubeError):
+            await may_list(client, SLICES)
 
 
 async def test_a_watch_follows_slices_and_claims(tmp_path: Path) -> None:
