@@ -142,7 +142,7 @@ def filled(text: str, kind: str, lines: Iterable[str], path: str, source: str = 
         raise SystemExit(f"{path} has no part # made from {kind}; expected one that ends with # end")
     around = text[: found.start()] + text[found.end() :]
     body = "".join(f"{found[1]}{_anchored(line, around)}\n" for line in lines)
-    head = f"{found[1]}# made from {source or f'{kind} of the runtime'} by tools/variables.py\n"
+    head = f"{found[1]}# made from {source or f'{kind} (settings/) of the runtime'} by tools/variables.py\n"
     return text[: found.start()] + f"{head}{body}{found[1]}# end\n" + text[found.end() :]
 
 
