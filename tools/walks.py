@@ -32,23 +32,17 @@ class Walk(NamedTuple):
 
 WALKS: Final[Mapping[str, Walk]] = {
     "site.yml to config.toml of containerd": Walk(
-        24,
+        18,
         (
             Step("site.yml", ""),
             Step("playbooks/site.yml", "playbooks/site.yml"),
             Step("playbooks/gpu_nodes.yml", "gpu_nodes.yml"),
             Step("playbooks/tasks/gpu_nodes.yml", "tasks/gpu_nodes.yml"),
-            Step("plugins/lookup/subjects.py", "gpushare.kubernetes.subjects"),
-            Step("plugins/plugin_utils/_subjects/rows.py", "_subjects import rows"),
-            Step("plugins/module_utils/_change/subjects.py", "plugins/module_utils/_change/subjects.py"),
+            Step("plugins/plugin_utils/_subjects/rows.py", "plugins/plugin_utils/_subjects/rows.py"),
+            Step("plugins/module_utils/_change/subjects.py", "_change.subjects"),
             Step("roles/container_runtime/tasks/main.yml", '"container_runtime"'),
             Step("roles/container_runtime/tasks/configure.yml", "configure.yml"),
-            Step("meta/runtime.yml", "gpushare.kubernetes.container_runtime"),
-            Step("plugins/plugin_utils/_answers.py", "gpushare.kubernetes.gpushare_host"),
-            Step("plugins/plugin_utils/_subjects/options.py", "_subjects.options"),
-            Step("plugins/modules/container_runtime.py", "gpushare.kubernetes.container_runtime"),
-            Step("plugins/module_utils/_operations/container_runtime.py", "_operations.container_runtime"),
-            Step("plugins/module_utils/_facts/kubernetes.py", "_facts import kubernetes"),
+            Step("plugins/module_utils/_operations/container_runtime.py", "plugins/module_utils/_operations/container_runtime.py"),
             Step("plugins/module_utils/_runtimes/default_runtime.py", "_runtimes.default_runtime"),
             Step("plugins/module_utils/_change/engine.py", "engine.converge"),
             Step("plugins/module_utils/_runtimes/service.py", "from .service import RuntimeService"),
@@ -61,13 +55,12 @@ WALKS: Final[Mapping[str, Walk]] = {
         ),
     ),
     "a finding of verify to its cure": Walk(
-        18,
+        17,
         (
             Step("playbooks/verify.yml", ""),
             Step("roles/verify/tasks/main.yml", "gpushare.kubernetes.verify"),
             Step("roles/verify/tasks/collect.yml", "collect.yml"),
             Step("plugins/action/gpushare_verify_host.py", "gpushare.kubernetes.gpushare_verify_host"),
-            Step("plugins/modules/gpushare_verify_host.py", "gpushare.kubernetes.gpushare_verify_host"),
             Step("plugins/module_utils/_evidence/host.py", "_evidence.host"),
             Step("plugins/module_utils/_facts/node.py", "_facts.node"),
             Step("plugins/module_utils/_facts/stopped_unit.py", "stopped_unit"),
