@@ -32,7 +32,7 @@ class Walk(NamedTuple):
 
 WALKS: Final[Mapping[str, Walk]] = {
     "site.yml to config.toml of containerd": Walk(
-        18,
+        16,
         (
             Step("site.yml", ""),
             Step("playbooks/site.yml", "playbooks/site.yml"),
@@ -45,9 +45,7 @@ WALKS: Final[Mapping[str, Walk]] = {
             Step("plugins/module_utils/_operations/container_runtime.py", "plugins/module_utils/_operations/container_runtime.py"),
             Step("plugins/module_utils/_runtimes/default_runtime.py", "_runtimes.default_runtime"),
             Step("plugins/module_utils/_change/engine.py", "engine.converge"),
-            Step("plugins/module_utils/_runtimes/service.py", "from .service import RuntimeService"),
-            Step("plugins/module_utils/_runtimes/containerd_service.py", "ContainerdService.of"),
-            Step("plugins/module_utils/_runtimes/containerd_files.py", "self._installation.present"),
+            Step("plugins/module_utils/_runtimes/containerd.py", "ContainerdService.of"),
             Step("plugins/module_utils/_runtimes/containerd_config.py", "containerd_config.edited"),
             Step("plugins/module_utils/_formats/toml_edit.py", "_formats.toml_edit"),
             Step("plugins/module_utils/_change/transaction.py", "transaction.apply"),
