@@ -103,7 +103,7 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class KubeletEvidence:
-    """unit: its unit, if it does not run. Otherwise says, unreached, proxy: its complaints, "" for none."""
+    """unit: its service, as `failing_kubelet` finds it. Otherwise says, unreached, proxy: its complaints, "" for none."""
 
     running: bool
     unit: Optional[StoppedUnit]
