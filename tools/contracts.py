@@ -242,7 +242,7 @@ PLUGINS: Final = Area(
                 "_takeover",
             )
         ),
-        "plugin_utils._answers": (*("module_utils._formats.finding", "modules", "plugin_utils._shape", "plugin_utils._subjects.options"),),
+        "plugin_utils._answers": ("module_utils._formats.finding", "module_utils._operations.table", "modules", "plugin_utils._shape"),
         "plugin_utils._report": ("module_utils._formats.finding",),
         "plugin_utils._secrets": ("module_utils._formats.credentials",),
         "plugin_utils._shape": ("module_utils._formats.answers",),
@@ -277,8 +277,9 @@ PLUGINS: Final = Area(
             "plugin_utils._settings",
             "plugin_utils._wheel",
         ),
-        "plugin_utils._subjects": ("module_utils._change.subjects", "module_utils._operations.table"),
-        "plugin_utils._subjects.options": ("module_utils._cluster.names",),
+        "plugin_utils._subjects": tuple(
+            f"module_utils.{name}" for name in ("_change.subjects", "_cluster.names", "_facts.device_strategy", "_operations.table")
+        ),
         "plugin_utils._judge": (
             *(
                 f"module_utils.{name}"

@@ -10,10 +10,10 @@ for the sake of defaults.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +37,8 @@ _LITERAL: Final = re.compile(r"'[^'\n]*'")
 # Made by group_by; groups live in the same expressions.
 _GROUPS: Final = {"gpushare_control_planes", "gpushare_gpu_nodes"}
 _MODULE: Final = re.compile(r"^ *gpushare\.kubernetes\.(\w+):", re.MULTILINE)
-_VARIABLES: Final = "VARIABLES"
-_OPTIONS: Final = "plugins/plugin_utils/_subjects/options.py"
+# The file of module_utils with a module's operation, its options, and the variables that they follow.
+_OPERATION: Final = re.compile(r"^from \.\.module_utils\.([\w.]+) import (?=.*\bARGUMENTS\b)", re.MULTILINE)
 _SPECS, _DEFAULTS = "meta/argument_specs.yml", "defaults/main.yml"
 
 
@@ -50,16 +50,18 @@ def names_in_expressions(text: str) -> set[str]:
 
 def names_of_actions(root: Path, text: str) -> set[str]:
     """Variables of ours that the action plugins of a task file's modules read for it."""
-    table = _variables((root / _OPTIONS).read_text()) if (root / _OPTIONS).is_file() else {}
-    return {variable for name in _MODULE.findall(text) for variable in table.get(name, {}).values()}
+    return {variable for name in _MODULE.findall(text) for variable in _followed(root / "plugins", name)}
 
 
 @lru_cache
-def _variables(source: str) -> Mapping[str, Mapping[str, str]]:
-    lines = [line for line in ast.parse(source).body if isinstance(line, ast.AnnAssign) and line.value]
-    (table,) = [line.value for line in lines if isinstance(line.target, ast.Name) and line.target.id == _VARIABLES]
-    found: Mapping[str, Mapping[str, str]] = ast.literal_eval(table) if table else {}
-    return found
+def _followed(plugins: Path, module: str) -> list[str]:
+    """The variables that options of a module follow, which stand beside the options of its operation."""
+    file = plugins / f"modules/{module}.py"
+    operation = _OPERATION.search(file.read_text()) if file.is_file() else None
+    if operation is None:
+        return []
+    found = import_module(f"ansible_collections.gpushare.kubernetes.plugins.module_utils.{operation[1]}")
+    return list(getattr(found, "VARIABLES", {}).values())
 
 
 def files(role: Path) -> Iterator[Path]:

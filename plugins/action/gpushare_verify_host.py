@@ -10,10 +10,9 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
-from ..module_utils._evidence.host import SeenAgain
+from ..module_utils._evidence.host import VARIABLES, SeenAgain
 from ..plugin_utils._answers import Known, ask, of_answer, read_variables, wrong_node
 from ..plugin_utils._judge.verify import ROLES, wrong_role
-from ..plugin_utils._subjects.options import VARIABLES
 
 
 class ActionModule(ActionBase):
@@ -21,7 +20,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        arguments = {**read_variables(self, task_vars or {}, VARIABLES["gpushare_verify_host"]), **self._task.args}
+        arguments = {**read_variables(self, task_vars or {}, VARIABLES), **self._task.args}
         known = Known.of(self, task_vars or {})
         # The second reading, during a probe, is of what changes then.
         again = arguments.get("only") is not None

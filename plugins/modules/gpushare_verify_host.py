@@ -83,58 +83,14 @@ seen: {description: "The evidence, for M(gpushare.kubernetes.gpushare_judge).", 
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._evidence.host import PARTS, Places, SeenAgain, SeenHost, see, see_again
+from ..module_utils._evidence.host import ARGUMENTS, again, answer
 from ..module_utils._formats.answers import answer_of
-from ..module_utils._host.host import Host
-
-
-def answer(module: AnsibleModule) -> SeenHost:
-    """Gather everything."""
-    return SeenHost(False, see(Host(module.params["root"]), _places(module)))
-
-
-def again(module: AnsibleModule) -> SeenAgain:
-    """Gather what changes during a probe."""
-    return SeenAgain(False, see_again(Host(module.params["root"]), _places(module), module.params["only"]))
-
-
-def _places(module: AnsibleModule) -> Places:
-    return Places(**{name: value for name, value in module.params.items() if name not in ("root", "only")})
-
 
 OPERATIONS = {"": answer}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "gpu_node": {"type": "bool", "required": True},
-            "control_plane": {"type": "bool", "required": True},
-            "dashboard": {"type": "bool", "default": False},
-            "only": {"type": "list", "elements": "str", "choices": list(PARTS)},
-            "install_dir": {"type": "path", "default": "/opt/gpushare"},
-            "pki_dir": {"type": "str", "default": ""},
-            "extender_port": {"type": "int", "default": 32766},
-            "extender_weight": {"type": "int", "default": 10},
-            "extender_http_timeout": {"type": "str", "default": "1s"},
-            "preemption": {"type": "bool", "default": True},
-            "memory_unit": {"type": "str", "default": ""},
-            "minimum_driver": {"type": "str", "default": "384.81"},
-            "expect_gpus": {"type": "int", "default": 0},
-            "expect_memory_mib": {"type": "int", "default": 0},
-            "metrics_plugin": {"type": "str", "default": ""},
-            "metrics_extender": {"type": "str", "default": ""},
-            "runtime_name": {"type": "str", "default": "auto"},
-            "device_strategy": {"type": "str", "default": "auto"},
-            "runtime_default": {"type": "str", "default": "auto"},
-            "runtime_unit": {"type": "str", "default": ""},
-            "runtime_config": {"type": "str", "default": ""},
-            "scheduler_manifest": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
-            "scheduler_config": {"type": "path", "default": "/etc/kubernetes/gpushare/kube-scheduler.yaml"},
-            "root": {"type": "path", "default": "/"},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     module.exit_json(**answer_of(answer(module) if module.params["only"] is None else again(module)))
 
 

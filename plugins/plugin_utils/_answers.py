@@ -20,6 +20,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError  # type: ignor
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 
 from ..module_utils._formats.finding import Finding
+from ..module_utils._operations.table import OPERATIONS
 from ..modules import (
     container_runtime,
     gpu_mem_capacity,
@@ -45,7 +46,6 @@ from ..modules import (
     nvidia_smi_info,
 )
 from ._shape import learn, of_class, other_shape, quoted
-from ._subjects.options import VARIABLES
 
 _NODE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NODE_LENGTH = 253
@@ -251,11 +251,12 @@ def _refused(action: ActionBase, task_vars: Mapping[str, Any] | None, why: str) 
 
 
 class HostAction(ActionBase):  # type: ignore[misc]
-    """Run the module of the task's name on the host, and nothing else."""
+    """Run the module of the task's name on the host, with the options of its operation that follow variables."""
 
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         super().run(tmp, task_vars)
-        followed = read_variables(self, task_vars or {}, VARIABLES.get(self._task.action.rpartition(".")[2], {}))
+        operation = OPERATIONS.get(self._task.action.rpartition(".")[2])
+        followed = read_variables(self, task_vars or {}, operation.variables if operation else {})
         return with_changes(ask(self, task_vars, arguments={**followed, **self._task.args}))
 
 

@@ -8,13 +8,13 @@ A second reading during a probe has only what changes then.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from typing import Collection, Dict, List, Optional, Tuple
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Collection, Dict, List, Optional, Tuple
 
 from .._cluster.names import DASHBOARD, EXTENDER, PLUGIN
 from .._facts.cgroup_drivers import CgroupDrivers
 from .._facts.device_managers import GpuManager, managers
-from .._facts.device_strategy import CdiFacts, ToolkitFacts
+from .._facts.device_strategy import STRATEGY, CdiFacts, ToolkitFacts
 from .._facts.driver import Driver
 from .._facts.ground import without_room
 from .._facts.kubelet_checkpoint import forgotten
@@ -38,16 +38,36 @@ from . import gpu_node as evidence_gpu_node
 _KUBELET_CERTIFICATE = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 MPS = "gpushare-mps"
 PARTS = ("containers", "extender")
+#: Options to the variables of the inventory that they follow, unless a task says otherwise. tools/shared_variables.py reads this.
+VARIABLES: Dict[str, str] = {
+    "install_dir": "gpushare_install_dir",
+    "extender_port": "gpushare_extender_port",
+    "extender_weight": "gpushare_extender_weight",
+    "extender_http_timeout": "gpushare_extender_http_timeout",
+    "preemption": "gpushare_preemption",
+    "memory_unit": "gpushare_memory_unit",
+    "device_strategy": STRATEGY,
+    "minimum_driver": "gpushare_minimum_driver",
+    "expect_gpus": "gpushare_expect_gpus",
+    "expect_memory_mib": "gpushare_expect_memory_mib",
+    "scheduler_manifest": "gpushare_scheduler_manifest",
+    "scheduler_config": "gpushare_scheduler_config",
+    "runtime_unit": "gpushare_container_runtime_unit",
+    "runtime_default": "gpushare_default_runtime",
+    "runtime_config": "gpushare_container_runtime_config",
+}
+#: An option that Ansible takes as a path of the host.
+_PATH = {"type": "path"}
 
 
 @dataclass(frozen=True)
 class Places:
-    """The kind of the host, and where things are on it: the options of the module gpushare_verify_host. pki_dir "": plain http."""
+    """The kind of the host, and where things are on it: options of the module gpushare_verify_host. pki_dir "": plain http."""
 
     gpu_node: bool
     control_plane: bool
     dashboard: bool = False
-    install_dir: str = "/opt/gpushare"
+    install_dir: str = field(default="/opt/gpushare", metadata=_PATH)
     pki_dir: str = ""
     extender_port: int = 32766
     extender_weight: int = 10
@@ -64,13 +84,26 @@ class Places:
     runtime_default: str = "auto"
     runtime_unit: str = ""
     runtime_config: str = ""
-    scheduler_manifest: str = "/etc/kubernetes/manifests/kube-scheduler.yaml"
-    scheduler_config: str = "/etc/kubernetes/gpushare/kube-scheduler.yaml"
+    scheduler_manifest: str = field(default="/etc/kubernetes/manifests/kube-scheduler.yaml", metadata=_PATH)
+    scheduler_config: str = field(default="/etc/kubernetes/gpushare/kube-scheduler.yaml", metadata=_PATH)
+
+
+def _option(place: Any) -> Dict[str, Any]:
+    """The option of a field of Places."""
+    kind = {"type": place.metadata.get("type", place.type)}
+    return {**kind, "required": True} if place.default is MISSING else {**kind, "default": place.default}
+
+
+ARGUMENTS: Dict[str, Dict[str, Any]] = {
+    **{place.name: _option(place) for place in fields(Places)},
+    "only": {"type": "list", "elements": "str", "choices": list(PARTS)},
+    "root": {"type": "path", "default": "/"},
+}
 
 
 @dataclass(frozen=True)
 class KubeletEvidence:
-    """unit: its unit, if it does not run. Otherwise says, unreached, proxy: its complaints, "" for none."""
+    """unit: its service, as `failing_kubelet` finds it. Otherwise says, unreached, proxy: its complaints, "" for none."""
 
     running: bool
     unit: Optional[StoppedUnit]
@@ -160,6 +193,20 @@ class SeenAgain(ModuleAnswer):
     """The answer of gpushare_verify_host with `only`."""
 
     seen: EvidenceAgain
+
+
+def answer(module: Any) -> SeenHost:
+    """Gather everything."""
+    return SeenHost(False, see(Host(module.params["root"]), _places(module)))
+
+
+def again(module: Any) -> SeenAgain:
+    """Gather what changes during a probe."""
+    return SeenAgain(False, see_again(Host(module.params["root"]), _places(module), module.params["only"]))
+
+
+def _places(module: Any) -> Places:
+    return Places(**{place.name: module.params[place.name] for place in fields(Places)})
 
 
 def see(host: Host, places: Places) -> HostEvidence:

@@ -23,6 +23,8 @@ from .kubernetes import KubeletFacts, Runtime
 
 AUTO, CDI, MOUNTS, ENVIRONMENT = "auto", "cdi", "volume-mounts", "envvar"
 STRATEGIES = (CDI, MOUNTS, ENVIRONMENT)
+#: The variable of the inventory that asks for one.
+STRATEGY = "gpushare_device_strategy"
 GATE = "DevicePluginCDIDevices"
 _CLI, _NO_CGROUPS = "nvidia-container-cli", "no-cgroups"
 _SPEC_NEEDED = (

@@ -24,7 +24,7 @@ from .ground import Ground, ground
 from .kubelet_checkpoint import Sharing, registered, sharing
 from .kubernetes import ControlPlane, Distribution, KubeletFacts, Runtime, control_plane, distribution, kubelet, runtimes
 from .nvidia_smi import SmiReport
-from .stopped_unit import StoppedUnit, kubelet_unit, restless
+from .stopped_unit import StoppedUnit, failing_kubelet
 from .system import Kernel, Python, System, kernel, python_packages, pythons, system
 
 #: The facts that can be gathered apart from what the node is called. "gpus" is the one that asks the driver and can take seconds.
@@ -124,7 +124,7 @@ def gather(host: Host, subsets: Collection[str] = SUBSETS, install_dir: str = "/
     node = kubelet(host, what)
     installed = runtimes(host, what) if "runtimes" in subsets else None
     below = (system(host), pythons(host)) if "system" in subsets else None
-    unit = restless(host, what.name) if node.running else kubelet_unit(host, what.name)
+    unit = failing_kubelet(host, what.name, node.running)
     return NodeFacts(
         distribution=what,
         kubelet=node if unit is None else replace(node, running=False),

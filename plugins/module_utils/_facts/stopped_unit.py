@@ -65,6 +65,11 @@ class StoppedUnit:
         return self.load == _MASKED or (self.active, self.result) == ("inactive", "success")
 
 
+def failing_kubelet(host: Host, distribution: str, running: bool) -> Optional[StoppedUnit]:
+    """kubelet's service where it does not run, or does not stay; None where it stays. running: whether a process of it is there now."""
+    return restless(host, distribution) if running else kubelet_unit(host, distribution)
+
+
 def kubelet_unit(host: Host, distribution: str = "") -> StoppedUnit:
     """Of the services in which this distribution may run kubelet, the one that systemd knows."""
     found = [unit_of(host, name, complaint) for name, complaint in _services(host, distribution)]

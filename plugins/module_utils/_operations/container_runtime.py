@@ -30,6 +30,17 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "timeout": {"type": "int", "default": 60},
     "allow_container_kill": {"type": "bool", "default": False},
 }
+#: Options to the variables of the inventory that they follow, unless a task says otherwise. tools/shared_variables.py reads this.
+VARIABLES: Dict[str, str] = {
+    "state": "gpushare_container_runtime_state",
+    "runtime": "gpushare_container_runtime_name",
+    "default_runtime": "gpushare_default_runtime",
+    "program": "gpushare_container_runtime_program",
+    "unit": "gpushare_container_runtime_unit",
+    "config": "gpushare_container_runtime_config",
+    "timeout": "gpushare_container_runtime_timeout",
+    "allow_container_kill": "gpushare_container_runtime_allow_container_kill",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,9 @@ def _wanted(params: Dict[str, Any]) -> WantedRuntime:
 
 
 def _runtime_of(params: Dict[str, Any]) -> str:
-    """The name of the container runtime that is asked for. It raises Rejected if it is none that can be configured."""
+    """The name of the container runtime that is asked for; with `auto`, of the one at kubelet's endpoint. It raises Rejected
+    if it is none that can be configured.
+    """
     if params["runtime"] != "auto":
         return str(params["runtime"])
     host = Host()

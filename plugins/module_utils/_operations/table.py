@@ -25,11 +25,14 @@ _TOOLKIT, _STRATEGY = "nvidia_container_toolkit", "container_runtime.strategy"
 
 @dataclass(frozen=True)
 class Operation:
-    """arguments: its options. follows: those that earlier answers decide, which are by the names of subjects."""
+    """arguments: its options. follows: those that earlier answers decide, which are by the names of subjects. variables: those that follow
+    variables of the inventory.
+    """
 
     arguments: Mapping[str, Mapping[str, Any]]
     answer: Callable[[Any], ModuleAnswer]
     follows: Callable[[Mapping[str, Mapping[str, Any]]], Dict[str, Any]] = lambda answers: {}
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def _chosen(answers: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
@@ -44,8 +47,8 @@ def _brought(answers: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    "gpushare_toolkit": Operation(toolkit.ARGUMENTS, toolkit.answer),
-    "container_runtime": Operation(container_runtime.ARGUMENTS, container_runtime.answer, _chosen),
+    "gpushare_toolkit": Operation(toolkit.ARGUMENTS, toolkit.answer, variables=toolkit.VARIABLES),
+    "container_runtime": Operation(container_runtime.ARGUMENTS, container_runtime.answer, _chosen, container_runtime.VARIABLES),
     "gpushare_runtime_env": Operation(environment.ARGUMENTS, environment.answer),
     "gpushare_sharing strategy": Operation(device_strategy.ARGUMENTS, device_strategy.answer, _brought),
 }

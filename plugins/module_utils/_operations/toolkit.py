@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from .._change.undo import Rejected
 from .._daemon.mps import Place, present
-from .._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, CdiFacts, PlannedInstalls
+from .._facts.device_strategy import AUTO, ENVIRONMENT, STRATEGIES, STRATEGY, CdiFacts, PlannedInstalls
 from .._facts.node import strategy
 from .._formats.answers import ABSENT, DiffPart, ModuleAnswer
 from .._formats.nvidia_config import CONFIG
@@ -28,6 +28,8 @@ ARGUMENTS: Dict[str, Dict[str, Any]] = {
     "comes": {"type": "bool", "default": False},
     "root": {"type": "path", "default": "/"},
 }
+#: Options to the variables of the inventory that they follow, unless a task says otherwise. tools/shared_variables.py reads this.
+VARIABLES: Dict[str, str] = {"asked": STRATEGY, "minimum": "gpushare_toolkit_minimum"}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .._change.undo import Rejected, read_or_none
 from .._host import command
 from .._host.command import RunWithin
 from .._host.container_runtimes import KINDS
-from .containerd_service import ContainerdService
+from .containerd import ContainerdService
 from .crio import CrioService
 from .docker import DockerService
 from .plan import Asked, RuntimePlan

@@ -22,8 +22,7 @@ from .._preflight.host import WantedHost, judge
 from .._preflight.reasons import Judgement
 from .._preflight.variables import COLLECTION, of_type, variables
 from .._settings.rows import followed
-from .._subjects.options import asked
-from .._subjects.rows import operation_of
+from .._subjects.rows import asked, operation_of
 from .._wheel import SOURCE, artifact
 from .judge import Judge
 
@@ -65,7 +64,7 @@ class HostJudge(Judge):
     @staticmethod
     def _asked(plans: list[str], settings: dict[str, Any], control_plane: bool) -> dict[str, dict[str, Any]]:
         """The arguments of each plan, by its name."""
-        found = {name: asked(name, operation_of(name), settings) for name in plans}
+        found = {name: asked(name, settings) for name in plans}
         if ENVIRONMENT in found:
             try:
                 found[ENVIRONMENT]["artifact"] = artifact(COLLECTION / SOURCE, "kubectl" if control_plane else "")

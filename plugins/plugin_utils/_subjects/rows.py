@@ -16,6 +16,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ...module_utils._change.subjects import CONTROL_PLANES, DAEMONS, GPU_NODES, OWNERS, Owner, Plan, brought, is_fit
 from ...module_utils._change.subjects import plans as all_plans
+from ...module_utils._cluster.names import PLUGIN
+from ...module_utils._facts.device_strategy import STRATEGY
 from ...module_utils._operations.table import OPERATIONS
 
 #: The value of a variable on the host, by its name; None for none.
@@ -23,6 +25,17 @@ Read = Callable[[str], Any]
 #: The variable with what preflight has found on a host: its facts, plans, and what was asked for these.
 PREFLIGHT = "__preflight_host"
 GROUPS: Mapping[str, str] = {CONTROL_PLANES: "gpushare_control_plane_group", GPU_NODES: "gpushare_gpu_group"}
+#: By the name of a plan, arguments beside those that follow variables. Roles ask the same; where they do not, they ask the host.
+_OWN: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "container_runtime.strategy": lambda known: {"asked": known[STRATEGY], "toolkit": False, "brings_runtime": True},
+    "python_environment": lambda known: {"root": known["gpushare_install_dir"], "python": known["gpushare_python"], "link": False},
+    "device_plugin.look": lambda known: {
+        "asked": known[STRATEGY],
+        "required": True,
+        "token_path": f"/var/lib/{PLUGIN}/token",
+        "kubeconfig_path": f"{known['gpushare_config_dir']}/device-plugin.kubeconfig",
+    },
+}
 
 
 def register(name: str) -> str:
@@ -73,6 +86,12 @@ def _is_together(plan: Plan, setting: Read) -> bool:
 def operation_of(name: str) -> str:
     """The operation of the plan of this name."""
     return next(plan.operation for known, _role, _owner, plan in all_plans() if known == name)
+
+
+def asked(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of preflight's plan of this name, before those that other plans decide. known: the variables of the host."""
+    followed = {option: known[variable] for option, variable in OPERATIONS[operation_of(name)].variables.items()}
+    return {**followed, **(_OWN[name](known) if name in _OWN else {})}
 
 
 def foreseen(known: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._evidence import host
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._operations import container_runtime, toolkit
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils import _shape
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._shape import Either, Map, Maybe, Open, learn, other_shape
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.options import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGINS = "ansible_collections.gpushare.kubernetes.plugins"
@@ -60,11 +61,15 @@ def test_an_action_that_is_loaded_has_read_what_each_host_needs(action: str, mod
 
 
 @pytest.mark.parametrize(
-    ("module", "role"),
-    [("gpushare_verify_host", "verify"), ("gpushare_toolkit", "nvidia_container_toolkit"), ("container_runtime", "container_runtime")],
+    ("module", "role", "variables"),
+    [
+        ("gpushare_verify_host", "verify", host.VARIABLES),
+        ("gpushare_toolkit", "nvidia_container_toolkit", toolkit.VARIABLES),
+        ("container_runtime", "container_runtime", container_runtime.VARIABLES),
+    ],
 )
-def test_each_option_that_a_task_does_not_name_follows_a_variable_of_its_role(module: str, role: str) -> None:
+def test_each_option_that_a_task_does_not_name_follows_a_variable_of_its_role(module: str, role: str, variables: dict[str, str]) -> None:
     defaults = yaml.safe_load((ROOT / f"roles/{role}/defaults/main.yml").read_text())
-    assert [variable for variable in VARIABLES[module].values() if variable not in defaults] == []
+    assert [variable for variable in variables.values() if variable not in defaults] == []
     options = yaml.safe_load(re.findall(r'DOCUMENTATION = r"""(.*?)"""', (ROOT / f"plugins/modules/{module}.py").read_text(), re.S)[0])
-    assert [option for option in VARIABLES[module] if option not in options["options"]] == []
+    assert [option for option in variables if option not in options["options"]] == []

@@ -15,9 +15,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjec
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.subjects import plans as all_plans
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._operations.table import OPERATIONS
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import variables as variables_of_roles
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.options import asked
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._subjects.rows import (
     answers,
+    asked,
     batch,
     followers,
     foreseen,
@@ -133,7 +133,7 @@ def test_each_plan_of_a_host_has_its_operation_and_its_arguments() -> None:
     for name, _role, _owner, plan in all_plans():
         if plan.operation:
             operation = OPERATIONS[plan.operation]
-            result = ArgumentSpecValidator(operation.arguments).validate({**asked(name, plan.operation, defaults), **operation.follows({})})
+            result = ArgumentSpecValidator(operation.arguments).validate({**asked(name, defaults), **operation.follows({})})
             assert result.error_messages == [], name
 
 

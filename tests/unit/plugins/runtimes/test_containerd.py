@@ -14,8 +14,8 @@ import pytest
 import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo import Rejected
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import containerd_config
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd import DROP_IN, Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import DROP_IN, Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_options import Decoder
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, Runtimes, stripped
 from hypothesis import given, settings

@@ -14,9 +14,9 @@ from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.undo i
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.command import Outcome
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import cri
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes import service as runtime_service
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_service import (
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd import (
     ContainerdService,
+    Installation,
     address_of,
     config_of,
 )

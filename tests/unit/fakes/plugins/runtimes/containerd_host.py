@@ -10,8 +10,8 @@ from typing import Any
 
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._change.journal import Entry
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._host.files import digest, read_state
+from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_config import dump_section
-from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.containerd_files import Installation
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._runtimes.plan import Asked, RuntimePlan, stripped
 
 from unit.fakes.plugins.runtimes.fake_containerd import Containerd

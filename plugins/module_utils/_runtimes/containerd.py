@@ -1,10 +1,10 @@
 # Copyright: gpushare.kubernetes contributors
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""containerd's configuration files, and what containerd itself makes of them or of a candidate.
+"""containerd under systemd: its configuration files, what containerd itself makes of them or of a candidate, and the process that runs.
 
 A candidate is a copy of all files in a scratch folder that containerd does not read, with `imports` that name the copies.
 Which file can hold our change is not guessed from a version: each is tried on such a copy, and the first that has exactly
-the effect wanted is taken.
+the effect wanted is taken. The CRI status decides whether the process needs a restart, never the files' dates.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import glob
 import os
 import shutil
 import tempfile
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -22,12 +23,15 @@ from .._change.journal import Entry
 from .._change.undo import Rejected, Texts, Undone, undone
 from .._formats.toml import TomlError, loads
 from .._formats.toml_edit import append, set_value
-from . import containerd_config
+from .._host.command import RunWithin
+from .._host.host import flag
+from . import containerd_config, cri
 from .containerd_config import Change, cdi_is_on, dump_section
 from .containerd_options import Decoder
 from .plan import Asked, RuntimePlan, Runtimes, read_text
-from .service import Program
+from .service import ASK_SECONDS, Program, RuntimeService, RuntimeUnit
 
+CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "zz-gpushare.toml"
 FOLDER = "conf.d"
 HEADER = "# Made by gpushare.kubernetes: nvidia is the default runtime.\n"
@@ -203,9 +207,9 @@ class Installation:
         scratch = tempfile.mkdtemp(prefix="gpushare-containerd-")
         try:
             for path, text in self.read(texts).items():
-                copy = scratch + path
-                os.makedirs(os.path.dirname(copy), exist_ok=True)
-                with open(copy, "w", encoding="utf-8", newline="") as stream:
+                candidate = scratch + path
+                os.makedirs(os.path.dirname(candidate), exist_ok=True)
+                with open(candidate, "w", encoding="utf-8", newline="") as stream:
                     stream.write(_redirected(text, scratch))
             return self.dump(scratch + self.config)
         finally:
@@ -216,6 +220,72 @@ class Installation:
         if status != 0:
             raise Rejected(f"containerd {' '.join(arguments)} failed: {' '.join((err or out).split())[-800:]}")
         return out
+
+
+def config_of(unit: RuntimeUnit) -> str:
+    """The configuration file that its command line names, or containerd's own default."""
+    return flag(unit.arguments, "config") or flag(unit.arguments, "c") or CONFIG
+
+
+def address_of(unit: RuntimeUnit) -> Optional[str]:
+    """The socket that its command line names."""
+    return flag(unit.arguments, "address") or flag(unit.arguments, "a")
+
+
+class ContainerdService(RuntimeService):
+    """One host's containerd."""
+
+    def __init__(
+        self, unit: RuntimeUnit, installation: Installation, run: RunWithin, timeout: float, allowed: bool = False, cdi: bool = False
+    ) -> None:
+        """cdi: whether CDI is of interest."""
+        self._installation, self._cdi = installation, cdi
+        self._address = address_of(unit) or containerd_config.socket_address(installation.dump())
+        super().__init__(unit, run, timeout, allowed)
+
+    @classmethod
+    def of(cls, unit: RuntimeUnit, config: Optional[str], run: RunWithin, timeout: float, allowed: bool = False) -> "ContainerdService":
+        """Of this unit, with this main configuration file or the one that its command line names."""
+        return cls(unit, Installation(unit.program_call(run), config or config_of(unit)), run, timeout, allowed)
+
+    def present(self, asked: Asked) -> RuntimePlan:
+        return self._installation.present(asked)
+
+    def absent(self, entries: Sequence[Entry]) -> RuntimePlan:
+        return self._installation.absent(entries)
+
+    def judged_by(self, plan: RuntimePlan) -> "ContainerdService":
+        service = copy(self)
+        service._cdi = plan.after.cdi is not None
+        return service
+
+    def paths(self) -> List[str]:
+        return list(self._installation.read({}))
+
+    def shown(self, text: str) -> str:
+        return containerd_config.masked(text)
+
+    def tidy(self) -> None:
+        self._installation.tidy()
+
+    def wanted(self) -> Runtimes:
+        return self._installation.runtimes(self._cdi)
+
+    def running(self) -> Tuple[Dict[str, Tuple[bool, str]], Runtimes]:
+        status = cri.status(self._address, ASK_SECONDS)
+        return status.conditions, containerd_config.running_runtimes(status.config, self._installation.decoder)
+
+    def differs(self, wanted: Runtimes, running: Runtimes) -> Optional[str]:
+        return containerd_config.not_running(wanted, running)
+
+    def check_restart(self, plan: RuntimePlan) -> None:
+        """Raise Rejected if it would have to be restarted and took containers with it."""
+        if not self.allowed and self.unit.kill_mode not in ("process", "none") and self.lacks(plan.after):
+            raise Rejected(
+                f"{self.unit.name} has KillMode={self.unit.kill_mode}, so restarting containerd would end the shims of all containers on "
+                "this host; nothing was changed: give it KillMode=process, as containerd's own unit has, or drain the node and set "
+                "gpushare_container_runtime_allow_container_kill"
+            )
 
 
 def _imports(path: str, text: str) -> List[str]:
