@@ -549,7 +549,7 @@ FIGURES: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
     "docs/project/testing.md": [
         ("A line of progress comes every {:g} seconds", (run.TELL_EVERY_S,)),
         ("lists each test over {:g} seconds", (report.LONG_TEST_S,)),
-        ("lists suites that exceed {} minutes", (CI_MINUTES,)),
+        ("do not fit into {} minutes together", (CI_MINUTES,)),
     ],
     "roles/dashboard/README.md": [
         ("has at most {} MiB of memory", (unit("gpushare-dashboard", "MemoryMax").removesuffix("M"),)),
