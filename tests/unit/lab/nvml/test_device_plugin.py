@@ -36,6 +36,14 @@ def test_facts_are_those_of_the_gpu(machine, gpu) -> None:
     }
 
 
+def test_the_memory_of_a_gpu_may_change_while_nvml_runs(machine, gpu) -> None:
+    machine.write(gpu(0, memory_mib=16384))
+    ask = Child(machine)
+    assert ask("facts 0")["mib"] == 16384
+    machine.write(gpu(0, memory_mib=24576))
+    assert ask("facts 0")["mib"] == 24576
+
+
 def test_links_are_those_of_the_machine(machine, gpu) -> None:
     """Half an NVLink that only one end reports is none."""
     machine.write(*[gpu(index) for index in range(8)])

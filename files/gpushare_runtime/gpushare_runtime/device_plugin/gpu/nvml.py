@@ -177,7 +177,7 @@ class Pynvml:
             minor=fixed.minor,
             pci=fixed.pci,
             model=fixed.model,
-            mib=fixed.mib,
+            mib=_mib(handle),
             numa=fixed.numa,
             failed=_failed(handle, rows),
             unfit=_unfit(handle, rows),
@@ -309,12 +309,11 @@ class Pynvml:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """The part of a GPU's facts that stays as long as NVML is initialised."""
+    """The part of a GPU's facts that stays as long as NVML is initialised. Its memory does not: some GPUs change their MIG mode meanwhile."""
 
     minor: int
     pci: str
     model: str
-    mib: int
     numa: int | None
 
     @classmethod
@@ -323,7 +322,6 @@ class _Fixed:
             minor=int(_call(pynvml.nvmlDeviceGetMinorNumber, handle)),
             pci=_pci(_call(pynvml.nvmlDeviceGetPciInfo, handle)),
             model=_text(_call(pynvml.nvmlDeviceGetName, handle)),
-            mib=_mib(handle),
             numa=_numa(handle),
         )
 
