@@ -151,7 +151,8 @@ class Cluster:
         self._read_pod = PodReader(self._warn)
 
     def _warn(self, text: str) -> None:
-        if len(self.warnings) < _MOST_WARNINGS:
+        # What is wrong with an object is found again whenever it is read again.
+        if len(self.warnings) < _MOST_WARNINGS and text not in self.warnings:
             self.warnings.append(text)
 
     def set_node(self, raw: Mapping[str, Any]) -> str:

@@ -400,6 +400,18 @@ async def test_a_dashboard_that_starts_before_the_device_plugins_sees_their_slic
             await may_list(client, SLICES)
 
 
+def test_a_warning_comes_once_however_often_the_cluster_is_looked_at() -> None:
+    cluster = Cluster()
+    for one in slices_of(A30):
+        cluster.set_slice(one)
+    cluster.set_claim(claim("c", [(T4, "6Gi")], pods=("p",)))
+    for _ in range(3):
+        cluster.settle()
+    for _ in range(3):
+        cluster.set_pod(pod("p", {"gpushare-m6": "c"}))
+    assert [text.partition(" has a GPU that node gpu1 does not have")[0] for text in cluster.warnings] == ["pod default/c", "pod default/p"]
+
+
 async def test_a_watch_follows_slices_and_claims(tmp_path: Path) -> None:
     async with cluster_of_claims(tmp_path) as (api, client):
         cluster = Cluster()
