@@ -135,7 +135,6 @@ CLAIMS, CLAIMS_CHURN = saved("claims-500"), saved("claims-churn")
 CLAIMS_WRONG = tuple(CLAIMS_CHURN[key] for key in ("wrong_gpus", "over_booked", "left_claims"))
 #: Means of its rounds: with the extender, with claims.
 CLAIMS_RATES, CLAIMS_GPUS = (tuple(proof.mean(CLAIMS, kind, key) for kind in ("ours", "claims")) for key in ("rate", "gpus"))
-#: The last run of each step with the most nodes.
 #: By words about the measurement, and of those without a special condition by step: the last one with the most nodes.
 FLEETS = {one["what"]: one["runs"] for one in saved("fleet")}
 _PLAIN = [run for what, runs in FLEETS.items() if what not in ("memory", "over ssh") for run in sorted(runs, key=itemgetter("nodes"))]

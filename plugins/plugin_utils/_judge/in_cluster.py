@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...module_utils._cluster.names import BY_CLAIMS, NAMESPACE, PLUGIN_ACCOUNT_PREFIX
+from ...module_utils._cluster.names import NAMESPACE, PLUGIN_ACCOUNT_PREFIX
 from ...module_utils._formats.finding import ERROR, Finding
 from ...module_utils._scheduler.scheduler_config import percentage_by_default
 from .._answers import ask, read_variables
-from .._manifests import dra, presets
-from .._manifests.accounts import device_plugin_rules, extender_rules, kube_scheduler_rules
-from .._manifests.in_cluster import objects, obsolete
+from .._manifests import presets
+from .._manifests.in_cluster import objects, obsolete, rights
 from .._manifests.values import Values, scheduler_image
 from .._manifests.workloads import node
 from .._preflight import variables as preflight_variables
@@ -51,10 +50,7 @@ class InClusterJudge(Judge):
         question = {"what": "facts", "kubectl": settings["gpushare_kubectl"], "kubeconfig": own[_KUBECONFIG]}
         question |= {"namespace": settings["gpushare_namespace"], "nodes": settings["gpushare_cluster_nodes"]}
         question |= {"image": settings["gpushare_image"], "wait": arguments["wait"] if waits else 0}
-        evicts = settings["gpushare_overuse"] == "evict"
-        by_claims = settings["gpushare_backend"] == BY_CLAIMS
-        rules = [*extender_rules(evicts), *kube_scheduler_rules(), *device_plugin_rules()]
-        question |= {"rules": [*dra.plugin_rules(), *dra.claims_rules()] if by_claims else rules, "backend": settings["gpushare_backend"]}
+        question |= {"rules": rights(_roles_of(settings)), "backend": settings["gpushare_backend"]}
         answer = ask(self._action, self._known, "gpushare.kubernetes.gpushare_in_cluster", question)
         if answer.get("failed"):
             why = " ".join(str(answer.get("msg")).split())[-300:]
@@ -68,7 +64,7 @@ class InClusterJudge(Judge):
             **{
                 **followed(InClusterSettings, settings),
                 "scheduler_image": image,
-                "evicts": evicts,
+                "evicts": settings["gpushare_overuse"] == "evict",
                 "wires": arguments["wires"],
                 "changes": arguments["changes"],
                 "bundle": bundle,
@@ -83,7 +79,7 @@ class InClusterJudge(Judge):
                 **fields,
                 "writers": [*fields["writers"], *users],
                 "replicas": arguments["replicas"],
-                "default_scheduler": settings["gpushare_scheduler"] == "default",
+                "default_scheduler": _beside(settings),
                 "scheduler_image": image,
                 "policies": "ValidatingAdmissionPolicy" in facts["admission"],
                 "openshift": settings["gpushare_openshift"] or facts["openshift"],
@@ -130,6 +126,17 @@ class InClusterJudge(Judge):
         """The variables of the role, with the values in them."""
         names = preflight_variables.role_options(preflight_variables.COLLECTION / "roles" / _ROLE, "main")
         return read_variables(self._action, self._known, {name: name for name in names})
+
+
+def _beside(settings: Mapping[str, Any]) -> bool:
+    """Whether the extender is beside the cluster's own scheduler."""
+    return bool(settings["gpushare_scheduler"] == "default")
+
+
+def _roles_of(settings: Mapping[str, Any]) -> Values:
+    """The values by which the roles of an installation differ."""
+    backend, overuse, dashboard = (settings[f"gpushare_{name}"] for name in ("backend", "overuse", "cluster_dashboard"))
+    return Values("", "", backend=backend, overuse=overuse, dashboard=dashboard, default_scheduler=_beside(settings))
 
 
 def typed(given: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:

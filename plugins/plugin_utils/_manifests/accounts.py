@@ -34,7 +34,7 @@ _PATCH_PODS = rule("", ["pods/status"], ["patch"])
 _EVENTS = rule("", ["events"], ["create", "patch"])
 
 
-def extender_rules(evict: bool) -> list[Json]:
+def _extender_rules(evict: bool) -> list[Json]:
     """The account watches pods and nodes, binds pods, and says why it rejects them. evict: pods that use more than their units."""
     return [
         rule("", ["pods", "nodes"], ["get", "list", "watch"]),
@@ -48,7 +48,7 @@ def extender_rules(evict: bool) -> list[Json]:
     ]
 
 
-def kube_scheduler_rules() -> list[Json]:
+def _kube_scheduler_rules() -> list[Json]:
     """The rights of kube-scheduler besides the extender's: the part of system:kube-scheduler and system:volume-scheduler that it uses here.
 
     Sources, v1.30.14, v1.36.3 and v1.37.2, on 2026-11-29: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, and the calls of
@@ -78,7 +78,7 @@ def kube_scheduler_rules() -> list[Json]:
     ]
 
 
-def device_plugin_rules(node: str = "") -> list[Json]:
+def _device_plugin_rules(node: str = "") -> list[Json]:
     """The account reads and corrects pods, and publishes a node's GPUs. node: the only one, "" for any, if a policy holds it to its own."""
     names = [node] if node else []
     return [
@@ -97,7 +97,7 @@ def extender(lease: str, evict: bool) -> list[Json]:
     here, elsewhere = namespace == NAMESPACE, bool(slash) and namespace != NAMESPACE
     # It renews its own token, and can get no other account's.
     own = rule("", ["serviceaccounts/token"], ["create"], [EXTENDER])
-    cluster = [*extender_rules(evict), *([reads] if elsewhere else [])]
+    cluster = [*_extender_rules(evict), *([reads] if elsewhere else [])]
     return _account(EXTENDER, cluster, [*([reads] if here else []), own])
 
 
@@ -131,17 +131,17 @@ def device_plugin(node: str) -> list[Json]:
         # RBAC does not know the name of what is created.
         rule("", ["configmaps"], ["create"]),
     ]
-    return _account(account, device_plugin_rules(node), own)
+    return _account(account, _device_plugin_rules(node), own)
 
 
 def in_cluster(namespace: str, evict: bool, default_scheduler: bool = False) -> list[Json]:
     """The accounts of the scheduler's pods and of the device plugins' pods. kubelet renews their tokens."""
-    plugin = [service_account(PLUGIN, namespace), *granted(PLUGIN, device_plugin_rules(), namespace)]
+    plugin = [service_account(PLUGIN, namespace), *granted(PLUGIN, _device_plugin_rules(), namespace)]
     if default_scheduler:
-        rules = [*extender_rules(evict), rule(_LEASES, ["leases"], ["get"], [DEFAULT_SCHEDULER])]
+        rules = [*_extender_rules(evict), rule(_LEASES, ["leases"], ["get"], [DEFAULT_SCHEDULER])]
         return [service_account(EXTENDER, namespace), *granted(EXTENDER, rules, namespace), *plugin]
     lease = [rule(_LEASES, ["leases"], ["create"]), rule(_LEASES, ["leases"], ["get", "update"], [SCHEDULER])]
-    rules = [*extender_rules(evict), *kube_scheduler_rules()]
+    rules = [*_extender_rules(evict), *_kube_scheduler_rules()]
     scheduler = [service_account(SCHEDULER, namespace), *granted(SCHEDULER, rules, namespace)]
     scheduler += [role_of(SCHEDULER, lease, namespace), role_binding(SCHEDULER, SCHEDULER, SCHEDULER, namespace, namespace)]
     # kube-scheduler asks by it who its own callers are.

@@ -72,7 +72,7 @@ def objects(values: Values) -> list[Json]:
     space = [] if values.namespace == NAMESPACE else [workloads.namespace(values)]
     rights = [
         item
-        for account, rules in ((PLUGIN, plugin_rules()), (CLAIMS, claims_rules()))
+        for account, rules in ((PLUGIN, _plugin_rules()), (CLAIMS, _claims_rules()))
         for item in (accounts.service_account(account, values.namespace), *accounts.granted(account, rules, values.namespace))
     ]
     rights += accounts.dashboard_in_cluster(values.namespace, by_claims=True) if values.dashboard else []
@@ -538,7 +538,7 @@ def _own_policies(values: Values) -> list[Json]:
     return with_bindings(made)
 
 
-def plugin_rules() -> list[Json]:
+def _plugin_rules() -> list[Json]:
     read = ["get", "list", "watch"]
     return [
         accounts.rule("", ["pods", "nodes"], read),
@@ -549,7 +549,7 @@ def plugin_rules() -> list[Json]:
     ]
 
 
-def claims_rules() -> list[Json]:
+def _claims_rules() -> list[Json]:
     return [
         accounts.rule("", ["namespaces"], ["list", "watch"]),
         accounts.rule(_GROUP, ["resourceclaimtemplates"], ["list", "watch", "create"]),

@@ -59,6 +59,11 @@ def objects(values: Values) -> list[Json]:
     return [{**item, **pull} if item["kind"] == "ServiceAccount" else item for item in made]
 
 
+def rights(values: Values) -> list[Json]:
+    """The rules of the roles in the whole cluster. Only a user who has these rights may grant them."""
+    return [rule for made in objects(values) if made["kind"] == "ClusterRole" for rule in made["rules"]]
+
+
 def _of_extender(values: Values) -> list[Json]:
     rules: list[Json] = []
     if values.policies:

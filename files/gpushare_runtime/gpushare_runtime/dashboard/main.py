@@ -29,7 +29,7 @@ from gpushare_runtime.dashboard.server import Dashboard, listen
 from gpushare_runtime.dashboard.viewers import OneToken, OwnTokens
 from gpushare_runtime.kube.client import KubeClient, KubeError
 from gpushare_runtime.kube.service_account import TokenFiles, TokenRenewer, connect
-from gpushare_runtime.kubectl_gpushare.api import SLICES, explain_error, find_scope, may_list
+from gpushare_runtime.kubectl_gpushare.api import explain_error, find_scope, may_follow_claims
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.used import read_used
 from gpushare_runtime.kubectl_gpushare.watcher import Watcher
@@ -125,7 +125,7 @@ async def _scope(client: KubeClient, cluster: Cluster) -> bool:
     """Whether the account has the rights of the back end DRA. FatalError without those of either."""
     try:
         await find_scope(client, cluster, "default")
-        by_claims = await may_list(client, SLICES)
+        by_claims = await may_follow_claims(client)
     except KubeError as error:
         raise FatalError(explain_error(error, client.server, "nodes, and pods in all namespaces"), restart=True) from None
     if not cluster.complete:

@@ -187,10 +187,11 @@ async def find_scope(client: KubeClient, cluster: Cluster, own: str) -> str:
     return namespace
 
 
-async def may_list(client: KubeClient, where: str) -> bool:
-    """Whether the API server has this list, and gives it to the user."""
+async def may_follow_claims(client: KubeClient) -> bool:
+    """Whether the API server has ResourceSlices and ResourceClaims, and gives the user all of both."""
     try:
-        await client.get(where, accept=METADATA_LIST, limit=1)
+        for where in (SLICES, claims_path("")):
+            await client.get(where, accept=METADATA_LIST, limit=1)
     except KubeError as error:
         if error.status not in (FORBIDDEN, NOT_FOUND):
             raise

@@ -151,7 +151,8 @@ class Cluster:
         self._read_pod = PodReader(self._warn)
 
     def _warn(self, text: str) -> None:
-        if len(self.warnings) < _MOST_WARNINGS:
+        # Each reading of an object finds its faults again.
+        if len(self.warnings) < _MOST_WARNINGS and text not in self.warnings:
             self.warnings.append(text)
 
     def set_node(self, raw: Mapping[str, Any]) -> str:

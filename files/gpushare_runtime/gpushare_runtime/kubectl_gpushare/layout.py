@@ -108,7 +108,8 @@ def lines_of(
         for at, cells in enumerate(body):
             text, style, _key = cells[-1]
             if _length(text) > room:
-                first, *below[at] = _folded(text, width - room, width) if room >= _ROOMY else ["", *_folded(text, _INDENT, width)]
+                # Of blanks alone there is no line.
+                first, *below[at] = _folded(text, width - room, width) or [""] if room >= _ROOMY else ["", *_folded(text, _INDENT, width)]
                 cells[-1] = Cell(first.strip(), style)
         sizes[-1] = _widest([cells[-1] for cells in lines])
     used = sum(sizes) + len(GAP) * len(sizes)

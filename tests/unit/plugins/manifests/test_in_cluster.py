@@ -16,9 +16,10 @@ import tomllib
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._cluster.objects import foreign, key
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._in_cluster import pods as tools
 from ansible_collections.gpushare.kubernetes.plugins.module_utils._removal.cluster import MARKERS
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._judge import in_cluster as judged
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests import in_cluster, on_hosts, policies, workloads
 from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._manifests.values import Values, scheduler_image
-from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, variables
+from ansible_collections.gpushare.kubernetes.plugins.plugin_utils._preflight.variables import COLLECTION, role_options, variables
 
 import proof
 from gpushare_runtime.core import protocol
@@ -298,6 +299,27 @@ def test_what_older_releases_have_made_goes() -> None:
 
 def reference(one: Json) -> tuple[str, ...]:
     return one["apiVersion"], one["kind"], one["metadata"]["name"], one["metadata"].get("namespace", "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "overuse", "dashboard", "scheduler"),
+    [("extender", "evict", False, "own"), ("extender", "report", True, "default"), ("dra", "report", True, "own")],
+)
+def test_preflight_asks_for_each_right_that_the_run_grants(backend: str, overuse: str, dashboard: bool, scheduler: str) -> None:
+    known, names = variables(), role_options(COLLECTION / "roles/in_cluster", "main")
+    given = {name: known[name].spec.get("default") for name in names if name in known}
+    given |= {"gpushare_image": "localhost/gpushare:1", "gpushare_backend": backend, "gpushare_overuse": overuse}
+    given |= {"gpushare_cluster_dashboard": dashboard, "gpushare_scheduler": scheduler}
+    judge = judged.InClusterJudge(mock.MagicMock(), mock.MagicMock())
+    with (
+        mock.patch.object(judge, "_given", return_value=given),
+        mock.patch.object(judged, "read_variables"),
+        mock.patch.object(judged, "ask", return_value={"failed": True}) as ask,
+    ):
+        judge.answer({"wait": 0})
+    values = replace(VALUES, backend=backend, overuse=overuse, dashboard=dashboard, default_scheduler=scheduler == "default")
+    granted = [rule for one in in_cluster.objects(values) if one["kind"] == "ClusterRole" for rule in one["rules"]]
+    assert ask.call_args.args[-1]["rules"] == granted
 
 
 @pytest.mark.parametrize(("openshift", "backend"), [(False, "extender"), (True, "extender"), (False, "dra")])

@@ -21,7 +21,7 @@ from gpushare_runtime.core.pods import InvalidPod, PendingPod
 from gpushare_runtime.core.use_report import GpuUse, PodUse, UseReport
 from gpushare_runtime.dra.pods import ClaimedPods
 from gpushare_runtime.kube.client import KubeClient, KubeError
-from gpushare_runtime.kubectl_gpushare.api import SLICES, fill, find_scope, may_list
+from gpushare_runtime.kubectl_gpushare.api import fill, find_scope, may_follow_claims
 from gpushare_runtime.kubectl_gpushare.cluster import Cluster
 from gpushare_runtime.kubectl_gpushare.explain import explain, headline
 from gpushare_runtime.kubectl_gpushare.inspect_usage import read_usage
@@ -375,6 +375,10 @@ async def test_who_may_read_no_slices_sees_his_pods_by_the_names_of_their_claims
     assert found.request.units == 6
 
 
+async def passed(_: Any) -> None:
+    """No fault of the API server."""
+
+
 async def test_a_dashboard_that_starts_before_the_device_plugins_sees_their_slices(tmp_path: Path) -> None:
     """Its account may list them; with the back end extender it may not."""
     async with cluster_of_claims(tmp_path) as (api, client):
@@ -383,7 +387,7 @@ async def test_a_dashboard_that_starts_before_the_device_plugins_sees_their_slic
         cluster = Cluster()
         assert await find_scope(client, cluster, "default") == ""
         assert not cluster.claims.in_use
-        assert await may_list(client, SLICES)
+        assert await may_follow_claims(client)
         watcher = Watcher(client, cluster, "", by_claims=True)
         task = asyncio.ensure_future(watcher.run())
         await until(lambda: watcher.synced)
@@ -393,11 +397,26 @@ async def test_a_dashboard_that_starts_before_the_device_plugins_sees_their_slic
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         for code, reason in ((403, "Forbidden"), (404, "NotFound")):
-            api.faults.append(fail(code, reason))
-            assert not await may_list(client, SLICES)
+            # Of the first list, and of the second one.
+            api.faults = [fail(code, reason)]
+            assert not await may_follow_claims(client)
+            api.faults = [passed, fail(code, reason)]
+            assert not await may_follow_claims(client)
         api.faults.append(fail(500))
         with pytest.raises(KubeError):
-            await may_list(client, SLICES)
+            await may_follow_claims(client)
+
+
+def test_a_warning_comes_once_however_often_the_cluster_is_looked_at() -> None:
+    cluster = Cluster()
+    for one in slices_of(A30):
+        cluster.set_slice(one)
+    cluster.set_claim(claim("c", [(T4, "6Gi")], pods=("p",)))
+    for _ in range(3):
+        cluster.settle()
+    for _ in range(3):
+        cluster.set_pod(pod("p", {"gpushare-m6": "c"}))
+    assert [text.partition(" has a GPU that node gpu1 does not have")[0] for text in cluster.warnings] == ["pod default/c", "pod default/p"]
 
 
 async def test_a_watch_follows_slices_and_claims(tmp_path: Path) -> None:

@@ -395,6 +395,13 @@ def test_a_reason_is_folded_in_its_column_where_there_is_room() -> None:
     assert lines_of(table, width=80)[1:] == [f"gpu1   {whole}"]
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_reason_of_blanks_alone_is_an_empty_one(width: int) -> None:
+    """Others write it: the message of a pod's condition, the name of a process."""
+    table = Table([Column("NODES"), Column("REASON", flexible=True)], [TableRow("gpu1", [Cell("gpu1"), Cell(100 * " ")])])
+    assert lines_of(table, width=width)[1:] == ["gpu1"]
+
+
 def test_namespaces() -> None:
     assert shown(people(), "namespaces") == golden("""
 NAMESPACE  PODS  PENDING  WHOLE  GIB  SHARE$
