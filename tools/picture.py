@@ -16,7 +16,7 @@ LICENCE: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright: 
 TITLE: Final = "The extender chooses a GPU and binds the pod; the device plugin makes kubelet allocate units of that GPU"
 FONT: Final = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 #: What happens, by its number in the picture.
-STEPS: Final = ("which GPUs have room?", "one Binding, with GPU 1", "8 units, of GPU 1 alone", "the container sees GPU 1")
+STEPS: Final = ("which GPUs have room?", "one Binding, with GPU 1", "8 GiB of GPU 1 alone", "the container sees GPU 1")
 #: The GPUs of the node are those of the Event in docs/use/first-pod.md: their model, and GiB.
 MODEL: Final = ("NVIDIA L40S", 44)
 #: Role of a colour to the colour, by theme.
@@ -159,9 +159,9 @@ def gpu_node(on: Canvas, x: int, y: int) -> None:
     on.box(x + 16, y + 190, 140, 60, ("gpushare-", "device-plugin"), ours=True, name=2)
     on.arrow((x + 56, y + 100), (x + 56, y + 188))
     on.step(x + 36, y + 145, 3)
-    on.text(x + 62, y + 149, "8 units?", "faint", size=13, anchor="start")
+    on.text(x + 62, y + 149, "8 GiB?", "faint", size=13, anchor="start")
     on.arrow((x + 118, y + 190), (x + 118, y + 102))
-    on.text(x + 124, y + 149, "GPU 1's", "faint", size=13, anchor="start")
+    on.text(x + 124, y + 149, "GPU 1", "faint", size=13, anchor="start")
     on.gpu(x + 196, y + 62, 138, "GPU 0", [(24, "other"), (16, "third")])
     on.gpu(x + 196, y + 118, 138, "GPU 1", [(20, "other"), (8, "yours")])
     on.arrow((x + 156, y + 72), (x + 176, y + 72), (x + 176, y + 128), (x + 194, y + 128))

@@ -31,6 +31,7 @@ RUNTIME: Final = ROOT / "files/gpushare_runtime"
 sys.path[:0] = [str(RUNTIME), str(ROOT / "tests"), str(ROOT / "tools/lab")]
 
 from rich.console import Console  # noqa: E402
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME  # noqa: E402
 from rich.text import Text  # noqa: E402
 
 from bench.fleet.picture import drawn as fleets  # noqa: E402
@@ -45,11 +46,11 @@ from unit.fakes.runtime.kube.fake_api import kubeconfig  # noqa: E402
 FOLDER: Final = ROOT / "docs/pictures"
 COLUMNS: Final = 110
 # As wide as terminals are, so that the letters can be read on a page. Sentences take a little more, and a phone shows so many.
-WIDTHS: Final = {"nodes": 80, "explain": 92, "explain-phone": 56}
+WIDTHS: Final = {"nodes": 80, "explain": 92, "explain-light": 92, "explain-phone": 56, "explain-phone-light": 56}
 _EXPLAINED: Final = WAITING[0]
 # Of `kubectl gpushare`, by the name of the picture.
 _EXPLAIN: Final = ("explain", _EXPLAINED[1], "-n", _EXPLAINED[0])
-TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), "explain": _EXPLAIN, "explain-phone": _EXPLAIN}
+TERMINAL: Final = {"nodes": (), "pods": ("pods", "-n", "research"), **{name: _EXPLAIN for name in WIDTHS if name.startswith("explain")}}
 # Of the dashboard: the path in the page, the colours, width and height. The README shows it as wide as a forge's page, and as a phone.
 # Its picture ends below a node, and has no controls, which nobody can use there.
 _POD: Final = f"#/pod/{_EXPLAINED[0]}/{_EXPLAINED[1]}"
@@ -136,15 +137,18 @@ def command(name: str) -> str:
     return " ".join(("kubectl", "gpushare", *TERMINAL[name]))
 
 
-def svg(name: str, text: str, columns: int = COLUMNS) -> str:
+def svg(name: str, text: str, columns: int = COLUMNS, light: bool = False) -> str:
     """The text of a terminal as a picture, which needs nothing from another server. name: no other picture of a page has it."""
     console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     # Rich cuts the picture off a little above the descenders of the last line: it is an empty one.
     console.print(Text.from_ansi(f"{text.rstrip()}\n "))
-    drawn = console.export_svg(title="", unique_id=re.sub(r"\W+", "-", name))
+    theme = DEFAULT_TERMINAL_THEME if light else SVG_EXPORT_THEME
+    drawn = console.export_svg(title="", unique_id=re.sub(r"\W+", "-", name), theme=theme)
     drawn = (
         _FONT_FACE.sub("", drawn).replace("Fira Code", "ui-monospace").replace("<!-- Generated with Rich https://www.textualize.io -->", "")
     )
+    # White would have no edge on a page.
+    drawn = drawn.replace('fill="#ffffff"', 'fill="#f6f8fa"') if light else drawn
     return _COMMENT + "\n".join(line.rstrip() for line in drawn.splitlines() if line.strip()) + "\n"
 
 
@@ -194,7 +198,7 @@ def draw_diagrams() -> None:
 
 def draw_terminals() -> None:
     for name in TERMINAL:
-        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDTHS.get(name, COLUMNS)))
+        (FOLDER / f"{name}.svg").write_text(svg(command(name), printed(name), WIDTHS.get(name, COLUMNS), name.endswith("-light")))
 
 
 def draw_pages(first: int) -> None:

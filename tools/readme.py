@@ -61,8 +61,7 @@ def status(language: str) -> str:
             f"**模拟 GPU**：{_DISTRIBUTION} 上的 kubeadm，Kubernetes {_FORMER} 和 {_minor(version('kubernetes'))}，两种方式都运行过；"
             f"{by_hand} 运行过一次。",
             f"**真实 GPU**：以服务方式在一个节点上运行过一次，节点在带[一块真实 {gpu}]({one}) 的机器上，由 Linux 命名空间构成，"
-            f"工具包从源码构建。以 Pod 方式从未运行。"
-            f"部分组件也在没有 Kubernetes 的 {' 和 '.join(gpus)} 上运行过。",
+            f"工具包从源码构建。三个 Pod 共用它的 GPU，第四个等待。以 Pod 方式从未运行。",
             f"**从未运行**：[Ubuntu]({_SUPPORT}#distributions)、EKS、OpenShift、kubespray，{' 和 '.join(gpus)} 以外的 GPU，"
             f"{'、'.join(drivers)} 以外的驱动，以及在早于 {_FORMER} 的 Kubernetes 上的完整安装。"
             f"[全部运行记录]({_STATUS}#what-ran-where)",
@@ -71,20 +70,20 @@ def status(language: str) -> str:
             "gpushare 可作为主机上的 **systemd 服务**运行（用 Ansible，kubeadm 集群），"
             "也可作为 **Pod** 运行，带第二个调度器（用 Helm，也可用于其他集群）。"
         )
-        return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。维护者只有一人。\n\n" + "\n".join(f"- {one}" for one in said)
+        return f"{ways}\n\n**0.1 版{get}。目前没有已知用户**。\n\n" + "\n".join(f"- {one}" for one in said)
     get = f"is [here]({at}/releases)" if published else "is not published: clone this repository"
     said = [
         f"**On simulated GPUs:** kubeadm on {_DISTRIBUTION}, with Kubernetes {_FORMER} and {_minor(version('kubernetes'))}, both ways. "
         f"{by_hand}, once.",
         # On one line, for those who search the page.
         f"**On a real GPU:** as services, once: one node, made of Linux namespaces on a machine with [a\0real\0{gpu}]({one}), with a "
-        f"toolkit built from source. As pods, never. Parts ran without Kubernetes, on an {_list(gpus).replace(' and ', ' and an ')}.",
-        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, another GPU than "
-        f"{_list(gpus).replace('and', 'or')}, another driver than {_list(drivers)}, a whole installation on "
+        "toolkit built from source. Three pods shared its GPU, a fourth waited. As pods, never.",
+        f"**Never run:** [Ubuntu]({_SUPPORT}#distributions), EKS, OpenShift, kubespray, any other GPU than "
+        f"{_list(gpus).replace('and', 'or')}, any other driver than {_list(drivers)}, a whole installation on "
         f"Kubernetes before {_FORMER}. [All runs]({_STATUS}#what-ran-where)",
     ]
-    ways = "It runs as **systemd services** (by Ansible, on kubeadm) or as **pods** with a second scheduler\n(by Helm, also elsewhere)."
-    return f"{ways}\n\n**Release 0.1 {get}. No user is known.** One person maintains it.\n\n{_items(said)}"
+    ways = "It runs as **systemd services** (Ansible, kubeadm) or as **pods** with a second scheduler (Helm, also elsewhere)."
+    return f"{ways}\n\n**Release 0.1 {get}. No user is known.**\n\n{_items(said)}"
 
 
 def _items(texts: Sequence[str]) -> str:
@@ -143,11 +142,11 @@ def _clusters(language: str) -> str:
                     f"kubeadm {services}+，可用 root 身份 ssh",
                     _link(how[0], ways[0]),
                     f"{_DISTRIBUTION}：{tested}，一个 {gpu} 节点",
-                    "kube-scheduler，可能还有容器运行时",
+                    "kube-scheduler，可能还有容器运行时；容器继续运行",
                 ],
                 [_link("kubespray", kubespray), "同上；每次运行 kubespray 后再运行一次 `site`", "**从未**", "同上"],
                 [f"kubeadm {pods}+，通过 API", _link(how[1], ways[1]), tested, "无"],
-                [f"EKS {eks}+，Auto Mode 除外", _link(how[2], ways[2]), "**从未**", "无；GPU 节点要新建"],
+                [f"EKS {eks}+，Auto Mode 除外", f"{_link(how[2], ways[2])}；Karpenter 需 alpha 功能", "**从未**", "GPU 节点要新建；其余无"],
                 [
                     f"OpenShift {openshift}+；**整个集群失去 `nvidia.com/gpu`**",
                     _link(how[3], ways[3]),
@@ -166,11 +165,16 @@ def _clusters(language: str) -> str:
                 f"kubeadm {services}+, root by ssh",
                 _link(how[0], ways[0]),
                 f"{_DISTRIBUTION}: {tested}, one {gpu} node",
-                "kube-scheduler, perhaps the container runtime",
+                "kube-scheduler, perhaps the container runtime; containers continue",
             ],
             [_link("kubespray", kubespray), "as above; run `site` again after each run of kubespray", "**never**", "the same"],
             [f"kubeadm {pods}+, by the API", _link(how[1], ways[1]), tested, "nothing"],
-            [f"EKS {eks}+, not Auto Mode", _link(how[2], ways[2]), "**never**", "nothing; GPU nodes are replaced"],
+            [
+                f"EKS {eks}+, not Auto Mode",
+                f"{_link(how[2], ways[2])}; Karpenter by an alpha gate",
+                "**never**",
+                "GPU nodes are replaced; nothing else",
+            ],
             [
                 f"OpenShift {openshift}+; **all of it loses `nvidia.com/gpu`**",
                 _link(how[3], ways[3]),
@@ -190,21 +194,18 @@ def install(language: str) -> str:
     """The kinds of clusters, and the pages for what else a cluster may have."""
     dra = f"{modes.DRA}#install"
     nvidia, operator = "docs/operate/migrate.md", "docs/operate/gpu-operator.md"
-    saved = proof.saved("claims-500")
-    (ours, packed), (claims, spread) = ([f"{proof.mean(saved, kind, key):.0f}" for key in ("rate", "gpus")] for kind in ("ours", "claims"))
     if language == ZH:
         return (
             f"{_clusters(ZH)}\n\n"
             "请先自行结束占用 `nvidia.com/gpu` 的 Pod：gpushare 不停止任何运行中的容器。"
             f"如果你已有以下之一，安装前先读它的页面：[NVIDIA 的插件或 time-slicing]({nvidia})、[GPU Operator]({operator})。"
-            f"从 Kubernetes {modes.OLDEST_WITH_DRA} 起，用 [DRA]({dra}) 不需要第二个调度器，但每秒绑定 {claims} 个 Pod 而不是 {ours} 个，"
-            f"占用的 GPU 更多（{spread} 块而不是 {packed} 块）。[服务还是 Pod]({_MODES})比较两种方式。"
+            f"从 Kubernetes {modes.OLDEST_WITH_DRA} 起，用 [DRA]({dra}) 不需要第二个调度器，但更慢，占用的 GPU 也更多。"
+            f"[服务还是 Pod]({_MODES})比较两种方式。"
         )
     text = (
         "First end the pods with `nvidia.com/gpu` yourself: gpushare stops no running container. If you have one of these, read its page: "
         f"[NVIDIA's plugin or time-slicing]({nvidia}), [GPU Operator]({operator}). From Kubernetes {modes.OLDEST_WITH_DRA} on, "
-        f"[DRA]({dra}) needs no second scheduler, but binds {claims} instead of {ours} pods a second, and puts them on more GPUs ({spread} "
-        f"instead of {packed}). [Services or pods]({_MODES}) compares both ways."
+        f"[DRA]({dra}) needs no second scheduler, but is slower and uses more GPUs. [Services or pods]({_MODES}) compares both ways."
     )
     return f"{_clusters(EN)}\n\n{textwrap.fill(text, _COLUMNS, break_long_words=False, break_on_hyphens=False)}"
 
@@ -322,10 +323,10 @@ def figures(language: str) -> str:
         ]
         return "\n".join("- " + one.replace(" %", "\u00a0%") for one in said)
     said = [
-        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. The matching of "
-        f"Alibaba's gpushare, replayed on them, gave {original} another one.",
+        f"**Wrong GPUs:** {churn['here']['wrong_gpus']} for {churn['pods']} random pods on simulated GPUs. The method of "
+        f"Alibaba's gpushare, replayed on them, chose another GPU {original} times.",
         f"**Scheduling:** {rate[0]} pods per second at {nodes[0]} nodes in a lab, {reached[0]} of the {alone[0]} without gpushare "
-        f"(target {goals[0]}). At {nodes[1]} nodes, by samples, {reached[1]} (target {goals[1]}).",
+        f"(target {goals[0]}). At {nodes[1]} nodes {reached[1]} (target {goals[1]}).",
         f"**Four programs on one {report.gpu}** together do {full[0]} times the work of one alone if each fills the GPU, and "
         f"{small[0]} times if they are small. With MPS: {full[1]} and {small[1]}. [All\0figures]({_BENCHMARKS})",
     ]

@@ -53,7 +53,7 @@ CORDONED: Final = ("gpu5", 7)
 ORPHANED: Final = ("gpu6", 6, "research/train-gone", 20)
 #: Namespace, name, GiB, minutes: the pod that `explain` explains is the first. No usable GPU has half of what
 #: it asks for, so that the end of a pod helps, and no smaller request.
-WAITING: Final = (("serving", "llama-13b", 30, 42), ("research", "sweep-large", 90, 120), ("vision", "video-index", 66, 3))
+WAITING: Final = (("notebooks", "notebook-large", 30, 42), ("research", "sweep-large", 90, 120), ("vision", "video-index", 66, 3))
 
 
 def _created(one: Json, now: datetime, age: timedelta) -> Json:

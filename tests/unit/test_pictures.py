@@ -61,7 +61,7 @@ def test_a_diagram_shows_the_saved_result(name: str) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
 def test_the_words_for_the_picture_of_explain_have_its_verdict(page: str) -> None:
-    (words,) = re.findall(r'alt="([^"]+)"\s+src="docs/pictures/explain.svg"', (REPOSITORY / page).read_text())
+    (words,) = re.findall(r'alt="([^"]+)"\s+src="docs/pictures/explain-light.svg"', (REPOSITORY / page).read_text())
     assert re.sub(r"\x1b\[[\d;]*m", "", pictures.printed("explain").splitlines()[1]) in words
 
 
