@@ -60,7 +60,7 @@ def objects(values: Values) -> list[Json]:
 
 
 def rights(values: Values) -> list[Json]:
-    """The rules of the roles in the whole cluster, which nobody may grant who does not have them."""
+    """The rules of the roles in the whole cluster. Only a user who has these rights may grant them."""
     return [rule for made in objects(values) if made["kind"] == "ClusterRole" for rule in made["rules"]]
 
 

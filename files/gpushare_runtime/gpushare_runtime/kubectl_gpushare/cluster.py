@@ -151,7 +151,7 @@ class Cluster:
         self._read_pod = PodReader(self._warn)
 
     def _warn(self, text: str) -> None:
-        # What is wrong with an object is found again whenever it is read again.
+        # Each reading of an object finds its faults again.
         if len(self.warnings) < _MOST_WARNINGS and text not in self.warnings:
             self.warnings.append(text)
 
