@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -181,7 +181,8 @@ class Ssh:
                 continue
             if command.startswith(f"ssh: {self._folder}".encode()):
                 seconds += sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
-                os.kill(int(process.name), signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    os.kill(int(process.name), signal.SIGTERM)
         return seconds
 
     def stop(self) -> None:

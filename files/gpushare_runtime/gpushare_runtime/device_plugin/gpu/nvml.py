@@ -309,7 +309,7 @@ class Pynvml:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """The part of a GPU's facts that stays as long as NVML is initialised. Its memory does not: some GPUs change their MIG mode meanwhile."""
+    """The part of a GPU's facts that stays as long as NVML is initialised. Its memory is not: some GPUs change their MIG mode."""
 
     minor: int
     pci: str
