@@ -179,7 +179,7 @@ def rows() -> list[tuple[str, str, str, str]]:
             "limits by the driver",
             "the service has `CAP_SYS_ADMIN` where they are",
             "by `isolation: driver`; the pods then have `CAP_SYS_ADMIN` on every node. Not on OpenShift",
-            "as pods; not run in the lab",
+            "as pods, simulated",
         ),
         (
             "[dashboard](docs/use/dashboard.md) for others",
