@@ -137,7 +137,8 @@ CLAIMS_WRONG = tuple(CLAIMS_CHURN[key] for key in ("wrong_gpus", "over_booked", 
 CLAIMS_RATES, CLAIMS_GPUS = (tuple(proof.mean(CLAIMS, kind, key) for kind in ("ours", "claims")) for key in ("rate", "gpus"))
 #: By words about the measurement, and of those without a special condition by step: the last one with the most nodes.
 FLEETS = {one["what"]: one["runs"] for one in saved("fleet")}
-_PLAIN = [run for what, runs in FLEETS.items() if what not in ("memory", "over ssh") for run in sorted(runs, key=itemgetter("nodes"))]
+_SPECIAL = ("memory", "over ssh", "alone, by size")
+_PLAIN = [run for what, runs in FLEETS.items() if what not in _SPECIAL for run in sorted(runs, key=itemgetter("nodes"))]
 FLEET = {run["step"]: run for run in _PLAIN}
 #: The device plugin with a real library: memory and ids on each GPU.
 ON_REAL_GPUS = [
