@@ -25,6 +25,7 @@ import orjson
 from aiohttp import web
 
 from bench.kubectl.__main__ import NODES, PODS_PER_NODE, node_of, objects, use_of
+from bench.processes import cpu_seconds
 from dashboard.browser import Browser, Loop, Page
 from dashboard.programs import Running, bound_pod, kubectl_dashboard
 from gpushare_runtime.core.use_report import WRITE_SECONDS
@@ -91,12 +92,6 @@ class Server:
             self._watches[kind].discard(queue)
 
 
-def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def memory(pid: int, what: str) -> float:
     """MiB; VmRSS or VmHWM."""
     text = Path(f"/proc/{pid}/status").read_text()
@@ -123,10 +118,10 @@ def until_read(browser: Browser, running: Running) -> float:
 
 def updates(loop: Loop, server: Server, page: Page, pid: int) -> Json:
     """One pod after the other, each seen in the page; then many at once."""
-    before = cpu(pid)
+    before = cpu_seconds(pid)
     time.sleep(_IDLE_SECONDS)
-    idle = (cpu(pid) - before) / _IDLE_SECONDS
-    seen, before = list[float](), cpu(pid)
+    idle = (cpu_seconds(pid) - before) / _IDLE_SECONDS
+    seen, before = list[float](), cpu_seconds(pid)
     for number in range(_UPDATES):
         pod = bound_pod(f"new-{number}", f"node-{number:05d}", 7, 1, "bench")
         at = time.monotonic()
@@ -135,8 +130,8 @@ def updates(loop: Loop, server: Server, page: Page, pid: int) -> Json:
         page.until("the update", f"document.getElementById('sums').innerText.includes('{wanted}')", 60)
         seen.append(time.monotonic() - at)
     # At rest it computes twice a minute: whether that falls into these seconds is chance, and nothing is taken off for it.
-    one = (cpu(pid) - before) / _UPDATES
-    before = cpu(pid)
+    one = (cpu_seconds(pid) - before) / _UPDATES
+    before = cpu_seconds(pid)
     pods = [bound_pod(f"burst-{number}", f"node-{number:05d}", 6, 1, "bench") for number in range(_BURST)]
     loop.run(server.push("pods", "ADDED", *pods))
     wanted = NODES * PODS_PER_NODE + _UPDATES + _BURST
@@ -145,18 +140,18 @@ def updates(loop: Loop, server: Server, page: Page, pid: int) -> Json:
         "update CPU ms": round(1000 * one, 1),
         "update seen after s p50": round(statistics.median(seen), 2),
         "update seen after s max": round(max(seen), 2),
-        f"CPU ms of {_BURST} updates at once": round(1000 * (cpu(pid) - before)),
+        f"CPU ms of {_BURST} updates at once": round(1000 * (cpu_seconds(pid) - before)),
         "idle CPU ms per s": round(1000 * idle, 1),
     }
 
 
 def reports(loop: Loop, server: Server, pid: int) -> float:
     """Milliseconds of CPU each second in which all nodes publish other loads, one after the other."""
-    began, before = time.monotonic(), cpu(pid)
+    began, before = time.monotonic(), cpu_seconds(pid)
     for at in range(NODES):
         loop.run(server.push("nodes", "MODIFIED", node_of(at, use_of(at, time.time(), sm=60))))
         time.sleep(max(0.0, began + (at + 1) * WRITE_SECONDS / NODES - time.monotonic()))
-    return round(1000 * (cpu(pid) - before) / (time.monotonic() - began), 1)
+    return round(1000 * (cpu_seconds(pid) - before) / (time.monotonic() - began), 1)
 
 
 def main() -> int:
@@ -174,7 +169,7 @@ def main() -> int:
             config.write_text(kubeconfig(server.url, token="t"))
             with kubectl_dashboard("--kubeconfig", str(config)) as running:
                 read = until_read(browser, running)
-                read_cpu = cpu(running.pid)
+                read_cpu = cpu_seconds(running.pid)
                 found = [opened(browser, running) for _ in range(_OPENED)]
                 with browser.page(running.url) as page:
                     page.until("the page is usable", "document.querySelectorAll('.row').length > 0", 120)

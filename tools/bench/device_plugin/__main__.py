@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from bench.processes import cpu_seconds, resident_mib
 from gpushare_runtime.core.quantity import parse_unit
 from gpushare_runtime.device_plugin.gpu.discovery import GpuReader
 from gpushare_runtime.device_plugin.gpu.health import GpuHealth
@@ -129,7 +130,7 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
                     gpu = max(free, key=lambda index: free[index])
                     if free[gpu] < size or sum(free.values()) < inventory.units // 10:
                         if not warm:
-                            warm, cpu = len(running), _cpu_seconds(process.pid)
+                            warm, cpu = len(running), cpu_seconds(process.pid)
                         old, freed, of = running.popleft()
                         kubelet.manager.active.discard(old["metadata"]["uid"])
                         free[of] += freed
@@ -148,8 +149,8 @@ async def measure(mib: list[int], unit: str, pods: int) -> dict[str, Any]:
                     # The PATCH for each pod is part of the load, not of the time.
                     await until(partial(_assigned, api, made))
                     await kubelet.empty_call()
-                resident = _resident_mib(process.pid)
-                cpu = _cpu_seconds(process.pid) - cpu
+                resident = resident_mib(process.pid)
+                cpu = cpu_seconds(process.pid) - cpu
                 # A second pod of the same size: while the first has its ids the plugin would wait for one to give more to.
                 _, size, gpu = bound[0]
                 other = memory(inventory, gpu, size)
@@ -201,25 +202,16 @@ async def _cpu_of_calls(kubelet: TimedKubelet, pid: int, size: int) -> dict[str,
 
     took: list[float] = []
     for call in (empty, prefer, both):
-        before = _cpu_seconds(pid)
+        before = cpu_seconds(pid)
         for _ in range(_IN_A_ROW):
             await call()
-        took.append((_cpu_seconds(pid) - before) / _IN_A_ROW)
+        took.append((cpu_seconds(pid) - before) / _IN_A_ROW)
     return {"empty call": took[0], "GetPreferredAllocation": took[1], "Allocate": took[2] - took[1]}
 
 
 def _assigned(api: FakeApi, pod: dict[str, Any]) -> bool:
     annotations: dict[str, str] = api.objects[path_of(pod)]["metadata"]["annotations"]
     return annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _resident_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from bench.processes import resident_mib
 from gpushare_runtime.core import protocol
 from lab.nvml import gpus
 from tree import REPOSITORY
@@ -139,10 +140,6 @@ def sleepers(count: int) -> list[subprocess.Popen[bytes]]:
     return [subprocess.Popen(["sleep", "infinity"]) for _ in range(count)]
 
 
-def _resident_mib(pid: int) -> float:
-    return round(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
-
-
 async def measure(
     runtimes: dict[str, Path], library: Path, count: int, processes: int, seconds: float, profile: str
 ) -> tuple[dict[str, float], dict[str, float]]:
@@ -161,7 +158,7 @@ async def measure(
             for name, pid in running.items():
                 began, used = before[name]
                 found[name] = round(1000 * (_cpu_seconds(pid) - used) / (time.monotonic() - began), 2)
-            return found, {name: _resident_mib(pid) for name, pid in running.items()}
+            return found, {name: round(resident_mib(pid), 1) for name, pid in running.items()}
     finally:
         for process in sleeping:
             process.kill()

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.fleet.machines import prepared
+from bench.processes import cpu_seconds, parent
 from results import Results, environment
 
 Json = dict[str, Any]
@@ -176,13 +177,12 @@ class Ssh:
         seconds = 0.0
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                command, stat = (process / "cmdline").read_bytes(), (process / "stat").read_text()
-            except OSError:
-                continue
-            if command.startswith(f"ssh: {self._folder}".encode()):
-                seconds += sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
-                with suppress(ProcessLookupError):
+                if (process / "cmdline").read_bytes().startswith(f"ssh: {self._folder}".encode()):
+                    seconds += cpu_seconds(int(process.name))
                     os.kill(int(process.name), signal.SIGTERM)
+            except OSError:
+                # It has ended meanwhile.
+                continue
         return seconds
 
     def stop(self) -> None:
@@ -229,7 +229,7 @@ class Scales:
             self.most = max(self.most, sum(map(_mib, self._family())))
 
     def _family(self) -> set[int]:
-        parents = {int(path.name): _parent(path) for path in Path("/proc").glob("[0-9]*")}
+        parents = {int(path.name): _parent(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
         family, found = {self._first}, 0
         while found < len(family):
             found = len(family)
@@ -237,9 +237,10 @@ class Scales:
         return family
 
 
-def _parent(process: Path) -> int:
+def _parent(process: int) -> int:
+    """0 of a process that is gone."""
     try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        return parent(process)
     except OSError:
         return 0
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
+from picture import LICENCE
+
 #: Step to its colour.
 LINES: Final = {
     "upgrade": "#7a3fa0",
@@ -23,7 +25,6 @@ _LEFT, _TOP, _WIDE, _HIGH = 60, 40, 560, 260
 #: Height of the name of a line.
 _NAME: Final = 15
 _MOST_NODES, _MOST_SECONDS = 200, 2.0
-_LICENCE: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright: gpushare.kubernetes contributors -->\n"
 
 
 def lines(found: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
@@ -61,7 +62,7 @@ def drawn(found: Sequence[Mapping[str, Any]]) -> str:
     text = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="sans-serif" font-size="13">\n{_LICENCE}<title>{title}</title>'
+        f'font-family="sans-serif" font-size="13">\n{LICENCE}<title>{title}</title>'
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>\n'
         f'<text x="{_LEFT}" y="24" font-weight="bold">{title}</text>\n{text}\n</svg>\n'
     )

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
+from picture import LICENCE
+
 #: Trace to the title of its panel.
 PANELS: Final = {"default": "no pod names a GPU model", "gpuspec25": "a quarter of the pods with GPUs names models"}
 #: Policy to its name in the picture, its colour and its dashes.
@@ -21,7 +23,6 @@ HEIGHT: Final = 400
 _LEFT, _TOP, _WIDE, _HIGH, _GAP = 60, 60, 400, 270, 70
 _LOADS: Final = (80, 130)
 _USED: Final = (65, 100)
-_LICENCE: Final = "<!-- SPDX-License-Identifier: Apache-2.0 -->\n<!-- Copyright: gpushare.kubernetes contributors -->\n"
 
 
 def drawn(figures: Sequence[Mapping[str, Any]]) -> str:
@@ -32,7 +33,7 @@ def drawn(figures: Sequence[Mapping[str, Any]]) -> str:
     title = "<title>Part of all GPUs that is in use, over what pods have asked for, by policy</title>"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="sans-serif" font-size="13">\n{_LICENCE}{title}<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>\n'
+        f'font-family="sans-serif" font-size="13">\n{LICENCE}{title}<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>\n'
         f"{panels}\n{legend}\n</svg>\n"
     )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import socket
 import ssl
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.processes import cpu_seconds, resident_mib
 from gpushare_lab import components
 from gpushare_lab.cache import Cache, locked
 from gpushare_lab.golang import go_command, go_environment
@@ -52,7 +52,6 @@ _NO_PODS: Final = {
         "next": {"statusTemplate": "phase: Running"},
     },
 }
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def kwok(cache: Cache) -> Path:
@@ -91,13 +90,11 @@ class Process:
 
     def cpu_seconds(self) -> float:
         """CPU time that it has used so far."""
-        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds(self._child.pid)
 
     def resident_mib(self) -> float:
         """Memory that it has resident now."""
-        pages = int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return resident_mib(self._child.pid)
 
     def ended(self) -> str:
         """ "" while it runs; else the end of its log."""
